@@ -1,0 +1,60 @@
+"""What stops us, in the words that people read.
+
+There are two kinds. A ``StartError`` is for the user who starts us: two lines on stderr, what
+went wrong in the words they typed, then why. A ``ProtocolError`` is about a peer: bytes that we
+cannot judge. Anything else that is raised is a bug of ours.
+"""
+
+from __future__ import annotations
+
+
+class StartError(Exception):
+    """The start cannot go on. ``str()`` is the text for stderr."""
+
+    def __init__(self, what: str, *, why: str) -> None:
+        super().__init__(what, why)
+        self.what = what
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"Error: {self.what}\n{self.why}"
+
+
+class InvalidPattern(StartError):
+    def __init__(self, pattern: str, *, option: str = "deny") -> None:
+        what = f'Invalid regex pattern in {option} list: "{pattern}"'
+        super().__init__(what, why="Pattern must be valid JavaScript regex")
+
+
+class UnsafePattern(StartError):
+    def __init__(self, pattern: str) -> None:
+        what = f'Unsafe regex pattern detected: "{pattern}"'
+        super().__init__(what, why="Pattern could cause catastrophic backtracking")
+
+
+class InvalidOption(StartError):
+    """An option that cannot be used as it was given; ``why`` says what would be right."""
+
+    def __init__(self, option: str, given: object, *, why: str) -> None:
+        super().__init__(f"Invalid value for {option}: {given!r}", why=why)
+
+
+class ConnectFailed(StartError):
+    def __init__(self, url: str, *, why: str) -> None:
+        super().__init__(f"Failed to connect to upstream MCP at {url}", why=why)
+
+
+class FetchFailed(StartError):
+    def __init__(self, *, why: str) -> None:
+        super().__init__("Failed to fetch tool list from upstream MCP", why=why)
+
+
+class LostUpstream(StartError):
+    """Not at start but at run time; printed in the same form."""
+
+    def __init__(self) -> None:
+        super().__init__("Lost connection to upstream MCP", why="Shutting down proxy")
+
+
+class ProtocolError(Exception):
+    """A peer sent what cannot be judged. ``str()`` says what, without quoting it at length."""
