@@ -1,0 +1,139 @@
+"""A client of the Python SDK 1.30: legacy HTTP+SSE, or streamable HTTP. See scenario.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import scenario
+from mcp import ClientSession, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from pydantic import BaseModel
+
+
+class Player(scenario.Player):
+    session: ClientSession
+
+    async def perform(self, step: scenario.Step, progress: Any) -> dict[str, Any]:
+        return plain(await self._request(step, progress))
+
+    async def _request(self, step: scenario.Step, progress: Any) -> BaseModel:
+        session = self.session
+        match step:
+            case {"list": what}:
+                lists = {
+                    "tools": session.list_tools,
+                    "resources": session.list_resources,
+                    "templates": session.list_resource_templates,
+                    "prompts": session.list_prompts,
+                }
+                cursor = step.get("cursor")
+                params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
+                return await lists[what](params=params)
+            case {"call": name}:
+                return await session.call_tool(
+                    name, step.get("arguments"), progress_callback=progress
+                )
+            case {"read": uri}:
+                return await session.read_resource(uri)
+            case {"prompt": name}:
+                return await session.get_prompt(name, step.get("arguments"))
+            case {"complete": prompt, "argument": argument, "value": value}:
+                reference = types.PromptReference(type="ref/prompt", name=prompt)
+                return await session.complete(reference, {"name": argument, "value": value})
+            case {"ping": _}:
+                return await session.send_ping()
+            case {"level": level}:
+                return await session.set_logging_level(level)
+            case _:
+                raise NotImplementedError(f"this SDK cannot {step}")
+
+    async def cancel(self, step: scenario.Step, after: float) -> None:
+        # Leaving call_tool tells the server nothing: whoever cancels has to say so.
+        request_id = self.session._request_id
+        task = asyncio.create_task(self._request(step, None))
+        await asyncio.sleep(after)
+        notice = types.CancelledNotification(
+            params=types.CancelledNotificationParams(requestId=request_id, reason="no longer")
+        )
+        await self.session.send_notification(types.ClientNotification(notice))
+        await asyncio.wait([task], timeout=1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def on_message(self, message: Any) -> None:
+        if isinstance(message, types.ServerNotification):
+            await self.notice(plain(message))
+
+    async def on_sampling(self, _: Any, params: Any) -> types.CreateMessageResult:
+        self.asked.append({"method": "sampling/createMessage", "params": plain(params)})
+        content = types.TextContent(type="text", text="a sample")
+        return types.CreateMessageResult(role="assistant", content=content, model="none")
+
+    async def on_elicitation(self, _: Any, params: Any) -> types.ElicitResult:
+        self.asked.append({"method": "elicitation/create", "params": plain(params)})
+        return types.ElicitResult(action="accept", content={"answer": "yes"})
+
+    async def on_roots(self, _: Any) -> types.ListRootsResult:
+        self.asked.append({"method": "roots/list", "params": None})
+        return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///home/ada"}]})
+
+
+def plain(model: BaseModel) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@asynccontextmanager
+async def streams(args: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
+    headers = scenario.headers_of(args)
+    if args.transport == "sse":
+        session_ids: list[str] = []
+        async with sse_client(args.url, headers, on_session_created=session_ids.append) as (
+            read,
+            write,
+        ):
+            yield read, write, lambda: session_ids[-1] if session_ids else None
+    else:
+        async with (
+            create_mcp_http_client(headers) as http,
+            streamable_http_client(args.url, http_client=http) as (read, write, session_id),
+        ):
+            yield read, write, session_id
+
+
+async def connect(player: Player) -> None:
+    async with (
+        streams(player.args) as (read, write, session_id),
+        ClientSession(
+            read,
+            write,
+            sampling_callback=player.on_sampling,
+            elicitation_callback=player.on_elicitation,
+            list_roots_callback=player.on_roots,
+            message_handler=player.on_message,
+            client_info=types.Implementation(name="client-mcp1", version="1.0.0"),
+        ) as session,
+    ):
+        player.session = session
+        async with asyncio.timeout(15):
+            met = await session.initialize()
+        player.met = {
+            "server": plain(met.serverInfo),
+            "protocol": met.protocolVersion,
+            "session": session_id(),
+        }
+        await player.play()
+
+
+def main() -> None:
+    parser = scenario.arguments(__doc__ or "")
+    parser.add_argument("--transport", choices=["sse", "streamable"], default="streamable")
+    scenario.run(Player(parser.parse_args()), connect)
+
+
+if __name__ == "__main__":
+    main()

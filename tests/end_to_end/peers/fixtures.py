@@ -1,0 +1,151 @@
+"""What all our servers offer, whatever SDK they are made with.
+
+The definitions are in fixtures.json; here is what the tools do that need nothing from an SDK, and
+the frame of every server: it takes a port, says `listening on PORT` once it can be reached, keeps a
+journal of the calls that really reached it, and ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+HERE = Path(__file__).resolve().parent
+FIXTURES = json.loads((HERE / "fixtures.json").read_text(encoding="utf-8"))
+USERS = ["ada", "grace", "žofie"]
+
+
+def arguments(description: str, *transports: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    parser.add_argument("--transport", choices=transports, default=transports[-1])
+    parser.add_argument("--json", action="store_true", help="answer with JSON, not with a stream")
+    parser.add_argument("--stateless", action="store_true", help="give out no session ids")
+    parser.add_argument("--resumable", action="store_true", help="keep events for Last-Event-ID")
+    parser.add_argument("--page-size", type=int, default=0, help="0: all tools on one page")
+    parser.add_argument("--journal", type=Path, help="a line for each call that reached us")
+    return parser.parse_args()
+
+
+class Offer:
+    """The tools as they are now, and a journal of the calls to them."""
+
+    def __init__(self, *, page_size: int, journal: Path | None) -> None:
+        self.tools: dict[str, dict[str, Any]] = {tool["name"]: tool for tool in FIXTURES["tools"]}
+        self._page_size = page_size
+        self._journal = journal
+        if journal:
+            journal.touch()
+
+    def page(self, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        """One page of tools, and the cursor of the next if there is one."""
+        tools = list(self.tools.values())
+        start = int(cursor or 0)
+        end = start + (self._page_size or len(tools))
+        return tools[start:end], str(end) if end < len(tools) else None
+
+    def add(self, name: str, description: str) -> None:
+        bare = {"name": name, "inputSchema": {"type": "object"}}
+        self.tools[name] = self.tools.get(name, bare) | {"description": description}
+
+    @contextmanager
+    def recorded(self, name: str, arguments: dict[str, Any]) -> Iterator[None]:
+        """Write down a call; and once more if the client takes it back or goes away."""
+        self._write({"name": name, "arguments": arguments})
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._write({"name": name, "arguments": arguments, "cancelled": True})
+            raise
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._journal:
+            with self._journal.open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+async def plain_result(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a tool that talks to nobody, as JSON; None if it is not one of those."""
+    match name:
+        case "read_file":
+            return text(f"contents of {arguments['path']}")
+        case "write_file":
+            return text(f"wrote {len(arguments.get('content', ''))} characters")
+        case "delete_file":
+            return text(f"deleted {arguments['path']}")
+        case "list_users":
+            return structured({"users": USERS})
+        case "query_database":
+            return structured({"rows": [{"database": arguments["database"], "n": 1}]})
+        case "drop_database":
+            return text(f"dropped {arguments['database']}")
+        case "echo":
+            return text(json.dumps(arguments, ensure_ascii=False))
+        case "größe_messen_測る":
+            return text(f"{len(arguments['text'].encode())} bytes")
+        case "slow":
+            await asyncio.sleep(arguments.get("ms", 1000) / 1000)
+            return text("done at last")
+        case "fail":
+            return text("this went wrong") | {"isError": True}
+        case _:
+            return None
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def structured(content: dict[str, Any]) -> dict[str, Any]:
+    return text(json.dumps(content, ensure_ascii=False)) | {"structuredContent": content}
+
+
+def contents_of(uri: str) -> dict[str, Any] | None:
+    """The contents of a resource; None if there is no such resource."""
+    if uri.startswith("users://"):
+        name = uri.removeprefix("users://")
+        return {"uri": uri, "mimeType": "application/json", "text": json.dumps({"name": name})}
+    resource = next((r for r in FIXTURES["resources"] if r["uri"] == uri), None)
+    if resource is None:
+        return None
+    return {"uri": uri, "mimeType": resource["mimeType"]} | FIXTURES["contents"][uri]
+
+
+def prompt_messages(name: str, arguments: dict[str, str]) -> list[dict[str, Any]] | None:
+    """The messages of a prompt; None if there is no such prompt."""
+    match name:
+        case "summarize":
+            language = arguments.get("language", "English")
+            words = f"Summarize in {language}: {arguments.get('text', '')}"
+        case "drop_database":
+            words = "Which database shall I drop?"
+        case _:
+            return None
+    return [{"role": "user", "content": {"type": "text", "text": words}}]
+
+
+def completions(argument: str, begun: str) -> list[str]:
+    known = {"language": FIXTURES["languages"], "name": USERS}.get(argument, [])
+    return [value for value in known if value.startswith(begun)]
+
+
+class _Announcing(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets and self.started:
+            print(f"listening on {sockets[0].getsockname()[1]}", flush=True)
+
+
+def serve(app: Any, port: int) -> None:
+    """Serve an ASGI application on loopback until SIGTERM."""
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
+    _Announcing(config).run(sockets=[listener])
