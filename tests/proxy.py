@@ -1,0 +1,216 @@
+"""A real mitmproxy for tests: a master in this process, or a tool as users start it.
+
+In process (one master at a time, for ``mitmproxy.ctx`` is global):
+
+    async with proxy(MyAddon(), to=upstream.url, home=tmp_path) as running:
+        ...  # running.port, running.master, running.said
+
+In a process of its own, which leaving the block ends:
+
+    mode = f"reverse:{upstream.url}"
+    async with tool("mitmdump", "-s", SCRIPT, "--mode", mode, home=tmp_path) as it:
+        await it.listening()
+        assert await it.exit_code() == 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+with warnings.catch_warnings():
+    # mitmproxy and ldap3 use names that pyparsing and pyasn1 have changed since.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from mitmproxy import master, options
+    from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
+
+REPOSITORY = Path(__file__).parent.parent
+SCRIPT = str(REPOSITORY / "addon" / "tool_filter.py")
+TIMEOUT = 20.0  # generous, and only met by what hangs
+
+type ToolName = str
+
+
+@dataclass
+class RunningProxy:
+    """A master in this process."""
+
+    master: master.Master
+    server: proxyserver.Proxyserver
+    said: list[logging.LogRecord] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.listen_addrs()[0][1])
+
+    def errors(self) -> list[str]:
+        """What was logged at ERROR or above."""
+        return [r.getMessage() for r in self.said if r.levelno >= logging.ERROR]
+
+
+class _Listener(logging.Handler):
+    def __init__(self, said: list[logging.LogRecord]) -> None:
+        super().__init__(logging.DEBUG)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record)
+
+
+@asynccontextmanager
+async def proxy(
+    *addons: object, to: str | Sequence[str], home: Path, **more: Any
+) -> AsyncIterator[RunningProxy]:
+    """Run a master in front of ``to`` (one upstream's URL, or several modes) with these addons.
+
+    The options are those we set for users; ``more`` sets others. A test fails when mitmproxy
+    says that it has crashed.
+    """
+    own = master.Master(options.Options())
+    server = proxyserver.Proxyserver()
+    own.addons.add(
+        core.Core(),
+        disable_h2c.DisableH2C(),
+        server,
+        next_layer.NextLayer(),
+        tlsconfig.TlsConfig(),
+        *addons,
+    )
+    own.options.update(
+        **{
+            "confdir": str(home),
+            "mode": [f"reverse:{to}"] if isinstance(to, str) else list(to),
+            "listen_host": "127.0.0.1",
+            "listen_port": 0,
+            "connection_strategy": "lazy",
+            "ssl_insecure": True,
+            **more,
+        }
+    )
+    running = RunningProxy(own, server)
+    listener = _Listener(running.said)
+    root = logging.getLogger()
+    root.addHandler(listener)
+    task = asyncio.create_task(own.run())
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while not server.is_running and not task.done():
+                await asyncio.sleep(0.002)
+        yield running
+    finally:
+        own.shutdown()
+        await asyncio.wait_for(task, TIMEOUT)
+        root.removeHandler(listener)
+        own._legacy_log_events.uninstall()
+    crashed = [text for text in running.errors() if "crashed" in text or "Unhandled" in text]
+    assert not crashed, crashed
+
+
+@dataclass
+class RunningTool:
+    """mitmdump, mitmweb or mitmproxy in a process of its own."""
+
+    process: asyncio.subprocess.Process
+    port: int = 0
+    _stdout: bytearray = field(default_factory=bytearray)
+    _stderr: bytearray = field(default_factory=bytearray)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _readers: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.decode(errors="replace")
+
+    async def listening(self) -> int:
+        """Wait until it says where it listens; the port."""
+        found = await self.says(r"proxy to .* listening at \S*:(\d+)")
+        self.port = int(found[1])
+        return self.port
+
+    async def says(self, pattern: str) -> re.Match[str]:
+        """Wait until its output has a match for ``pattern``; fail when it ends before."""
+        async with asyncio.timeout(TIMEOUT), self._news:
+            while not (found := re.search(pattern, self.stdout + self.stderr)):
+                if all(reader.done() for reader in self._readers):
+                    raise AssertionError(f"{pattern!r} is not in:\n{self.stdout}\n{self.stderr}")
+                await self._news.wait()
+            return found
+
+    async def exit_code(self) -> int:
+        """Wait until it has ended."""
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.gather(*self._readers)
+            return await self.process.wait()
+
+    def interrupt(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    async def _read(self, stream: asyncio.StreamReader, into: bytearray) -> None:
+        while data := await stream.read(65536):
+            async with self._news:
+                into += data
+                self._news.notify_all()
+        async with self._news:
+            self._news.notify_all()
+
+
+@asynccontextmanager
+async def tool(
+    name: ToolName,
+    *arguments: str,
+    home: Path,
+    port: int = 0,
+    listen_host: str | None = "127.0.0.1",
+    environment: dict[str, str] | None = None,
+) -> AsyncIterator[RunningTool]:
+    """Start ``mitmdump`` or ``mitmweb`` with these arguments, as a user does."""
+    own = ["--set", f"confdir={home}", "--listen-port", str(port)]
+    if listen_host is not None:
+        own += ["--listen-host", listen_host]
+    if name == "mitmweb":
+        own += ["--no-web-open-browser", "--web-port", str(_free_port())]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        f"import sys; from mitmproxy.tools.main import {name}; sys.argv[0] = '{name}'; {name}()",
+        *own,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
+    )
+    running = RunningTool(process)
+    assert process.stdout
+    assert process.stderr
+    running._readers += [
+        asyncio.create_task(running._read(process.stdout, running._stdout)),
+        asyncio.create_task(running._read(process.stderr, running._stderr)),
+    ]
+    try:
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await asyncio.gather(*running._readers)
+        await process.wait()
+
+
+def _free_port() -> int:
+    from tests.raw_upstream import free_port
+
+    return free_port()

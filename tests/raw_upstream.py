@@ -1,0 +1,166 @@
+r"""An upstream that says exactly the bytes a test gives it, and remembers the ones it got.
+
+What happens on each connection is a script, an async function over its ``Peer``:
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    async with raw_upstream(script) as upstream:
+        ...  # upstream.url, upstream.requests, upstream.peers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+type Script = Callable[[Peer], Awaitable[None]]
+
+SSE_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"Content-Type: text/event-stream\r\n"
+    b"Cache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def answer(body: bytes, *, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    """A whole HTTP/1.1 response."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a body sent with ``Transfer-Encoding: chunked``."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@dataclass(frozen=True)
+class RawRequest:
+    """A request as it came over the wire."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def line(self) -> str:
+        """Method, target and version."""
+        return self.head.split(b"\r\n", 1)[0].decode("latin-1")
+
+    def all(self, name: str) -> list[str]:
+        """Every value of one header, in order."""
+        found = re.findall(rb"(?im)^" + re.escape(name.encode()) + rb":[ \t]*(.*?)\r$", self.head)
+        return [value.decode("latin-1") for value in found]
+
+
+@dataclass
+class Peer:
+    """One connection that was opened to us."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    upstream: RawUpstream
+    requests: list[RawRequest] = field(default_factory=list)
+
+    async def request(self) -> RawRequest:
+        """Wait for the next request. Raises IncompleteReadError when the peer leaves instead."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        request = RawRequest(head, await self._body(head))
+        self.requests.append(request)
+        self.upstream.requests.append(request)
+        return request
+
+    async def _body(self, head: bytes) -> bytes:
+        if length := re.search(rb"(?im)^content-length:\s*(\d+)", head):
+            return await self.reader.readexactly(int(length[1]))
+        body = b""
+        if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
+            while size := int(await self.reader.readline(), 16):
+                body += (await self.reader.readexactly(size + 2))[:-2]
+            await self.reader.readline()
+        return body
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def say_event(self, data: bytes) -> None:
+        """Send a server-sent event as one chunk."""
+        await self.say(chunk(b"data: " + data + b"\n\n"))
+
+    async def left(self) -> None:
+        """Wait until the other side has closed the connection, reading what it still sends."""
+        with suppress(ConnectionError, ssl.SSLError):
+            while await self.reader.read(65536):
+                pass
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        """Break the connection off (TCP RST), as a process that is killed does."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@dataclass
+class RawUpstream:
+    """What ``raw_upstream`` hands to a test."""
+
+    port: int
+    scheme: str
+    requests: list[RawRequest] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        """Listen no longer and break off every connection: later ones are refused."""
+        if self._server:
+            self._server.close()
+        for peer in self.peers:
+            peer.reset()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def raw_upstream(
+    script: Script, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[RawUpstream]:
+    """Listen on a free port of the loopback; run ``script`` for each connection."""
+    upstream = RawUpstream(port=0, scheme="https" if tls else "http")
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer, upstream)
+        upstream.peers.append(peer)
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await script(peer)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    upstream.port = server.sockets[0].getsockname()[1]
+    upstream._server = server
+    try:
+        yield upstream
+    finally:
+        server.close()
+        for peer in upstream.peers:
+            peer.writer.transport.abort()
+
+
+def free_port() -> int:
+    """A port of the loopback on which, just now, nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
