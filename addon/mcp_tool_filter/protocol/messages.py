@@ -1,0 +1,254 @@
+"""JSON-RPC messages, read so that no two careful readers could disagree on them.
+
+>>> parse_message(b'{"jsonrpc": "2.0", "id": 7.0, "method": "ping"}')
+Request(method='ping', id='7.0')
+
+Where readers differ (a key twice, or in another case, ``result`` beside ``method``, a method that
+is nearly ``tools/call``) the message is refused: ``ProtocolError``. Deep inside ``params`` such
+oddities are the client's own business and pass.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.scan import (
+    Member,
+    Outline,
+    Value,
+    fold,
+    has_lone_surrogate,
+    scan,
+)
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INTERNAL_ERROR = -32603
+UPSTREAM_LOST = -32000
+HEADER_MISMATCH = -32020
+
+# A definition's own members, and what tells a tool list's parts: the rest is only checked.
+_TOOLS: Outline = {"tools": {"inputSchema": {}}}
+_MESSAGE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
+_ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
+_LIMITS = Limits()
+_NUMBER_OR_STRING = re.compile(r'["0-9-]')
+_LIKE_A_CALL = re.compile(r"[\W_]*tools[\W_]*call[\W_]*")
+_MISREAD_AS_LIST = re.compile(r"[\W_]*tools[\W_]*list[\W_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message stands: in a document of its own, or as a batch's member."""
+
+    text: str = ""
+    start: int = 0
+    end: int = 0
+
+    def cut(self, part: Value) -> str:
+        """Return a part of the message as it was written."""
+        return self.text[part.start : part.end]
+
+    @property
+    def raw(self) -> bytes:
+        return self.text[self.start : self.end].encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Someone waits for a Response with the same id. (The id is kept as it was written.)"""
+
+    method: str
+    id: str
+    params: Value | None = field(default=None, repr=False)
+    place: Place = field(default_factory=Place, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    method: str
+    params: Value | None = field(default=None, repr=False)
+    place: Place = field(default_factory=Place, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    id: str | None
+    result: Value | None = field(default=None, repr=False)
+    """None if it is an error."""
+    place: Place = field(default_factory=Place, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    members: tuple[Request | Notification | Response, ...]
+
+
+type Single = Request | Notification | Response
+type Message = Single | Batch
+
+
+def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
+    """Read a message. Raises ProtocolError for what cannot be judged."""
+    text, root = scan(raw, _MESSAGE, limits)
+    if root.members is not None:
+        return _single(text, root)
+    if not root.elements:
+        raise ProtocolError("not a JSON-RPC message")
+    return Batch(tuple(_single(text, element) for element in root.elements))
+
+
+def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
+    """Tell whether valid JSON could be meant as a message. Raises ProtocolError if not valid."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, object]]) -> None:
+        found.extend(fold(key) for key, _ in pairs)
+
+    scan(raw, {}, limits)
+    json.loads(raw, object_pairs_hook=note, parse_int=str)
+    return not {"jsonrpc", "method"}.isdisjoint(found)
+
+
+def ids_in(raw: bytes) -> list[str]:
+    """Return the ids that a message we refuse seems to have, for those who wait for them."""
+    try:
+        text, root = scan(raw, {})
+    except ProtocolError:
+        return []
+    objects = [root] if root.members is not None else root.elements or ()
+    found = [_all_named(one, "id") for one in objects]
+    return [
+        _written(text, values[0])
+        for values in found
+        if len(values) == 1 and _is_id(text, values[0])
+    ]
+
+
+def singles(message: Message) -> Iterator[Single]:
+    """Yield the message, or a batch's members."""
+    if isinstance(message, Batch):
+        yield from message.members
+    else:
+        yield message
+
+
+def render_error(id: str | None, code: int, message: str) -> bytes:
+    """Write an error reply; ``id`` is written as it was read, None as null."""
+    # ensure_ascii: no reader of lines or events finds a line end in a strange tool name.
+    quoted = json.dumps(message)
+    error = f'{{"code":{code},"message":{quoted}}}'
+    return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
+
+
+def render_batch(replies: list[bytes]) -> bytes:
+    return b"[" + b",".join(replies) + b"]"
+
+
+def _single(text: str, root: Value) -> Single:
+    if root.members is None:
+        raise ProtocolError("not a JSON-RPC message")
+    place = Place(text, root.start, root.end)
+    parts = _envelope(root)
+    version = parts.get("jsonrpc")
+    if version is None or version.text != "2.0":
+        raise ProtocolError("not a JSON-RPC 2.0 message")
+    if (method := parts.get("method")) is None:
+        return _response(parts, place)
+    if "result" in parts or "error" in parts:
+        raise ProtocolError("both a request and a response")
+    if method.text is None:
+        raise ProtocolError("the method is not a string")
+    refuse_lookalike(method.text)
+    params = parts.get("params")
+    if params is not None and params.members is None and params.elements is None:
+        raise ProtocolError("params is neither an object nor an array")
+    if (id := parts.get("id")) is None:
+        return Notification(method.text, params, place)
+    return Request(method.text, _id(text, id, or_null=True), params, place)
+
+
+def _response(parts: dict[str, Value], place: Place) -> Response:
+    text = place.text
+    if ("result" in parts) == ("error" in parts) or "params" in parts:
+        raise ProtocolError("neither a request nor a response")
+    if result := parts.get("result"):
+        if "id" not in parts:
+            raise ProtocolError("a result without an id")
+        return Response(_id(text, parts["id"], or_null=False), result, place)
+    _check_error(text, parts["error"])
+    if (id := parts.get("id")) is None or _written(text, id) == "null":
+        return Response(None, None, place)
+    return Response(_id(text, id, or_null=False), None, place)
+
+
+def _check_error(text: str, error: Value) -> None:
+    refuse_repeated(error.members or ())
+    code, message = error.get("code"), error.get("message")
+    if code is None or not re.fullmatch(r"-?\d+", _written(text, code)):
+        raise ProtocolError("an error without an integer code")
+    if message is None or message.text is None:
+        raise ProtocolError("an error without a message")
+
+
+def _envelope(root: Value) -> dict[str, Value]:
+    """Return the members by key, refusing every key that two readers could take differently."""
+    members = root.members or ()
+    refuse_repeated(members)
+    for member in members:
+        if member.key not in _ENVELOPE and fold(member.key) in (*_ENVELOPE, "__proto__"):
+            raise ProtocolError("a key that could be taken for another")
+    return {member.key: member.value for member in members}
+
+
+def refuse_repeated(members: tuple[Member, ...]) -> None:
+    """Raise ProtocolError if one key stands twice."""
+    if len({member.key for member in members}) != len(members):
+        raise ProtocolError("the same key twice")
+
+
+def refuse_misreadable(members: tuple[Member, ...], known: frozenset[str]) -> None:
+    """Raise ProtocolError for keys that a careless reader could confuse with one another."""
+    most = Counter(fold(member.key) for member in members)
+    if any(count > 1 for count in most.values()) or "__proto__" in most:
+        raise ProtocolError("keys that could be taken for one another")
+    if any(member.key not in known and fold(member.key) in known for member in members):
+        raise ProtocolError("a key that could be taken for another")
+
+
+def refuse_lookalike(method: str) -> None:
+    """Raise ProtocolError for a method that a careless reader takes for one of the tools' own."""
+    if method in ("tools/call", "tools/list"):
+        return
+    folded = fold(method)
+    if _LIKE_A_CALL.fullmatch(folded) or _MISREAD_AS_LIST.fullmatch(folded):
+        raise ProtocolError("a method that could be taken for another")
+    if has_lone_surrogate(method):
+        raise ProtocolError("half a surrogate pair in the method")
+
+
+def _id(text: str, id: Value, *, or_null: bool) -> str:
+    written = _written(text, id)
+    if not _is_id(text, id) and not (or_null and written == "null"):
+        raise ProtocolError("the id is neither a string nor a number")
+    return written
+
+
+def _is_id(text: str, id: Value) -> bool:
+    whole = id.text is None or not has_lone_surrogate(id.text)
+    return bool(_NUMBER_OR_STRING.match(text, id.start)) and whole
+
+
+def _written(text: str, value: Value) -> str:
+    return text[value.start : value.end]
+
+
+def _all_named(value: Value, key: str) -> list[Value]:
+    return [member.value for member in value.members or () if fold(member.key) == key]

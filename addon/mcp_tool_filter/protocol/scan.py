@@ -1,0 +1,210 @@
+r"""JSON read strictly, with the place of every part that we look into.
+
+A message is read once. The outline tells which containers are opened; what stands in them is
+known by key and place, everything else is only checked to be JSON. So a part of a message can be
+taken out, or answered with, in the very bytes it came in:
+
+>>> call = b'{"id": 1.0, "params": {"name": "a", "arguments": {"n": 1e3}}}'
+>>> text, root = scan(call, {"params": {}})
+>>> text[slice(*root["id"].span)], root["params"].members[0].text
+('1.0', 'a')
+
+The standard library's C scanner does the reading, since orjson knows no places and refuses honest
+numbers (four hundred digits) and escapes (half a surrogate pair). Its leniencies are closed here:
+NaN, other encodings, a BOM, depth. What is refused raises ``ProtocolError``.
+"""
+
+from __future__ import annotations
+
+import json.scanner
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
+
+type Outline = Mapping[str, "Outline"]
+"""Which members of an object to open, and which of theirs; an array's elements share it."""
+
+_LIMITS = Limits()
+_skip_space = re.compile(r"[ \t\n\r]*").match
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STRING = re.compile(rb'"[^"]*"')
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A place in the text, and what stands there as far as the outline asked for it."""
+
+    start: int
+    end: int
+    text: str | None = None
+    """A string's meaning."""
+    members: tuple[Member, ...] | None = None
+    """An opened object's members, in order, repetitions included."""
+    elements: tuple[Value, ...] | None = None
+    """An opened array's elements."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
+
+    def __getitem__(self, key: str) -> Value:
+        """Return the first member of that name."""
+        return next(member.value for member in self.members or () if member.key == key)
+
+    def get(self, key: str) -> Value | None:
+        return next((member.value for member in self.members or () if member.key == key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    key: str
+    start: int  # where its key begins
+    value: Value
+
+    @property
+    def text(self) -> str | None:
+        return self.value.text
+
+
+def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, Value]:
+    """Read one JSON document; return its text and its root, opened."""
+    if len(raw) > limits.message:
+        raise ProtocolError(f"a message is longer than {limits.message} bytes")
+    text = decode(raw)
+    check_depth(raw, limits.depth)
+    try:
+        root = _read(text, _skip_space(text, 0).end(), outline)  # type: ignore[union-attr]
+    except ProtocolError:
+        raise
+    except (ValueError, StopIteration, IndexError, RecursionError):
+        raise ProtocolError("not valid JSON") from None
+    if _skip_space(text, root.end).end() != len(text):  # type: ignore[union-attr]
+        raise ProtocolError("more than one JSON value")
+    return text, root
+
+
+def decode(raw: bytes) -> str:
+    """Return the text of UTF-8 that nobody could read otherwise."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("not valid UTF-8") from None
+    if text.startswith("\ufeff"):
+        raise ProtocolError("begins with a byte order mark")
+    return text
+
+
+def check_depth(raw: bytes, deepest: int) -> None:
+    """Refuse text that nests more than ``deepest`` levels. (Its brackets need not match.)"""
+    if raw.count(b"[") + raw.count(b"{") <= deepest:
+        return
+    bare = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
+    brackets = _STRING.sub(b"", bare.translate(None, _NO_STRUCTURE))
+    for _ in range(deepest):  # each round takes the innermost level off
+        if not brackets:
+            return
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    if brackets:
+        raise ProtocolError(f"nested deeper than {deepest} levels, or not valid JSON")
+
+
+def fold(key: str) -> str:
+    """Return what a careless reader could take a key for: case, width, NUL and space forgotten.
+
+    >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME")
+    ('params', 'method', 'name')
+    """
+    plain = key.split("\0", 1)[0] if "\0" in key else key
+    if plain.isascii():
+        return plain.strip().lower()
+    letters = unicodedata.normalize("NFKC", plain).casefold()
+    return "".join(c for c in letters if unicodedata.category(c)[0] not in "CZM").strip()
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Tell whether half a pair stands in a decoded string: no two readers treat it alike."""
+    return not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def _refuse_constant(name: str) -> object:
+    raise ProtocolError(f"{name} is not JSON")
+
+
+class _Strict:
+    """What the C scanner asks of its decoder."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = str  # int() refuses more than 4300 digits, which are honest
+    parse_constant = staticmethod(_refuse_constant)
+    memo: dict[str, str] = {}  # noqa: RUF012 - the scanner empties it
+
+
+_scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]
+
+
+def _read(text: str, at: int, outline: Outline | None) -> Value:
+    first = text[at]
+    if first == '"':
+        meaning, end = scanstring(text, at + 1, True)
+        return Value(at, end, text=meaning)
+    if outline is not None and first == "{":
+        return _read_object(text, at, outline)
+    if outline is not None and first == "[":
+        return _read_array(text, at, outline)
+    _, end = _scan_value(text, at)
+    return Value(at, end)
+
+
+def _read_object(text: str, start: int, outline: Outline) -> Value:
+    members: list[Member] = []
+    at = _after_space(text, start + 1)
+    while text[at] != "}" or members:
+        if text[at] != '"':
+            raise ProtocolError("not valid JSON")
+        key, end = scanstring(text, at + 1, True)
+        colon = _after_space(text, end)
+        if text[colon] != ":":
+            raise ProtocolError("not valid JSON")
+        value = _read(text, _after_space(text, colon + 1), outline.get(key))
+        members.append(Member(key, at, value))
+        at, more = _after_part(text, value.end, "}")
+        if not more:
+            return Value(start, at, members=tuple(members))
+    return Value(start, at + 1, members=())
+
+
+def _read_array(text: str, start: int, outline: Outline) -> Value:
+    elements: list[Value] = []
+    at = _after_space(text, start + 1)
+    while text[at] != "]" or elements:
+        value = _read(text, at, outline)
+        elements.append(value)
+        at, more = _after_part(text, value.end, "]")
+        if not more:
+            return Value(start, at, elements=tuple(elements))
+    return Value(start, at + 1, elements=())
+
+
+def _after_part(text: str, at: int, closing: str) -> tuple[int, bool]:
+    """Step over a comma or the closing bracket; tell whether another part follows."""
+    at = _after_space(text, at)
+    if text[at] == ",":
+        return _after_space(text, at + 1), True
+    if text[at] == closing:
+        return at + 1, False
+    raise ProtocolError("not valid JSON")
+
+
+def _after_space(text: str, at: int) -> int:
+    return _skip_space(text, at).end() if text[at] in " \t\n\r" else at  # type: ignore[union-attr]

@@ -1,0 +1,177 @@
+"""What MCP says of tools: calls, and lists whose definitions are kept as the bytes they came in.
+
+>>> from mcp_tool_filter.protocol.messages import parse_message
+>>> answer = parse_message(
+...     b'{"jsonrpc": "2.0", "id": 1, "result": '
+...     b'{"tools": [{"name": "a", "inputSchema": {}}], "x": 1.0}}'
+... )
+>>> listing = parse_listing(answer)
+>>> listing.definitions
+(Definition(name='a', problem=None, raw=b'{"name": "a", "inputSchema": {}}'),)
+>>> listing.with_tools([])
+b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.messages import (
+    Notification,
+    Place,
+    Request,
+    Response,
+    Single,
+    refuse_misreadable,
+)
+from mcp_tool_filter.protocol.scan import Value, fold, has_lone_surrogate
+
+_CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    tool_name: str
+    id: str | None
+    """None if it is a notification: nobody waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    id: str
+    has_cursor: bool
+    revision: str | None
+    """What the request's own ``_meta`` says of it (since 2026-07-28)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One tool as it stands in a list. With a ``problem`` it is not fit to be shown."""
+
+    name: str | None
+    problem: str | None
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A message that carries tool definitions, whatever it answers."""
+
+    definitions: tuple[Definition, ...]
+    next_cursor: str | None
+    others: tuple[tuple[str, str], ...] = field(repr=False)
+    """The other members of the result: key and value as they were written."""
+    head: str = field(repr=False)
+    tail: str = field(repr=False)
+
+    def with_tools(self, tools: Iterable[bytes]) -> bytes:
+        """Return the message with other tools; everything around them stays as it came."""
+        return self.head.encode() + b"[" + b",".join(tools) + b"]" + self.tail.encode()
+
+
+def parse_tool_call(message: Request | Notification) -> ToolCall:
+    """Read who is called. Raises ProtocolError where two readers could call different tools."""
+    members = message.params.members if message.params else None
+    if members is None or message.params is None:
+        raise ProtocolError("a tools/call without params")
+    refuse_misreadable(members, _CALL_PARAMS)
+    name = message.params.get("name")
+    if name is None or name.text is None:
+        raise ProtocolError("a tools/call without the name of a tool")
+    if has_lone_surrogate(name.text):
+        raise ProtocolError("half a surrogate pair in the name of a tool")
+    return ToolCall(name.text, message.id if isinstance(message, Request) else None)
+
+
+def parse_list_request(message: Request) -> ListRequest:
+    """Read what a tools/list asks for."""
+    members = message.params.members if message.params else ()
+    if members is None:
+        raise ProtocolError("a tools/list whose params are no object")
+    refuse_misreadable(members, frozenset({"cursor", "_meta"}))
+    meta = message.params.get("_meta") if message.params else None
+    revision = meta.get("io.modelcontextprotocol/protocolVersion") if meta else None
+    return ListRequest(
+        id=message.id,
+        has_cursor=any(member.key == "cursor" for member in members),
+        revision=revision.text if revision else None,
+    )
+
+
+def parse_listing(message: Single) -> Listing | None:
+    """Return the tool list that a message carries, or None if it carries none.
+
+    Raises ProtocolError for something like a list that some reader may take for one.
+    """
+    holder = message.result if isinstance(message, Response) else message.params
+    if holder is None or holder.members is None:
+        return None
+    alike = [member for member in holder.members if fold(member.key) == "tools"]
+    if not alike:
+        return None
+    if len(alike) > 1 or alike[0].key != "tools" or alike[0].value.elements is None:
+        raise ProtocolError("a tool list that could be read in two ways")
+    return _listing(message.place, holder, alike[0].value)
+
+
+def has_definition(text: str, is_shown: frozenset[str]) -> bool:
+    """Tell whether JSON holds, at any depth, the definition of a tool that is not shown."""
+    if not _may_hold_definition(text):
+        return False
+    found = False
+
+    def look(pairs: list[tuple[str, object]]) -> object:
+        nonlocal found
+        keys = {fold(key) for key, _ in pairs}
+        names = [value for key, value in pairs if fold(key) == "name"]
+        hidden = [name for name in names if not isinstance(name, str) or name not in is_shown]
+        found = found or ("inputschema" in keys and (bool(hidden) or not names))
+        return None
+
+    json.loads(text, object_pairs_hook=look, parse_int=str)
+    return found
+
+
+def _may_hold_definition(text: str) -> bool:
+    return "\\u" in text or "inputschema" in text.lower() or not text.isascii()
+
+
+def _listing(place: Place, holder: Value, tools: Value) -> Listing:
+    cursor = holder.get("nextCursor")
+    others = tuple(
+        (place.text[member.start : member.value.start], place.cut(member.value))
+        for member in holder.members or ()
+        if member.key not in ("tools", "nextCursor")
+    )
+    return Listing(
+        definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
+        next_cursor=cursor.text if cursor else None,
+        others=others,
+        head=place.text[place.start : tools.start],
+        tail=place.text[tools.end : place.end],
+    )
+
+
+def _definition(text: str, element: Value) -> Definition:
+    raw = text[element.start : element.end].encode()
+    name = element.get("name")
+    return Definition(name.text if name else None, _problem(text, element), raw)
+
+
+def _problem(text: str, element: Value) -> str | None:
+    if element.members is None:
+        return "a tool that is no object"
+    folded = [fold(member.key) for member in element.members]
+    if len(set(folded)) != len(folded):
+        return "a tool with a key that could be read in two ways"
+    name, schema = element.get("name"), element.get("inputSchema")
+    if name is None or name.text is None:
+        return "a tool without a name"
+    if has_lone_surrogate(name.text):
+        return "half a surrogate pair in the name of a tool"
+    if schema is None or schema.members is None:
+        return "a tool without an object inputSchema"
+    return None
