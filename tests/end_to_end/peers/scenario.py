@@ -1,6 +1,7 @@
 """What a client is asked to do: a JSON list of steps, one outcome for each.
 
-    {"list": "tools" | "resources" | "templates" | "prompts", "cursor": …}    one page
+    {"list": "tools" | "resources" | "templates" | "prompts", "cursor": …}    one page; without a
+                                cursor the TypeScript SDK 2.4 fetches all pages and gives one list
     {"call": name, "arguments": {…}, "progress": true}
     {"read": uri}   {"prompt": name, "arguments": {…}}
     {"complete": prompt, "argument": name, "value": begun}

@@ -1,4 +1,4 @@
-"""Our fixtures, served by the Python SDK 2.3: 2026-07-28, and every older revision on the same path."""
+"""Our fixtures, served by the Python SDK 2.3: 2026-07-28, and the older revisions beside it."""
 
 from __future__ import annotations
 
