@@ -73,7 +73,9 @@ class Upstream:
 
     def journal(self) -> list[dict[str, Any]]:
         """What reached it: {name, arguments} of each call; again with `cancelled` if it was."""
-        return [json.loads(line) for line in self._journal.read_text("utf-8").splitlines()]
+        # Not splitlines(): U+2028 is no end of a line here.
+        lines = self._journal.read_text("utf-8").split("\n")
+        return [json.loads(line) for line in lines if line]
 
     def calls(self) -> list[str]:
         """The names of the tools that were called, oldest first."""
