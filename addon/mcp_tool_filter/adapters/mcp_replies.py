@@ -1,0 +1,185 @@
+"""What the upstream answers us when we ask for its tools, read; and our own messages, written.
+
+Only the envelope and what the fetch itself needs is looked at here. A page's bytes are handed on
+as they came: they are judged where all tool lists are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from mcp_tool_filter import __version__
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.revisions import R2025_11_25
+
+METHOD_NOT_FOUND: Final = -32601
+UNSUPPORTED_REVISION: Final = -32022
+HEADER_MISMATCH: Final = -32020
+
+CLIENT_INFO: Final = {"name": "mcp-tool-filter", "version": __version__}
+INITIALIZE: Final = {
+    "protocolVersion": R2025_11_25,
+    "capabilities": {},
+    "clientInfo": CLIENT_INFO,
+}
+INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+_SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+_MAX_QUOTED = 200
+
+type Result = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response with a result."""
+
+    raw: bytes
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    code: int
+    message: str
+    data: object
+
+    def __str__(self) -> str:
+        return f"JSON-RPC error {self.code}: {plain(self.message)}"
+
+
+class Refused(Exception):
+    """The upstream answered, but with an HTTP status or a JSON-RPC error instead of a result."""
+
+    def __init__(self, status: int, status_line: str, error: RpcError | None = None) -> None:
+        super().__init__(status, status_line, error)
+        self.status = status
+        self.status_line = plain(status_line)
+        self.error = error
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return self.status_line
+        return str(self.error) if self.status < 300 else f"{self.status_line}, {self.error}"
+
+    @property
+    def code(self) -> int | None:
+        """The code of the JSON-RPC error, if there was one."""
+        return self.error.code if self.error else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """What an upstream says of itself at the beginning."""
+
+    revision: str
+    server_name: str
+    server_version: str
+    has_tools: bool
+
+
+def introduction_of(reply: Reply, *, revision: object) -> Introduction:
+    """Read the result of ``initialize`` or ``server/discover``; all but the revision is free."""
+    info = _mapping(reply.result.get("serverInfo"))  # initialize
+    info = info or _mapping(_mapping(reply.result.get("_meta")).get(_SERVER_INFO))
+    return Introduction(
+        revision=str(revision),
+        server_name=plain(str(info.get("name", ""))),
+        server_version=plain(str(info.get("version", ""))),
+        has_tools="tools" in _mapping(reply.result.get("capabilities")),
+    )
+
+
+def revisions_in(named: object) -> tuple[str, ...]:
+    """The revisions of a ``supportedVersions`` or ``supported`` list."""
+    return tuple(str(each) for each in named) if isinstance(named, list) else ()
+
+
+def supported_by(error: RpcError | None) -> tuple[str, ...]:
+    """The revisions that an UnsupportedProtocolVersionError names, oldest era first or not."""
+    if error is None or error.code != UNSUPPORTED_REVISION:
+        return ()
+    return revisions_in(_mapping(error.data).get("supported"))
+
+
+def next_cursor(reply: Reply) -> str | None:
+    """Where the next page of a tool list begins. Raises ProtocolError if it is no tool list."""
+    if not isinstance(reply.result.get("tools"), list):
+        raise ProtocolError("the result of tools/list has no list of tools")
+    cursor = reply.result.get("nextCursor")
+    if cursor is not None and not isinstance(cursor, str):
+        raise ProtocolError("the nextCursor of tools/list is not a string")
+    return cursor or None  # an empty one would ask for the first page again
+
+
+def render_request(number: int, method: str, params: Result) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+
+
+def answer_to(message: Result) -> bytes | None:
+    """Our answer if the message is a request: we live (ping), and can nothing else."""
+    number = message.get("id")
+    if not isinstance(message.get("method"), str) or not isinstance(number, int | str):
+        return None
+    answer: dict[str, object] = {"jsonrpc": "2.0", "id": number}
+    if message["method"] == "ping":
+        answer["result"] = {}
+    else:
+        answer["error"] = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
+    return orjson.dumps(answer)
+
+
+def parse_message(raw: bytes) -> Result:
+    """Read a JSON-RPC object. Raises ProtocolError."""
+    try:
+        message: Any = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        raise ProtocolError("the answer is not valid JSON") from None
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise ProtocolError("the answer is not a JSON-RPC 2.0 message")
+    return message
+
+
+def is_response_to(number: int, message: Result) -> bool:
+    identifier = message.get("id")
+    return identifier == number and not isinstance(identifier, bool) and not message.get("method")
+
+
+def is_nameless_error(message: Result) -> bool:
+    """Tell whether this is an error of which the upstream did not know whom it concerns."""
+    return "error" in message and message.get("id") is None
+
+
+def reply_in(message: Result, raw: bytes, *, status: int = 200, status_line: str = "") -> Reply:
+    """Take the result out of a response. Raises Refused, ProtocolError."""
+    if error := parse_error(message):
+        raise Refused(status, status_line, error)
+    result = message.get("result")
+    if not isinstance(result, dict):
+        raise ProtocolError("the answer has neither a result nor an error")
+    return Reply(raw, result)
+
+
+def parse_error(message: Result) -> RpcError | None:
+    """The error of a response, if it has one."""
+    error = message.get("error")
+    if not isinstance(error, dict):
+        return None
+    code = error.get("code")
+    return RpcError(
+        code if isinstance(code, int) else 0, str(error.get("message")), error.get("data")
+    )
+
+
+def plain(text: str) -> str:
+    """The text, fit to be printed: control characters escaped, and cut."""
+    cut = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def _mapping(value: object) -> Result:
+    return value if isinstance(value, dict) else {}

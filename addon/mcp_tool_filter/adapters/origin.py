@@ -1,0 +1,65 @@
+"""An origin: what a URL says of the upstream before any path.
+
+>>> origin = parse_origin("http://localhost:3000")
+>>> origin.covers("http://127.0.0.1:3000/messages?id=1"), origin.covers("http://elsewhere:3000/")
+(True, False)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.errors import InvalidOption
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says: the port only where it is not the usual one."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    def covers(self, url: str) -> bool:
+        """Tell whether a URL leads here, by whichever of our loopback names."""
+        try:
+            other = parse_origin(url)
+        except InvalidOption:
+            return False
+        hosts = {other.host, self.host}
+        same_host = len(hosts) == 1 or hosts <= _LOOPBACK
+        return same_host and (other.port, other.tls) == (self.port, self.tls)
+
+
+def parse_origin(url: str) -> Origin:
+    """Take scheme, host and port out of a URL. Raises InvalidOption."""
+    try:
+        parts = urlsplit(url)
+        host, port = _ascii(parts.hostname or ""), parts.port
+    except ValueError as error:  # a UnicodeError is one too
+        raise InvalidOption("upstream", url, why=f"It is no URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidOption("upstream", url, why="It must look like http://host:port")
+    tls = parts.scheme == "https"
+    return Origin(host, port or (443 if tls else 80), tls)
+
+
+def path_of(url: str) -> str:
+    """Path and query of a URL, as a request line has them."""
+    parts = urlsplit(url)
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+def _ascii(host: str) -> str:
+    return host if host.isascii() else host.encode("idna").decode()

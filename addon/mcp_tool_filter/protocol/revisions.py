@@ -1,0 +1,70 @@
+"""MCP revisions and transports, in what they differ for us.
+
+A revision is named by its date, so that later ones compare greater; what is not among the
+``KNOWN_REVISIONS`` is not ours to guess at. Sources: the specification's `basic/transports` and
+`basic/lifecycle` pages of each revision, and `basic/versioning` of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+R2024_11_05: Final = "2024-11-05"
+R2025_03_26: Final = "2025-03-26"
+R2025_06_18: Final = "2025-06-18"
+R2025_11_25: Final = "2025-11-25"
+R2026_07_28: Final = "2026-07-28"
+
+INITIALIZE_REVISIONS: Final = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25)
+"""Agreed on by an ``initialize`` at the beginning; oldest first."""
+
+STATELESS_REVISIONS: Final = (R2026_07_28,)
+"""Said in every request; oldest first."""
+
+KNOWN_REVISIONS: Final = (*INITIALIZE_REVISIONS, *STATELESS_REVISIONS)
+
+
+class Transport(StrEnum):
+    """How messages travel over HTTP; the value is how a person would call it."""
+
+    LEGACY_SSE = "HTTP+SSE"
+    """One GET stream with all that the upstream says; POSTs are answered 202."""
+    STREAMABLE = "Streamable HTTP"
+    """Each POST is answered itself; an ``initialize`` comes first, perhaps a session id."""
+    STATELESS = "Streamable HTTP, stateless"
+    """Each POST is answered itself, and stands for itself."""
+
+
+def is_known(revision: str) -> bool:
+    return revision in KNOWN_REVISIONS
+
+
+def has_initialize(revision: str) -> bool:
+    """Tell whether a client shakes hands before it asks for anything."""
+    return revision in INITIALIZE_REVISIONS
+
+
+def has_sessions(revision: str) -> bool:
+    """Tell whether there may be an ``Mcp-Session-Id``, a GET stream and a DELETE."""
+    return R2025_03_26 <= revision <= R2025_11_25 and is_known(revision)
+
+
+def has_batches(revision: str) -> bool:
+    """Tell whether a body or an event may be an array of messages."""
+    return revision == R2025_03_26
+
+
+def has_version_header(revision: str) -> bool:
+    """Tell whether requests after the first carry ``MCP-Protocol-Version``."""
+    return is_known(revision) and revision >= R2025_06_18
+
+
+def has_method_headers(revision: str) -> bool:
+    """Tell whether a request repeats itself in ``Mcp-Method`` and ``Mcp-Name``."""
+    return revision in STATELESS_REVISIONS
+
+
+def has_result_type(revision: str) -> bool:
+    """Tell whether each result says its ``resultType``, and a list its ``ttlMs``."""
+    return revision in STATELESS_REVISIONS
