@@ -40,8 +40,9 @@ _MESSAGE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()
 _NUMBER_OR_STRING = re.compile(r'["0-9-]')
+_LIKE_AN_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,256}"|-?\d[\d.eE+-]{0,256})')
+_NEAR = 4096
 _LIKE_A_CALL = re.compile(r"[\W_]*tools[\W_]*call[\W_]*")
-_MISREAD_AS_LIST = re.compile(r"[\W_]*tools[\W_]*list[\W_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
 
 
 def ids_in(raw: bytes) -> list[str]:
-    """Return the ids that a message we refuse seems to have, for those who wait for them."""
+    """Return the ids of a message that we refuse, if there is no doubt about them."""
     try:
         text, root = scan(raw, {})
     except ProtocolError:
@@ -130,6 +131,12 @@ def ids_in(raw: bytes) -> list[str]:
         for values in found
         if len(values) == 1 and _is_id(text, values[0])
     ]
+
+
+def ids_guessed_in(raw: bytes) -> list[str]:
+    """Return all that may be an id near the ends of a message that cannot be read."""
+    ends = raw if len(raw) <= 2 * _NEAR else raw[:_NEAR] + b" " + raw[-_NEAR:]
+    return [id.decode("utf-8", "replace") for id in _LIKE_AN_ID.findall(ends)]
 
 
 def singles(message: Message) -> Iterator[Single]:
@@ -224,11 +231,8 @@ def refuse_misreadable(members: tuple[Member, ...], known: frozenset[str]) -> No
 
 
 def refuse_lookalike(method: str) -> None:
-    """Raise ProtocolError for a method that a careless reader takes for one of the tools' own."""
-    if method in ("tools/call", "tools/list"):
-        return
-    folded = fold(method)
-    if _LIKE_A_CALL.fullmatch(folded) or _MISREAD_AS_LIST.fullmatch(folded):
+    """Raise ProtocolError for a method that a careless reader takes for ``tools/call``."""
+    if method != "tools/call" and _LIKE_A_CALL.fullmatch(fold(method)):
         raise ProtocolError("a method that could be taken for another")
     if has_lone_surrogate(method):
         raise ProtocolError("half a surrogate pair in the method")

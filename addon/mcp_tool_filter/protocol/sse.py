@@ -44,10 +44,12 @@ class Event:
 
     def hides_a_line(self) -> bool:
         """Tell whether another reader could find a data line where we see none."""
-        if not _OTHER_LINE_ENDS.search(self.raw):
+        if not _OTHER_LINE_ENDS.search(self.raw) and self.raw.count(b"event") < 2:
             return False
         lines = _LINE_END.split(self.raw)
-        return any(_OTHER_LINE_ENDS.search(line) and not _is_data(line) for line in lines)
+        names = {line for line in lines if line.startswith(b"event")}
+        others = (line for line in lines if not _is_data(line))
+        return len(names) > 1 or any(map(_OTHER_LINE_ENDS.search, others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Definition:
     name: str | None
     problem: str | None
     raw: bytes
+    is_like_a_tool: bool = field(default=True, repr=False)
+    """It has a key that some reader takes for a tool's name or schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,14 @@ class Listing:
 
     definitions: tuple[Definition, ...]
     next_cursor: str | None
-    others: tuple[tuple[str, str], ...] = field(repr=False)
-    """The other members of the result: key and value as they were written."""
+    frame: tuple[str, str] = field(repr=False)
+    """The result before and after its tools, without its cursor, as it was written."""
     head: str = field(repr=False)
     tail: str = field(repr=False)
+
+    def others_hide_a_definition(self, shown: frozenset[str]) -> bool:
+        """Tell whether a member beside the list carries a tool that is not ``shown``."""
+        return has_definition(self.frame[0] + "null" + self.frame[1], shown)
 
     def with_tools(self, tools: Iterable[bytes]) -> bytes:
         """Return the message with other tools; everything around them stays as it came."""
@@ -117,7 +123,7 @@ def parse_listing(message: Single) -> Listing | None:
     return _listing(message.place, holder, alike[0].value)
 
 
-def has_definition(text: str, is_shown: frozenset[str]) -> bool:
+def has_definition(text: str, shown: frozenset[str]) -> bool:
     """Tell whether JSON holds, at any depth, the definition of a tool that is not shown."""
     if not _may_hold_definition(text):
         return False
@@ -127,7 +133,7 @@ def has_definition(text: str, is_shown: frozenset[str]) -> bool:
         nonlocal found
         keys = {fold(key) for key, _ in pairs}
         names = [value for key, value in pairs if fold(key) == "name"]
-        hidden = [name for name in names if not isinstance(name, str) or name not in is_shown]
+        hidden = [name for name in names if not isinstance(name, str) or name not in shown]
         found = found or ("inputschema" in keys and (bool(hidden) or not names))
         return None
 
@@ -141,15 +147,15 @@ def _may_hold_definition(text: str) -> bool:
 
 def _listing(place: Place, holder: Value, tools: Value) -> Listing:
     cursor = holder.get("nextCursor")
-    others = tuple(
-        (place.text[member.start : member.value.start], place.cut(member.value))
-        for member in holder.members or ()
-        if member.key not in ("tools", "nextCursor")
-    )
+    members = [member for member in holder.members or () if member.key != "nextCursor"]
+    written = [place.text[member.start : member.value.end] for member in members]
+    at = next(number for number, member in enumerate(members) if member.key == "tools")
+    before = [*written[:at], place.text[members[at].start : tools.start]]
+    after = ["", *written[at + 1 :]]
     return Listing(
         definitions=tuple(_definition(place.text, element) for element in tools.elements or ()),
         next_cursor=cursor.text if cursor else None,
-        others=others,
+        frame=("{" + ",".join(before), ",".join(after) + "}"),
         head=place.text[place.start : tools.start],
         tail=place.text[tools.end : place.end],
     )
@@ -158,7 +164,9 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
 def _definition(text: str, element: Value) -> Definition:
     raw = text[element.start : element.end].encode()
     name = element.get("name")
-    return Definition(name.text if name else None, _problem(text, element), raw)
+    keys = {fold(member.key) for member in element.members or ()}
+    like = not keys.isdisjoint({"name", "inputschema"})
+    return Definition(name.text if name else None, _problem(text, element), raw, like)
 
 
 def _problem(text: str, element: Value) -> str | None:

@@ -1,0 +1,453 @@
+"""One listener: an upstream, its snapshot, and what becomes of the HTTP that comes by.
+
+It knows HTTP and no host: requests and answers come in as values, what becomes of them goes out
+as values, and whoever owns the connection carries it out.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import assert_never
+from urllib.parse import urljoin
+
+from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.policy.chain import (
+    Situation,
+    decide_from_client,
+    decide_from_upstream,
+    refusal,
+)
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.guard import kept_with_us
+from mcp_tool_filter.policy.head import Head, refuse_body, refuse_head, refuse_mismatch
+from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.codings import decode_body
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    Message,
+    Request,
+    Response,
+    ids_guessed_in,
+    parse_message,
+    render_batch,
+    render_error,
+    singles,
+)
+from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS, has_initialize
+from mcp_tool_filter.protocol.scan import scan
+from mcp_tool_filter.protocol.sse import render_event
+from mcp_tool_filter.protocol.tools import (
+    Listing,
+    has_definition,
+    parse_list_request,
+    parse_listing,
+)
+from mcp_tool_filter.session import Envelopes, Exchanges, Session, Sessions
+from mcp_tool_filter.stream import INVALID_ANSWER, FilteredStream
+
+LOST_ANSWER = "Upstream connection lost"
+_STATUS = {
+    Why.MALFORMED: 400,
+    Why.MISMATCH: 400,
+    Why.FORBIDDEN: 403,
+}
+
+_READABLE = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
+
+type Watcher = Callable[[Message | None, Verdict], None]
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a request asked, for whoever reads its answer."""
+
+    exchanges: Exchanges
+    session: Session | None = None
+    session_id: str | None = None
+    revision: str | None = None
+    owed: tuple[bytes, ...] = ()
+    """Replies of ours that belong into the answer."""
+    is_legacy: bool = False
+    """It is answered on a stream of its own, not here."""
+    is_first_page: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Somebody waits for this very answer."""
+        return len(self.exchanges) > 0 and not self.is_legacy
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The request goes on, with another body if one is given."""
+
+    asked: Asked
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The client gets this; whatever the upstream said or would have said, it is not seen."""
+
+    status: int
+    body: bytes = b""
+    stream: LegacyStream | None = None
+    """Where the body goes instead, in the transport that answers on a stream of its own."""
+
+
+@dataclass(slots=True)
+class LegacyStream:
+    """The open GET of a client of the older transport: all its answers go there."""
+
+    send: Callable[[bytes], bool]
+    session: Session
+    target: str = ""
+    """Where the client posts; known once the upstream has named it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Listener:
+    """What stands before one upstream."""
+
+    upstream: str
+    config: Config
+    fetched: Fetched
+    watch: Watcher
+    clock: Callable[[], float] = time.monotonic
+    snapshot: Snapshot = field(init=False)
+    sessions: Sessions = field(init=False)
+    envelopes: Envelopes = field(default_factory=Envelopes)
+    legacy: dict[str, LegacyStream] = field(default_factory=dict)
+    _listings: tuple[Listing, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._listings = _listings_in(self.fetched)
+        self.snapshot = self.snapshot_for(self.config)
+        self.sessions = Sessions(self.config.limits)
+        if self._listings:
+            self.envelopes.learn(self.fetched.revision, self._listings[0])
+
+    def snapshot_for(self, config: Config) -> Snapshot:
+        """Apply other patterns to what was fetched."""
+        return take_snapshot(self._listings, config.deny, config.allow)
+
+    # Requests
+
+    def judge_request(self, head: Head, raw: bytes) -> Passed | Answered:
+        """Decide on a request before the upstream sees any of it."""
+        if why := refuse_head(head):
+            return self._refused(b"", Why.MALFORMED, why)
+        limit = self.config.limits.message
+        if len(raw) > limit:
+            return self._oversized(head, raw)
+        try:
+            body = decode_body(raw, head.get(b"content-encoding") or "", limit=limit)
+        except ProtocolError as error:
+            return self._refused(b"", Why.MALFORMED, str(error))
+        if not body or not head.may_have_body:
+            return self._judge_other_body(head, body, "")
+        try:
+            message = parse_message(body, self.config.limits)
+        except ProtocolError as error:
+            return self._judge_other_body(head, body, str(error))
+        try:
+            return self._judge_message(head, message, body)
+        except ProtocolError as error:
+            return self._refused(body, Why.MALFORMED, str(error))
+
+    def _judge_other_body(self, head: Head, body: bytes, error: str) -> Passed | Answered:
+        is_endpoint = self._is_endpoint(head.target)
+        why = refuse_body(head, body, is_endpoint=is_endpoint, limits=self.config.limits)
+        if why:
+            return self._refused(body, Why.MALFORMED, error or why)
+        if head.method == "DELETE" and (session_id := head.get(b"mcp-session-id")):
+            self.sessions.close(session_id)
+        return Passed(Asked(Exchanges()))
+
+    def _judge_message(self, head: Head, message: Message, body: bytes) -> Passed | Answered:
+        if why := refuse_mismatch(head, message):
+            return self._refused(body, Why.MISMATCH, why, HEADER_MISMATCH)
+        stream = self.legacy.get(head.target)
+        asked = self._asked(head, stream)
+        verdict = decide_from_client(message, self._situation(head, message, asked))
+        self.watch(message, verdict)
+        match verdict:
+            case Forward():
+                asked.exchanges.note_asked(message)
+                asked.is_first_page = not _has_cursor(message)
+                return Passed(asked)
+            case Rewrite(text, _, owed):
+                asked.exchanges.note_asked(parse_message(text, self.config.limits))
+                asked.owed = self._pay(stream, owed)
+                return Passed(asked, text)
+            case Reply(text):
+                return Answered(200, text, stream)
+            case Drop():
+                return Answered(202)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _asked(self, head: Head, stream: LegacyStream | None) -> Asked:
+        if stream is not None:
+            return Asked(stream.session.exchanges, stream.session, is_legacy=True)
+        session_id = head.get(b"mcp-session-id")
+        session = self.sessions.get(session_id, self.clock()) if session_id else None
+        said = head.get(b"mcp-protocol-version")
+        return Asked(
+            Exchanges(most=self.config.limits.exchanges),
+            session,
+            session_id,
+            session.revision if session else None if session_id else said,
+        )
+
+    def _situation(self, head: Head, message: Message, asked: Asked) -> Situation:
+        if not isinstance(message, Request) or message.method != "tools/list":
+            return Situation(snapshot=self.snapshot)
+        revision = asked.session.revision if asked.session else asked.revision
+        return Situation(
+            snapshot=self.snapshot,
+            list_from=self.config.tools_list,
+            envelope=self.envelopes.get(revision),
+            may_use_cache=self._may_use_cache(head, message, asked, revision),
+        )
+
+    def _may_use_cache(
+        self, head: Head, message: Request, asked: Asked, revision: str | None
+    ) -> bool:
+        """Tell whether the upstream would have answered this with the list it gave us."""
+        ours = {name.lower().encode() for name, _ in self.config.upstream_headers}
+        if revision is None or not head.credentials <= ours:
+            return False
+        if asked.is_legacy:
+            return True
+        if not self._is_endpoint(head.target) or not _accepts_both(head):
+            return False
+        if has_initialize(revision):
+            opened = asked.session is not None or not (asked.session_id or self.fetched.sessions)
+            return opened and head.get(b"mcp-protocol-version") in (None, revision)
+        return revision == _revision_in(message) and head.get(b"mcp-method") == message.method
+
+    def _pay(self, stream: LegacyStream | None, owed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Give the replies we owe where they are waited for; return those still owed."""
+        if stream is None:
+            return owed
+        for reply in owed:
+            stream.send(render_event(reply))
+        return ()
+
+    def _refused(self, body: bytes, why: Why, detail: str, code: int = INVALID_REQUEST) -> Answered:
+        text = detail[:1].upper() + detail[1:] if why is Why.MISMATCH else "Invalid Request"
+        reply = refusal(body, why, code, text)
+        self.watch(None, Reply(reply.text, Reason(why, detail=detail)))
+        return Answered(_STATUS[why], reply.text)
+
+    def _oversized(self, head: Head, raw: bytes) -> Answered:
+        """Answer with HTTP 200 where an id can be read: a 4xx ends the session of some clients."""
+        limit = self.config.limits.message
+        ids = list(dict.fromkeys(ids_guessed_in(raw)))
+        text = f"Request too large: more than {limit} bytes"
+        body = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
+        self.watch(None, Reply(body, Reason(Why.OVERSIZED, detail=text)))
+        return Answered(200 if len(ids) == 1 else 413, body, self.legacy.get(head.target))
+
+    def _is_endpoint(self, target: str) -> bool:
+        return target == self.fetched.endpoint or target in self.legacy
+
+    # Answers
+
+    def note_answer_head(self, asked: Asked, status: int, session_id: str | None) -> None:
+        """Take from an answer's head what it says of sessions."""
+        if session_id and "initialize" in asked.exchanges.methods:
+            asked.session = self.sessions.open(session_id, self.clock())
+        if status == 404 and asked.session_id:
+            self.sessions.close(asked.session_id)
+
+    def judge_answer(
+        self, asked: Asked, status: int, content_type: str, coding: str, raw: bytes
+    ) -> Answered | None:
+        """Decide on a whole answer; None if it goes on as it came."""
+        limits = self.config.limits
+        try:
+            body = decode_body(raw, coding, limit=limits.message)
+            if len(body) > limits.message:
+                raise ProtocolError(f"longer than {limits.message} bytes")
+            return self._judge_answer(asked, status, content_type, coding, body)
+        except ProtocolError as error:
+            return self._invalid(asked, str(error))
+
+    def _judge_answer(
+        self, asked: Asked, status: int, content_type: str, coding: str, body: bytes
+    ) -> Answered | None:
+        decoded = Answered(status, body) if coding and body else None
+        if not body:
+            waits = asked.waits and status == 200
+            return self._invalid(asked, "an empty answer") if waits else _settle(asked, status)
+        refuse_partial(status, content_type)
+        try:
+            message = parse_message(body, self.config.limits)
+        except ProtocolError as error:
+            self._check_other_answer(asked, status, body, error)
+            return decoded
+        method = asked.exchanges.method_of(message)
+        verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method)
+        self._learn(asked, message, verdict, method)
+        asked.exchanges.note_answered(message)
+        if isinstance(verdict, Rewrite):
+            return Answered(status, _with_owed(asked, verdict.text))
+        return Answered(status, _with_owed(asked, body)) if asked.owed else decoded
+
+    def _check_other_answer(
+        self, asked: Asked, status: int, body: bytes, error: ProtocolError
+    ) -> None:
+        """Raise ProtocolError unless an answer that is no message may pass."""
+        if asked.waits and 200 <= status < 300 and status not in (202, 204):
+            raise error
+        shown = self.snapshot.names
+        if could_hold_definition(body, shown, self.config.limits):
+            raise error
+
+    def _invalid(self, asked: Asked, why: str) -> Answered:
+        ids = [] if asked.is_legacy else asked.exchanges.take_all()
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        replies = [*errors, *asked.owed]
+        reason = Reason(Why.INVALID, detail=why)
+        if not replies:
+            self.watch(None, Drop(reason))
+            return Answered(502, render_error(None, INTERNAL_ERROR, INVALID_ANSWER))
+        body = replies[0] if len(replies) == 1 else render_batch(replies)
+        self.watch(None, Reply(body, reason))
+        return Answered(200, body)
+
+    def lost_answer(self, asked: Asked) -> bytes | None:
+        """Return what a client gets that still waits when the upstream is lost."""
+        ids = asked.exchanges.take_all()
+        replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in ids]
+        if not replies:
+            return None
+        replies += asked.owed
+        return replies[0] if len(replies) == 1 else render_batch(replies)
+
+    # Streams
+
+    def open_stream(
+        self, asked: Asked, target: str, send: Callable[[bytes], bool] | None
+    ) -> FilteredStream:
+        """Stand between an event stream and its client; ``send`` puts bytes into it."""
+        return FilteredStream(
+            Situation(snapshot=self.snapshot),
+            asked.exchanges,
+            limits=self.config.limits,
+            on_endpoint=partial(self._meet_endpoint, asked, target, send),
+            on_verdict=partial(self._learn, asked),
+        )
+
+    def close_stream(self, asked: Asked) -> None:
+        """Forget a stream that has ended."""
+        gone = [target for target, one in self.legacy.items() if one.session is asked.session]
+        for target in gone:
+            del self.legacy[target]
+
+    def _meet_endpoint(
+        self, asked: Asked, target: str, send: Callable[[bytes], bool] | None, url: str
+    ) -> str | None:
+        """Remember where a client of the older transport will post; keep it with us."""
+        kept = kept_with_us(url, self.upstream)
+        if kept is None or send is None:
+            return None
+        asked.session = asked.session or Session(exchanges=asked.exchanges)
+        asked.is_legacy = True
+        endpoint = urljoin(target, kept).partition("#")[0]
+        self.legacy[endpoint] = LegacyStream(send, asked.session, endpoint)
+        return kept
+
+    def _learn(
+        self, asked: Asked, message: Message | None, verdict: Verdict, method: str | None
+    ) -> None:
+        """Keep what an answer says of its session and its revision; tell those who watch."""
+        self.watch(message, verdict)
+        if isinstance(message, Response) and message.result is not None:
+            revision = asked.session.revision if asked.session else asked.revision
+            if method == "initialize" and asked.session:
+                version = message.result.get("protocolVersion")
+                asked.session.revision = version.text if version else None
+            elif method == "tools/list" and revision in KNOWN_REVISIONS and asked.is_first_page:
+                self._learn_envelope(revision, message)
+
+    def _learn_envelope(self, revision: str, message: Response) -> None:
+        if listing := parse_listing(message):
+            self.envelopes.learn(revision, listing)
+
+
+def refuse_partial(status: int, content_type: str) -> None:
+    """Raise ProtocolError for what shows a part, or in letters that we do not read."""
+    if status == 206:
+        raise ProtocolError("a part of an answer that nobody asked for in parts")
+    charset = re.search(r"""charset\s*=\s*["']?([^"';\s]+)""", content_type.lower())
+    if charset and charset[1] not in _READABLE:
+        raise ProtocolError("a charset that is not accepted")
+
+
+def could_hold_definition(body: bytes, shown: frozenset[str], limits: Limits) -> bool:
+    """Tell whether some client could find a hidden tool in a body that is no message."""
+    start = body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    try:
+        scan(body, {}, limits)
+    except ProtocolError:
+        bare = body.replace(b"\0", b"").lower()
+        return start in (b"{", b"[") or (start != b"<" and b"inputschema" in bare)
+    return has_definition(body.decode(), shown)
+
+
+def _listings_in(fetched: Fetched) -> tuple[Listing, ...]:
+    try:
+        messages = [
+            parse_message(page, Limits(message=max(1, len(page)))) for page in fetched.pages
+        ]
+        found = [parse_listing(one) for message in messages for one in singles(message)]
+    except ProtocolError as error:
+        raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
+    if None in found:
+        raise FetchFailed(why="The answer holds no tool list")
+    return tuple(listing for listing in found if listing)
+
+
+def _has_cursor(message: Message) -> bool:
+    return any(
+        isinstance(one, Request) and one.params and one.params.get("cursor")
+        for one in singles(message)
+    )
+
+
+def _accepts_both(head: Head) -> bool:
+    accept = (head.get(b"accept") or "").lower()
+    return "application/json" in accept and "text/event-stream" in accept
+
+
+def _revision_in(message: Request) -> str | None:
+    return parse_list_request(message).revision
+
+
+def _settle(asked: Asked, status: int) -> Answered | None:
+    """Give what we owe to a batch whose rest has no answer of its own."""
+    if not asked.owed or status >= 300:
+        return None
+    return Answered(200, render_batch(list(asked.owed)))
+
+
+def _with_owed(asked: Asked, body: bytes) -> bytes:
+    """Return the upstream's answer to a batch together with ours."""
+    if not asked.owed:
+        return body
+    members = body.strip()
+    rest = members[1:-1] if members.startswith(b"[") else members
+    return b"[" + b",".join([rest, *asked.owed]) + b"]"

@@ -1,0 +1,155 @@
+"""All that a user can set, checked once at the door and trusted inside.
+
+mitmproxy's options and our own flags both end here, as the text that was typed:
+
+>>> parse_config(deny=["^file_,^db_"], message_limit="1 MB").limits.message
+1048576
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.policy.guard import AllowedHosts
+from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
+from mcp_tool_filter.policy.tool_filter import ListFrom
+from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
+
+_UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}
+_SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# What HTTP itself is made of is not for a user's header to say.
+_NOT_TO_SET = frozenset({
+    "host", "content-length", "transfer-encoding", "connection", "upgrade", "accept-encoding",
+    "content-encoding", "content-type", "range",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    deny: tuple[Pattern, ...] = ()
+    allow: tuple[Pattern, ...] = ()
+    tools_list: ListFrom = ListFrom.AUTO
+    endpoint: str | None = None
+    upstream_headers: tuple[tuple[str, str], ...] = ()
+    connection_timeout: float = 30.0  # seconds
+    tool_list_timeout: float = 10.0
+    limits: Limits = field(default_factory=Limits)
+    allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
+    fail_fast: bool = True
+
+
+def parse_config(
+    *,
+    deny: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    tools_list: str = "auto",
+    endpoint: str = "",
+    upstream_headers: Sequence[str] = (),
+    connection_timeout: str = "30000",
+    tool_list_timeout: str = "10000",
+    message_limit: str = "10MB",
+    allowed_hosts: Sequence[str] = (),
+    fail_fast: str = "true",
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """Check what a user set. Raises StartError with the text that is wrong."""
+    return Config(
+        deny=_parse_patterns(deny, "deny"),
+        allow=_parse_patterns(allow, "allow"),
+        tools_list=_parse_list_from(tools_list),
+        endpoint=_parse_endpoint(endpoint),
+        upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
+        connection_timeout=_parse_milliseconds("connection_timeout", connection_timeout),
+        tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
+        limits=_parse_limits(message_limit),
+        allowed_hosts=_parse_hosts(allowed_hosts),
+        fail_fast=_parse_bool("fail_fast", fail_fast),
+    )
+
+
+def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Read ``Name: value``, with $VAR and ${VAR} expanded ($$ is a dollar).
+
+    No error's text quotes the value.
+    """
+    name, colon, value = text.partition(":")
+    name = name.strip()
+    if not colon or not _TOKEN.fullmatch(name):
+        why = 'A header is written "Name: value"'
+        raise InvalidOption("upstream_headers", name if colon else "…", why=why)
+    if name.lower() in _NOT_TO_SET:
+        raise InvalidOption("upstream_headers", name, why="This header is set by the connection")
+
+    def look_up(variable: re.Match[str]) -> str:
+        wanted = variable[1] or variable[2]
+        if wanted is None:
+            return "$"
+        if wanted not in environment:
+            why = f"The environment variable {wanted} is not set"
+            raise InvalidOption("upstream_headers", name, why=why)
+        return environment[wanted]
+
+    expanded = _VARIABLE.sub(look_up, value).strip()
+    if not expanded.isascii() or not expanded.isprintable():
+        why = "Its value has characters that no header may have"
+        raise InvalidOption("upstream_headers", name, why=why)
+    return name, expanded
+
+
+def _parse_patterns(values: Sequence[str], option: str) -> tuple[Pattern, ...]:
+    texts = [text for value in values for text in split_patterns(value, option=option)]
+    return tuple(parse_pattern(text, option=option) for text in dict.fromkeys(texts))
+
+
+def _parse_list_from(text: str) -> ListFrom:
+    try:
+        return ListFrom(text)
+    except ValueError:
+        why = "It is one of: " + ", ".join(ListFrom)
+        raise InvalidOption("tools_list", text, why=why) from None
+
+
+def _parse_endpoint(text: str) -> str | None:
+    if not text:
+        return None
+    if not text.startswith("/") or text.startswith("//") or not re.fullmatch(r"[!-~]+", text):
+        why = "It is a path on the upstream, for example /mcp"
+        raise InvalidOption("endpoint", text, why=why)
+    return text.partition("#")[0]
+
+
+def _parse_milliseconds(option: str, text: str) -> float:
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
+        raise InvalidOption(option, text, why="It is a number of milliseconds, 1 or more")
+    return int(text) / 1000
+
+
+def _parse_limits(text: str) -> Limits:
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if size < 1024:
+        raise InvalidOption("message_limit", text, why="It is a size such as 10MB, 1KB or more")
+    return Limits(message=size, pending=2 * size)
+
+
+def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
+    hosts = [host.strip().lower() for value in values for host in value.split(",")]
+    if bad := next((host for host in hosts if not re.fullmatch(r"[!-~]+", host)), None):
+        why = "It is a host name, host:port, an origin, or *"
+        raise InvalidOption("allowed_hosts", bad, why=why)
+    return AllowedHosts(frozenset(host.rstrip("/") for host in hosts if host))
+
+
+def _parse_bool(option: str, text: str) -> bool:
+    match text.strip().lower():
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+    raise InvalidOption(option, text, why="It is true or false")

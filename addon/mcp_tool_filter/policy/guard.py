@@ -1,0 +1,95 @@
+"""No way round us: hosts and origins that are ours, URLs that stay with us.
+
+A reverse proxy rewrites Host, so that the upstream no longer notices a web page that was led to a
+local address (DNS rebinding). We look instead.
+
+>>> hosts = AllowedHosts(frozenset({"tools.example"}))
+>>> [hosts.has_host(host) for host in ("localhost:80", "[::1]:80", "Tools.Example", "a.example")]
+[True, True, True, False]
+
+A URL that names the upstream itself would lead a client round us:
+
+>>> kept_with_us("http://127.0.0.1:3000/sse?a=1", "http://localhost:3000")
+'/sse?a=1'
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s\\]+)(?::(\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """Loopback names always pass; ``extra`` holds hosts, host:port, whole origins, or ``*``."""
+
+    extra: frozenset[str] = frozenset()
+
+    def has_host(self, host: str) -> bool:
+        """Judge a Host header."""
+        if "*" in self.extra:
+            return True
+        if not (match := _HOST.fullmatch(host)):
+            return False
+        name = match[1].strip("[]").lower().rstrip(".")
+        return is_loopback(name) or not self.extra.isdisjoint(
+            {name, match[1].lower(), host.lower()}
+        )
+
+    def has_origin(self, origin: str) -> bool:
+        """Judge an Origin header: a page may speak to us if its host may."""
+        if "*" in self.extra or origin.lower() in self.extra:
+            return True
+        scheme, separator, host = origin.partition("://")
+        return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host)
+
+
+def is_loopback(name: str) -> bool:
+    """Tell whether a host name means this machine and nothing else."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def kept_with_us(url: str, upstream: str) -> str | None:
+    """Return the URL so that it leads to us, or None if it leads elsewhere.
+
+    Browsers and URL libraries read backslashes as slashes and forget tabs, line ends and spaces
+    around it; so do we.
+    """
+    plain = re.sub(r"[\t\r\n]", "", url.strip()).replace("\\", "/")
+    try:
+        parts = urlsplit(plain)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.scheme and not parts.netloc:
+        return url if plain == url else plain
+    if not parts.netloc or "@" in parts.netloc:
+        return None
+    home = urlsplit(upstream)
+    scheme = parts.scheme.lower() or home.scheme
+    same_port = (port or _DEFAULT_PORTS.get(scheme)) == _port(upstream)
+    if not same_port or not _same_host(parts.hostname or "", home.hostname or ""):
+        return None
+    path = re.sub(r"^/{2,}", "/", parts.path) or "/"
+    query = f"?{parts.query}" if parts.query else ""
+    return path + query + (f"#{parts.fragment}" if parts.fragment else "")
+
+
+def _same_host(one: str, other: str) -> bool:
+    one, other = one.lower().rstrip("."), other.lower().rstrip(".")
+    return one == other or (is_loopback(one) and is_loopback(other))
+
+
+def _port(url: str) -> int | None:
+    parts = urlsplit(url)
+    return parts.port or _DEFAULT_PORTS.get(parts.scheme)

@@ -1,0 +1,150 @@
+"""What a request's head may say, and whether its body agrees.
+
+HTTP can be misread like JSON: a header twice, a body where none belongs, ``Mcp_Name`` for
+``Mcp-Name``. The functions return the reason to refuse, or None.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import parse_qsl
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    Batch,
+    Message,
+    Notification,
+    Request,
+    is_json_rpc,
+)
+from mcp_tool_filter.protocol.scan import fold
+
+# Said twice, each of these could be taken either way.
+_ONCE = frozenset({
+    b"mcp-method", b"mcp-name", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id",
+    b"content-type", b"content-encoding", b"content-length", b"transfer-encoding", b"host",
+})  # fmt: skip
+_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+_CREDENTIALS = re.compile(
+    rb"authorization|proxy-authorization|cookie|.*(?:api-?key|token|secret|credential|auth).*",
+    re.IGNORECASE,
+)
+_BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
+_NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
+_FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
+
+
+@dataclass(frozen=True)
+class Head:
+    """A request without its body."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @cached_property
+    def _by_name(self) -> dict[bytes, bytes]:
+        return {name.lower(): value for name, value in self.headers}
+
+    def get(self, name: bytes) -> str | None:
+        """Return a header's value; ``name`` is written in lower case."""
+        value = self._by_name.get(name)
+        return None if value is None else value.decode("latin-1").strip(" \t")
+
+    @property
+    def may_have_body(self) -> bool:
+        return self.method not in _WITHOUT_BODY
+
+    @property
+    def credentials(self) -> frozenset[bytes]:
+        """The names of the headers by which an upstream could know who asks."""
+        return frozenset(name for name in self._by_name if _CREDENTIALS.fullmatch(name))
+
+
+def refuse_head(head: Head) -> str | None:
+    """Refuse what the upstream could read as another request than we do."""
+    if head.method not in _METHODS:
+        return "a method that no MCP client needs"
+    if any(set(b"\r\n\0") & set(name + value) for name, value in head.headers):
+        return "a control character in a header"
+    names = [name.lower() for name, _ in head.headers]
+    if any(count > 1 for name, count in Counter(names).items() if name in _ONCE):
+        return "a header twice"
+    if any(name not in _ONCE and re.sub(rb"[^a-z0-9]", b"-", name) in _ONCE for name in names):
+        return "a header that could be taken for another"
+    if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
+        return "a transfer coding other than chunked"
+    if not _is_utf8(head.get(b"content-type") or ""):
+        return "a charset other than UTF-8"
+    if "jsonrpc" in head.target.lower() or "tools%2fcall" in head.target.lower():
+        return "a message in the URL"
+    return None
+
+
+def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -> str | None:
+    """Refuse a body that is no message, unless it is one that an OAuth server expects."""
+    if not body:
+        alone = head.get(b"mcp-method") is None and head.get(b"mcp-name") is None
+        return None if alone else "a header that announces a message, and no message"
+    if head.method in _WITHOUT_BODY:
+        return f"a body on {head.method}"
+    if is_endpoint or head.get(b"mcp-method") is not None or head.get(b"mcp-name") is not None:
+        return "not a JSON-RPC message"
+    kind = (head.get(b"content-type") or "").partition(";")[0].strip().lower()
+    if kind == "application/x-www-form-urlencoded" and _is_plain_form(body):
+        return None
+    try:
+        return "not a JSON-RPC message" if is_json_rpc(body, limits) else None
+    except ProtocolError as error:
+        return str(error)
+
+
+def refuse_mismatch(head: Head, message: Message) -> str | None:
+    """Refuse headers that announce another message than the body is."""
+    method, name = head.get(b"mcp-method"), head.get(b"mcp-name")
+    if method is None and name is None:
+        return None
+    if isinstance(message, Batch) or not isinstance(message, Request | Notification):
+        return "headers of a request on something else"
+    if method is not None and method != message.method:
+        return "Mcp-Method does not match the body"
+    if name is not None and _decoded(name) not in _names_in(message):
+        return "Mcp-Name does not match the body"
+    return None
+
+
+def _is_utf8(content_type: str) -> bool:
+    charsets = re.findall(r"""charset\s*=\s*["']?([^"';\s]*)""", content_type.lower())
+    return all(charset in ("utf-8", "utf8") for charset in charsets)
+
+
+def _is_plain_form(body: bytes) -> bool:
+    """Tell a form from what some server may take for a message."""
+    if not _FORM.fullmatch(body):
+        return False
+    keys = {fold(key) for key, _ in parse_qsl(body.decode(), keep_blank_values=True)}
+    return keys.isdisjoint({"jsonrpc", "method", "params"})
+
+
+def _decoded(name: str) -> str | None:
+    if not name.lower().startswith("=?base64?"):
+        return name
+    match = _BASE64_NAME.fullmatch(name)
+    try:
+        return base64.b64decode(match[1], validate=True).decode() if match else None
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _names_in(message: Request | Notification) -> set[str]:
+    """Return what the header may say; methods that the specification does not name may differ."""
+    keys = _NAMED.get(message.method, ("name", "uri", "taskId"))
+    values = [message.params.get(key) for key in keys] if message.params else []
+    return {value.text for value in values if value and value.text is not None}

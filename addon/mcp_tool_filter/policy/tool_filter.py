@@ -1,0 +1,116 @@
+"""The first link of the chain: which tools are listed, which calls go through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, shown
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Single, render_error
+from mcp_tool_filter.protocol.tools import (
+    Listing,
+    ListRequest,
+    ToolCall,
+    has_definition,
+    parse_listing,
+)
+
+
+class ListFrom(StrEnum):
+    """Where tools/list is answered from, as the option ``tools_list`` says."""
+
+    AUTO = "auto"
+    CACHE = "cache"
+    UPSTREAM = "upstream"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What stands around the tools in a revision's list result."""
+
+    before: str
+    after: str
+
+    def around(self, tools: bytes, id: str) -> bytes:
+        head = f'{{"jsonrpc":"2.0","id":{id},"result":{self.before}'
+        return head.encode() + tools + self.after.encode() + b"}"
+
+
+_PLAIN = Envelope('{"tools":', "}")
+_STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
+
+
+def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
+    """Forward a call to an allowed tool; answer any other as if there were no such tool."""
+    if call.tool_name in snapshot.allowed:
+        return Forward()
+    why = Why.DENIED if call.tool_name in snapshot.denied else Why.UNKNOWN
+    reason = Reason(why, (call.tool_name,))
+    if call.id is None:  # a notification: nobody waits for an answer
+        return Drop(reason)
+    message = f"Tool not found: {shown(call.tool_name)}"
+    return Reply(render_error(call.id, METHOD_NOT_FOUND, message), reason)
+
+
+def decide_list(
+    request: ListRequest,
+    snapshot: Snapshot,
+    envelope: Envelope | None,
+    *,
+    list_from: ListFrom,
+    sound: bool,
+) -> Verdict:
+    """Answer from the snapshot where that is ``sound``; else the upstream's answer is rewritten."""
+    if list_from is ListFrom.UPSTREAM:
+        return Forward()
+    if list_from is ListFrom.AUTO and (not sound or request.has_cursor or envelope is None):
+        return Forward()
+    if envelope is None:
+        envelope = _STATELESS if request.revision else _PLAIN
+    return Reply(envelope.around(snapshot.tools, request.id), Reason(Why.CACHED))
+
+
+def decide_listing(message: Single, snapshot: Snapshot, *, expected: bool = True) -> Verdict:
+    """Take out of a message every definition that the snapshot does not allow.
+
+    Raises ProtocolError for a list that cannot be judged. Where no list is ``expected`` (the
+    answer to a method that has other business with a member ``tools``), what has nothing of a
+    definition stays.
+    """
+    try:
+        listing = parse_listing(message)
+    except ProtocolError:
+        if expected or has_definition(message.place.raw.decode(), snapshot.names):
+            raise
+        return Forward()
+    if listing is None:
+        return Forward()
+    if listing.others_hide_a_definition(snapshot.names):
+        raise ProtocolError("a definition beside the tool list")
+    if not expected and not any(one.is_like_a_tool for one in listing.definitions):
+        return Forward()
+    return _rewrite(listing, snapshot)
+
+
+def _rewrite(listing: Listing, snapshot: Snapshot) -> Verdict:
+    kept = dict(_kept(listing, snapshot))
+    if list(kept.values()) == [definition.raw for definition in listing.definitions]:
+        return Forward()
+    hidden = tuple(
+        shown(definition.name or "?")
+        for definition in listing.definitions
+        if definition.name not in kept
+    )
+    drift = (drift_of(definition, snapshot) for definition in listing.definitions)
+    reason = Reason(Why.HIDDEN, hidden, drift=tuple(filter(None, drift)))
+    return Rewrite(listing.with_tools(kept.values()), reason)
+
+
+def _kept(listing: Listing, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+    for definition in listing.definitions:
+        name = definition.name
+        if name is not None and definition.problem is None and name in snapshot.allowed:
+            yield name, snapshot.allowed[name]

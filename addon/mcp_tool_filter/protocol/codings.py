@@ -1,0 +1,94 @@
+"""Content codings, undone within a limit and without leftovers.
+
+mitmproxy would decode whatever codec Python knows, take a truncated body for a whole one, and read
+the first gzip member only. Two readers must find the same message, so we undo the four codings of
+the web ourselves and refuse everything that could be undone in two ways.
+
+>>> import gzip
+>>> decode_body(gzip.compress(b"{}"), "gzip", limit=10)
+b'{}'
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+
+from mcp_tool_filter.errors import ProtocolError
+
+_GZIP, _ZLIB, _RAW = 31, 15, -15
+
+
+def decode_body(raw: bytes, coding: str, *, limit: int) -> bytes:
+    """Return what a body says. Raises ProtocolError if that cannot be known for sure."""
+    name = coding.strip().lower()
+    if name in ("", "identity"):
+        return raw
+    if name not in _DECODERS:
+        raise ProtocolError("a content coding that is not accepted")
+    try:
+        body = _DECODERS[name](raw, limit)
+    except ProtocolError:
+        raise
+    except Exception as error:  # each codec has errors of its own
+        raise ProtocolError(f"not valid {name}") from error
+    if len(body) > limit:
+        raise ProtocolError(f"longer than {limit} bytes when decoded")
+    return body
+
+
+def _gzip(raw: bytes, limit: int) -> bytes:
+    return _inflate(raw, _GZIP, limit)
+
+
+def _deflate(raw: bytes, limit: int) -> bytes:
+    """Two formats go by this name; a body that is valid in both could be read in two ways."""
+    found = []
+    for window in (_ZLIB, _RAW):
+        try:
+            found.append(_inflate(raw, window, limit))
+        except (zlib.error, ProtocolError):
+            continue
+    if len(found) != 1:
+        raise ProtocolError("not valid deflate")
+    return found[0]
+
+
+def _inflate(raw: bytes, window: int, limit: int) -> bytes:
+    inflater = zlib.decompressobj(window)
+    body = inflater.decompress(raw, limit + 1)
+    if len(body) <= limit and (not inflater.eof or inflater.unused_data):
+        raise ProtocolError("compressed data cut short, or with something behind it")
+    return body
+
+
+def _brotli(raw: bytes, limit: int) -> bytes:
+    import brotli
+
+    decoder = brotli.Decompressor()
+    body = bytes(decoder.process(raw, output_buffer_limit=limit + 1))
+    while not decoder.is_finished() and len(body) <= limit:
+        more = decoder.process(b"", output_buffer_limit=limit + 1 - len(body))
+        if not more:
+            raise ProtocolError("compressed data cut short")
+        body += more
+    return body
+
+
+def _zstd(raw: bytes, limit: int) -> bytes:
+    import zstandard
+
+    window = max(limit, 1 << 20)
+    with zstandard.ZstdDecompressor(max_window_size=window).stream_reader(
+        io.BytesIO(raw)
+    ) as reader:
+        body = reader.read(limit + 1)
+    if len(body) <= limit:
+        whole = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
+        whole.decompress(raw)
+        if not whole.eof or whole.unused_data:
+            raise ProtocolError("compressed data cut short, or with something behind it")
+    return body
+
+
+_DECODERS = {"gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}

@@ -1,0 +1,126 @@
+"""What we remember: sessions, and the exchanges in flight. All of it is bounded.
+
+Nothing here is needed to filter; it lets us answer lists from the snapshot, and tell those who
+wait when the upstream fails them. What is forgotten is judged as if it had never been known.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.policy.tool_filter import Envelope
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Message, Request, Response, singles
+from mcp_tool_filter.protocol.tools import Listing
+
+_LIMITS = Limits()
+
+
+class Exchanges:
+    """Requests that wait for their response: id (as it was written) to method."""
+
+    def __init__(self, *, most: int = _LIMITS.exchanges) -> None:
+        self._most = most
+        self._methods: OrderedDict[str, str] = OrderedDict()
+
+    def note_asked(self, message: Message) -> None:
+        for one in singles(message):
+            if isinstance(one, Request):
+                self._methods[one.id] = one.method
+        while len(self._methods) > self._most:
+            self._methods.popitem(last=False)
+
+    def note_answered(self, message: Message) -> None:
+        for one in singles(message):
+            if isinstance(one, Response) and one.id is not None:
+                self._methods.pop(one.id, None)
+
+    def method_of(self, message: Message) -> str | None:
+        """Return what a response answers, if we know."""
+        if isinstance(message, Response) and message.id is not None:
+            return self._methods.get(message.id)
+        return None
+
+    @property
+    def methods(self) -> Collection[str]:
+        return self._methods.values()
+
+    def take(self, ids: list[str]) -> list[str]:
+        """Return those of the ids that somebody waits for, who from now on waits no more."""
+        return [id for id in ids if self._methods.pop(id, None) is not None]
+
+    def take_all(self) -> list[str]:
+        ids = list(self._methods)
+        self._methods.clear()
+        return ids
+
+    def __len__(self) -> int:
+        return len(self._methods)
+
+
+@dataclass(slots=True)
+class Session:
+    """A client's session with the upstream, opened through us."""
+
+    revision: str | None = None
+    exchanges: Exchanges = field(default_factory=Exchanges)
+
+
+class Sessions:
+    """The sessions by key; the least recently used and the long silent are forgotten."""
+
+    def __init__(self, limits: Limits = _LIMITS) -> None:
+        self._limits = limits
+        self._sessions: OrderedDict[Hashable, tuple[float, Session]] = OrderedDict()
+
+    def open(self, key: Hashable, now: float) -> Session:
+        """Return a new session under this key."""
+        session = Session(exchanges=Exchanges(most=self._limits.exchanges))
+        self._sessions[key] = (now, session)
+        self._sessions.move_to_end(key)
+        self._forget(now)
+        return session
+
+    def get(self, key: Hashable, now: float) -> Session | None:
+        if key not in self._sessions:
+            return None
+        last_used, session = self._sessions[key]
+        if now - last_used > self._limits.idle:
+            del self._sessions[key]
+            return None
+        self._sessions[key] = (now, session)
+        self._sessions.move_to_end(key)
+        return session
+
+    def close(self, key: Hashable) -> None:
+        self._sessions.pop(key, None)
+
+    def _forget(self, now: float) -> None:
+        while len(self._sessions) > self._limits.sessions:
+            self._sessions.popitem(last=False)
+        for key, (last_used, _) in list(self._oldest(10)):
+            if now - last_used > self._limits.idle:
+                del self._sessions[key]
+
+    def _oldest(self, most: int) -> Iterator[tuple[Hashable, tuple[float, Session]]]:
+        for _, item in zip(range(most), self._sessions.items(), strict=False):
+            yield item
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+class Envelopes:
+    """What stands around the tools in each revision's list, from the first list that was seen."""
+
+    def __init__(self) -> None:
+        self._by_revision: dict[str, Envelope] = {}
+
+    def get(self, revision: str | None) -> Envelope | None:
+        return self._by_revision.get(revision) if revision else None
+
+    def learn(self, revision: str, listing: Listing) -> None:
+        """Keep the first one; later pages and later answers do not change it."""
+        self._by_revision.setdefault(revision, Envelope(*listing.frame))

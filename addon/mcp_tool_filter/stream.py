@@ -1,0 +1,160 @@
+r"""Bytes in, filtered bytes out: one event stream from the upstream to a client.
+
+An event that we agree with leaves as it came. One that we cannot judge does not leave; who waits
+for it gets an error instead. What is not of MCP (comments, empty events) passes.
+
+>>> from mcp_tool_filter.policy.chain import Situation
+>>> from mcp_tool_filter.policy.snapshot import take_snapshot
+>>> stream = FilteredStream(Situation(snapshot=take_snapshot([], deny=[])), Exchanges())
+>>> stream.feed(b": ping\n\ndata: not JSON\n\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n")
+b': ping\n\ndata: {"jsonrpc":"2.0","method":"x"}\n\n'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.chain import Situation, decide_from_upstream
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    Message,
+    ids_guessed_in,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.protocol.sse import (
+    Event,
+    EventParser,
+    Oversized,
+    parse_event,
+    render_event,
+    with_data,
+)
+from mcp_tool_filter.session import Exchanges
+
+INVALID_ANSWER = "The server sent an invalid response"
+_LIMITS = Limits()
+
+
+type OnVerdict = Callable[[Message | None, Verdict, str | None], None]
+"""Told of each message (None: it could not be read), its verdict, and the method it answers."""
+
+
+def _ignore(message: Message | None, verdict: Verdict, asked: str | None) -> None:
+    """Nobody watches."""
+
+
+def _refuse_endpoint(url: str) -> str | None:
+    """Only the older transport names an endpoint; elsewhere it could only lead clients away."""
+    return None
+
+
+class FilteredStream:
+    """One for each response body. It does not raise: what it stumbles over, it shuts on."""
+
+    def __init__(
+        self,
+        situation: Situation,
+        exchanges: Exchanges,
+        *,
+        limits: Limits = _LIMITS,
+        on_endpoint: Callable[[str], str | None] = _refuse_endpoint,
+        on_verdict: OnVerdict = _ignore,
+    ) -> None:
+        self._situation = situation
+        self._exchanges = exchanges
+        self._limits = limits
+        self._on_endpoint = on_endpoint
+        self._on_verdict = on_verdict
+        self._parser = EventParser(max_pending=limits.pending)
+        self._is_damaged = False  # something was kept back, and may have been an answer
+        self.failure: Exception | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what the upstream sent; return what the client may see of it."""
+        if self.failure is not None:
+            return b""
+        try:
+            return b"".join([self._judge(event) for event in self._parser.feed(chunk)])
+        except Exception as failure:  # a bug of ours must not let the rest through
+            self.failure = failure
+            return b""
+
+    def finish(self) -> bytes:
+        """Return what may be seen of an event that the upstream did not finish."""
+        if self.failure is not None:
+            return b""
+        try:
+            rest = self._parser.finish()
+            seen = rest if rest and self._judge(parse_event(rest)) == rest else b""
+            return seen + (_errors(self._exchanges.take_all()) if self._is_damaged else b"")
+        except Exception as failure:
+            self.failure = failure
+            return b""
+
+    def _judge(self, event: Event | Oversized) -> bytes:
+        if isinstance(event, Oversized):
+            return self._refuse(b'"id"', f"an event longer than {self._limits.pending} bytes")
+        if event.hides_a_line():
+            return self._refuse(b"", "a line end that only some readers see")
+        if event.name.strip().lower() == b"endpoint":
+            return self._judge_endpoint(event)
+        if not _may_be_message(event):
+            return event.raw if _is_harmless(event) else self._refuse(b"", "not a message")
+        try:
+            return self._judge_message(event, event.data or b"")
+        except ProtocolError as error:
+            return self._refuse(event.data or b"", str(error))
+
+    def _judge_message(self, event: Event, data: bytes) -> bytes:
+        message = parse_message(data, self._limits)
+        asked = self._exchanges.method_of(message)
+        verdict = decide_from_upstream(message, self._situation, asked)
+        self._exchanges.note_answered(message)
+        self._on_verdict(message, verdict, asked)
+        match verdict:
+            case Forward():
+                return event.raw
+            case Rewrite(text):
+                return with_data(event, text)
+            case Reply() | Drop():
+                return b""
+            case unexpected:
+                assert_never(unexpected)
+
+    def _judge_endpoint(self, event: Event) -> bytes:
+        url = (event.data or b"").decode("utf-8", "replace").strip()
+        kept = self._on_endpoint(url)
+        if kept is None:
+            return self._refuse(b"", "an endpoint that leads round us")
+        return event.raw if kept.encode() == event.data else with_data(event, kept.encode())
+
+    def _refuse(self, data: bytes, why: str) -> bytes:
+        """Keep an event back, and tell those who wait for it."""
+        ids = self._exchanges.take(ids_guessed_in(data))
+        if not ids and len(self._exchanges) == 1 and b'"id"' in data:
+            ids = self._exchanges.take_all()  # it can only have been for this one
+        self._is_damaged = True
+        reason = Reason(Why.INVALID, detail=why)
+        self._on_verdict(None, Drop(reason), None)
+        return _errors(ids)
+
+
+def _errors(ids: list[str]) -> bytes:
+    return b"".join(render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER)) for id in ids)
+
+
+def _may_be_message(event: Event) -> bool:
+    if not event.data:
+        return False
+    return event.is_message or event.data.lstrip()[:1] in (b"{", b"[")
+
+
+def _is_harmless(event: Event) -> bool:
+    """Tell whether an event that is no message shows no definition either."""
+    text = event.raw.decode("utf-8", "replace").lower()
+    return "inputschema" not in text and "\\u" not in text
