@@ -1,0 +1,87 @@
+r"""Deny and allow: JavaScript regexes, checked for sense and safety, matched as JavaScript does.
+
+>>> [delete, archived] = [parse_pattern(text) for text in split_patterns("^delete_,_v[1,2]$")]
+>>> delete.matches("delete_file"), archived.matches("report_v2")
+(True, True)
+>>> parse_pattern("(a+)+")
+Traceback (most recent call last):
+mcp_tool_filter.errors.UnsafePattern: Error: Unsafe regex pattern detected: "(a+)+"
+Pattern could cause catastrophic backtracking
+
+A pattern means what ``new RegExp(text).test(name)`` says in an engine of ES2024 (Node 20): it is
+searched for anywhere, minds case, and sees UTF-16 code units. It is refused where JavaScript's
+backtracking could blow up over it, although ours does not backtrack: the same pattern is likely
+to be used elsewhere, and a pattern that nobody can follow guards nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.policy.regex.allowance import TooCostly
+from mcp_tool_filter.policy.regex.ambiguity import is_safe
+from mcp_tool_filter.policy.regex.matcher import Matcher
+from mcp_tool_filter.policy.regex.names import NotJavaScript
+from mcp_tool_filter.policy.regex.syntax import parse_regex
+
+MAX_NAME = 256  # UTF-16 code units; a tool with a longer name is never exposed
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A pattern that may be used."""
+
+    text: str
+    option: str
+    _matcher: Matcher = field(repr=False, compare=False)
+
+    def matches(self, name: str) -> bool:
+        """Say whether the name is one that the user meant; never slowly, however long it is.
+
+        A name on which matching is given up (see ``regex.allowance``) is judged against the
+        tool: a deny pattern matches it, an allow pattern does not. No honest name comes near.
+        """
+        try:
+            return self._matcher.search(name)
+        except TooCostly:
+            return self.option != "allow"
+
+
+def parse_pattern(text: str, *, option: str = "deny") -> Pattern:
+    """Check a pattern. Raises InvalidPattern or UnsafePattern."""
+    try:
+        regex = parse_regex(text)
+    except NotJavaScript as error:
+        raise InvalidPattern(text, option=option) from error
+    if not is_safe(regex.root):
+        raise UnsafePattern(text)
+    return Pattern(text, option, Matcher(regex))
+
+
+# An escaped character, braces or a class with all that is in them, or any one character.
+_PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+
+
+def split_patterns(value: str, *, option: str = "deny") -> list[str]:
+    r"""Cut a value at its commas, but not within {}, [] or (), nor after a backslash.
+
+    White space stays as typed: ``"a, b"`` is the two patterns ``"a"`` and ``" b"``. Raises
+    InvalidPattern for a part that is empty.
+
+    >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
+    ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
+    """
+    parts = [""]
+    depth = 0
+    for found in _PIECE.finditer(value):
+        piece = found.group()
+        if piece == "," and not depth:
+            parts.append("")
+            continue
+        depth = max(0, depth + (piece == "(") - (piece == ")"))
+        parts[-1] += piece
+    if "" in parts:
+        raise InvalidPattern("", option=option)
+    return parts
