@@ -13,6 +13,7 @@ in the environment, as in .ci/run, it fails.
 import json
 import os
 import queue
+import re
 import subprocess
 import tempfile
 import threading
@@ -203,6 +204,33 @@ def client(name: str, url: str, *flags: str) -> Iterator[Client]:
         player = Client(process, stderr)
         yield player
         player.document()
+
+
+def conformance(url: str) -> dict[str, dict[str, str]]:
+    """Let the official server suite loose on a URL: {"ping": {"ping": "SUCCESS"}, …}.
+
+    That is scenario -> check -> SUCCESS, FAILURE or WARNING.
+    """
+    need("conformance")
+    suite = INSTALLED / "node/node_modules/@modelcontextprotocol/conformance/dist/index.js"
+    with tempfile.TemporaryDirectory() as folder:
+        # It exits with 1 if a check failed; what it wrote says more.
+        subprocess.run(
+            [NODE, suite, "server", f"--url={url}", "--suite=all", f"--output-dir={folder}"],
+            check=False,
+            capture_output=True,
+            timeout=PLAY_TIMEOUT,
+            env=_environment(),
+        )
+        results: dict[str, dict[str, str]] = {}
+        for written in sorted(Path(folder).glob("server-*/checks.json")):
+            # server-SCENARIO-2026-01-31T10-11-12-123Z
+            scenario = re.sub(r"^server-|-\d{4}-\d\d-\d\dT[\d-]+Z$", "", written.parent.name)
+            checks = json.loads(written.read_text("utf-8"))
+            results[scenario] = {
+                check["id"]: check["status"] for check in checks if check["status"] != "INFO"
+            }
+        return results
 
 
 def _script(name: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from .pairs import PAIRS, Pair, Server, steps
-from .peer import SCRIPTS, Outcome, Upstream, need, play, upstream
+from .peer import SCRIPTS, Outcome, Upstream, conformance, need, play, upstream
 
 TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
 
@@ -72,6 +72,15 @@ def test_a_pair_works(running: Upstream, pair: Pair) -> None:
         "größe_messen_測る",
         "query_database",
     ]
+
+
+def test_the_conformance_suite_finds_nothing_wrong() -> None:
+    with upstream("conformance") as server:
+        results = conformance(server.url)
+
+    assert len(results) == 32
+    assert sum(len(checks) for checks in results.values()) == 47
+    assert {status for checks in results.values() for status in checks.values()} == {"SUCCESS"}
 
 
 def text(outcome: Outcome) -> str:
