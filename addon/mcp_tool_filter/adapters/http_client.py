@@ -11,7 +11,6 @@ import asyncio
 import os
 import socket
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from http.client import responses
@@ -20,7 +19,8 @@ import h11
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.origin import Origin
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.protocol.codings import decode_body
 
 _MAX_HEAD = 64 * 1024
 _READ_SIZE = 64 * 1024
@@ -31,8 +31,6 @@ _GOODBYE_TIMEOUT = 0.5  # seconds for a TLS goodbye; nobody waits for it longer
 _OUR_HEADERS = frozenset(
     {b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"expect"}
 )
-
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib finds out which of the two it is
 
 type Headers = Sequence[tuple[bytes, bytes]]
 
@@ -99,7 +97,7 @@ class HttpClient:
                 method=method, target=target.encode(), headers=[*ours, *length, *headers, *theirs]
             )
         except h11.LocalProtocolError as error:
-            raise HttpFailed(f"the request cannot be written as HTTP: {error}") from None
+            raise HttpFailed(f"The request cannot be written as HTTP: {error}") from None
 
     async def _begin(self, request: h11.Request, body: bytes) -> tuple[_Connection, h11.Response]:
         while self._idle:
@@ -123,7 +121,6 @@ class HttpResponse:
         self._connection = connection
         self._head = head
         self._ended = False
-        self._decoder: _Decoder | None = None
 
     @property
     def status(self) -> int:
@@ -140,39 +137,36 @@ class HttpResponse:
         return next((value for key, value in self._head.headers if key == name), b"")
 
     @property
+    def coding(self) -> str:
+        """A compression, although we ask for none; empty where there is none."""
+        said = self.header(b"content-encoding").strip().lower().decode("latin-1")
+        return "" if said == "identity" else said
+
+    @property
     def media_type(self) -> str:
         kind = self.header(b"content-type").partition(b";")[0]
         return kind.strip().lower().decode("latin-1")
 
     async def next_chunk(self) -> bytes:
-        """The next part of the body, decoded; nothing once it has ended. Raises HttpFailed."""
+        """The next part of the body as it is sent; nothing once it has ended. Raises HttpFailed."""
         while not self._ended:
-            if self._decoder and (chunk := self._decoder.more()):
-                return chunk
             event = await self._connection.next_event()
-            if isinstance(event, h11.Data):
-                if chunk := self._decoded(bytes(event.data)):
-                    return chunk
-            elif isinstance(event, h11.EndOfMessage):
-                self._ended = True
+            if isinstance(event, h11.Data) and event.data:
+                return bytes(event.data)
+            self._ended = isinstance(event, h11.EndOfMessage)
         return b""
 
-    def _decoded(self, chunk: bytes) -> bytes:
-        if self._decoder is None:
-            coding = self.header(b"content-encoding").strip().lower()
-            if coding in (b"", b"identity"):
-                return chunk
-            self._decoder = _Decoder(coding)
-        return self._decoder.feed(chunk)
-
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises HttpFailed, also where it is longer than the limit."""
+        """The whole body, decoded. Raises HttpFailed, also where it is longer than the limit."""
         body = bytearray()
         while chunk := await self.next_chunk():
             body += chunk
             if len(body) > limit:
-                raise HttpFailed(f"the answer is longer than {limit} bytes")
-        return bytes(body)
+                raise HttpFailed(f"The answer is longer than {limit} bytes")
+        try:
+            return decode_body(bytes(body), self.coding, limit=limit)
+        except ProtocolError as error:
+            raise HttpFailed(f"The compressed answer cannot be read: {error}") from None
 
 
 class _Connection:
@@ -241,7 +235,7 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             if self._reader.at_eof():
                 raise ConnectionLost(_CLOSED) from None
-            raise HttpFailed(f"no valid HTTP answer: {error}") from None
+            raise HttpFailed(f"Not a valid HTTP answer: {error}") from None
         except OSError as error:
             raise ConnectionLost(why(error)) from None
         if isinstance(event, h11.ConnectionClosed) or not isinstance(event, h11.Event):
@@ -257,26 +251,6 @@ class _Connection:
             pass
         finally:
             self._writer.transport.abort()
-
-
-class _Decoder:
-    """Undoes a coding that we did not ask for, never more of it at once than is asked of us."""
-
-    def __init__(self, coding: bytes) -> None:
-        if coding not in (b"gzip", b"x-gzip", b"deflate"):
-            said = coding.decode("latin-1")
-            raise HttpFailed(f"the answer is compressed ({said}), which was not asked for")
-        self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-
-    def feed(self, chunk: bytes) -> bytes:
-        try:
-            return self._inflate.decompress(chunk, _READ_SIZE)
-        except zlib.error as error:
-            raise HttpFailed(f"the answer cannot be decompressed: {error}") from None
-
-    def more(self) -> bytes:
-        """What the last chunk still had in it."""
-        return self.feed(self._inflate.unconsumed_tail)
 
 
 def make_tls_context(

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, Protocol
-from urllib.parse import urljoin
 
 from mcp_tool_filter.adapters.http_client import (
     ConnectionLost,
@@ -21,6 +20,7 @@ from mcp_tool_filter.adapters.http_client import (
     HttpFailed,
     HttpResponse,
 )
+from mcp_tool_filter.adapters.mcp_events import EventReader
 from mcp_tool_filter.adapters.mcp_replies import (
     CLIENT_INFO,
     INITIALIZE,
@@ -29,18 +29,17 @@ from mcp_tool_filter.adapters.mcp_replies import (
     Reply,
     Result,
     answer_to,
+    error_in,
     is_nameless_error,
     is_response_to,
-    parse_error,
-    parse_message,
+    only_reply,
     plain,
     render_request,
     reply_in,
 )
-from mcp_tool_filter.adapters.origin import Origin, path_of
+from mcp_tool_filter.adapters.origin import Origin
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
-from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
 
 _ERROR_BODY_LIMIT: Final = 64 * 1024
 _MAX_REDIRECTS = 5
@@ -84,8 +83,9 @@ class Poster:
         self._limit = limit
         self._next_id = 0
         self.path = path
-        self.sessions: list[bytes] = []
-        """Every session id that we were given, also with a refusal."""
+        self.session: bytes | None = None
+        """The session id that came last."""
+        self._sessions: set[bytes] = set()  # every one that came, also with a refusal
 
     async def ask(
         self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
@@ -114,8 +114,8 @@ class Poster:
         """End every session that we were given; an upstream that keeps them (405) may."""
         with suppress(HttpFailed, ProtocolError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_TIMEOUT):
-                while self.sessions:
-                    named = [(b"mcp-session-id", self.sessions.pop()), *headers]
+                while self._sessions:
+                    named = [(b"mcp-session-id", self._sessions.pop()), *headers]
                     async with self._exchange(b"DELETE", named) as response:
                         await response.read(_ERROR_BODY_LIMIT)
 
@@ -125,19 +125,16 @@ class Poster:
     ) -> AsyncIterator[HttpResponse]:
         for _ in range(_MAX_REDIRECTS):
             async with self._http.exchange(method, self.path, headers, body) as response:
-                self._remember_session(response)
+                if method == b"POST" and (session := response.header(b"mcp-session-id")):
+                    self.session = session
+                    self._sessions.add(session)
                 target = redirect_target(response, self._origin, self.path)
                 if target is None:
                     yield response
                     return
                 await read_away(response)
             self.path = target
-        raise ProtocolError(f"more than {_MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
-
-    def _remember_session(self, response: HttpResponse) -> None:
-        session = response.header(b"mcp-session-id")
-        if session and session not in self.sessions:
-            self.sessions.append(session)
+        raise ProtocolError(f"More than {_MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
 
     async def _listen(self, response: HttpResponse, number: int, hears: Answering | None) -> Reply:
         events = EventReader(response, self._limit)
@@ -201,9 +198,9 @@ class StreamableClient:
         return self._session is not None
 
     async def initialize(self) -> Reply:
-        before = set(self._poster.sessions)  # a refused probe may have been given one too
+        self._poster.session = None  # a refused probe may have been given one too
         reply = await self._poster.ask("initialize", INITIALIZE, hears=self._answer)
-        self._session = next((s for s in self._poster.sessions if s not in before), None)
+        self._session = self._poster.session
         return reply
 
     async def initialized(self, revision: str) -> None:
@@ -256,9 +253,9 @@ class LegacyClient:
         if response.media_type != "text/event-stream":
             raise no_mcp(response)
         events = EventReader(response, self._limit)
-        while (event := await events.next()) and event.name != b"endpoint":
+        while (event := await events.next_event()) and event.name != b"endpoint":
             if event.data:
-                raise ProtocolError("the stream does not begin with an endpoint event")
+                raise ProtocolError("The event stream does not begin with an endpoint event")
         if event is None or event.data is None:
             raise ConnectionLost("The event stream ended without an endpoint event")
         self._post_path = endpoint_path(event.data, self._origin, self.path)
@@ -304,7 +301,7 @@ class LegacyClient:
             if target is None:
                 return response
             self.path = target
-        raise ProtocolError(f"more than {_MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
+        raise ProtocolError(f"More than {_MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
 
     async def _tell(self, message: bytes) -> None:
         poster = Poster(self._http, self._origin, self._post_path, limit=self._limit)
@@ -367,49 +364,11 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class EventReader:
-    """The events of a response body."""
-
-    def __init__(self, response: HttpResponse, limit: int) -> None:
-        self._response = response
-        self._limit = limit
-        self._parser = EventParser(max_pending=limit)
-        self._events: list[Event | Oversized] = []
-
-    async def next(self) -> Event | None:
-        """The next event; None once the body has ended. Raises HttpFailed, ProtocolError."""
-        while not self._events:
-            chunk = await self._response.next_chunk()
-            if not chunk:
-                return None
-            self._events = self._parser.feed(chunk)
-        event = self._events.pop(0)
-        if isinstance(event, Oversized):
-            raise ProtocolError(f"an event is longer than {self._limit} bytes")
-        return event
-
-    async def next_message(self) -> tuple[Result, bytes] | None:
-        """The next message and its bytes; None once the body has ended."""
-        while event := await self.next():
-            # Servers keep streams alive with events of other names, without data, or with a word.
-            if event.is_message and event.data and event.data.lstrip()[:1] in (b"{", b"["):
-                return parse_message(event.data), event.data
-        return None
-
-
-def only_reply(number: int, raw: bytes) -> Reply:
-    """Read a body that is to be the response. Raises Refused, ProtocolError."""
-    message = parse_message(raw)
-    if not is_response_to(number, message) and not is_nameless_error(message):
-        raise ProtocolError("the answer has another id than the request")
-    return reply_in(message, raw)
-
-
 async def refusal(response: HttpResponse) -> Refused:
     """Read a response that is no success; its body may hold a JSON-RPC error."""
     error = None
-    with suppress(HttpFailed, ProtocolError):
-        error = parse_error(parse_message(await response.read(_ERROR_BODY_LIMIT)))
+    with suppress(HttpFailed):
+        error = error_in(await response.read(_ERROR_BODY_LIMIT))
     line = response.status_line
     if location := response.header(b"location"):
         line += f", to {location.decode('latin-1')}"
@@ -434,22 +393,19 @@ def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | 
     location = response.header(b"location").decode("latin-1")
     if not location or response.status not in (301, 302, 303, 307, 308):
         return None
-    url = urljoin(origin.url + path, location)
-    if not origin.covers(url):
-        raise ProtocolError(f"{plain(response.status_line)}: redirected to {plain(url)}")
-    return path_of(url) if response.status in followed else None
+    target = origin.path_to(location, at=path)
+    if target is None:
+        raise ProtocolError(f"{plain(response.status_line)}: redirected to {plain(location)}")
+    return target if response.status in followed else None
 
 
 def endpoint_path(data: bytes, origin: Origin, path: str) -> str:
     """Where an ``endpoint`` event says to post to. Raises ProtocolError."""
-    try:
-        said = data.decode().strip()
-    except UnicodeDecodeError:
-        raise ProtocolError("the endpoint event is not UTF-8") from None
-    url = urljoin(origin.url + path, said)
-    if not origin.covers(url):
-        raise ProtocolError(f"the endpoint event names another origin: {plain(said)}")
-    return path_of(url)
+    said = data.decode("utf-8", "replace").strip()
+    target = origin.path_to(said, at=path)
+    if target is None:
+        raise ProtocolError(f"The endpoint event names another origin: {plain(said)}")
+    return target
 
 
 def look_at(done: asyncio.Future[Any]) -> None:

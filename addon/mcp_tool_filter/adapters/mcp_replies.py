@@ -14,6 +14,7 @@ import orjson
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.messages import parse_message, singles
 from mcp_tool_filter.protocol.revisions import R2025_11_25
 
 METHOD_NOT_FOUND: Final = -32601
@@ -100,7 +101,7 @@ def revisions_in(named: object) -> tuple[str, ...]:
 
 
 def supported_by(error: RpcError | None) -> tuple[str, ...]:
-    """The revisions that an UnsupportedProtocolVersionError names, oldest era first or not."""
+    """The revisions that an UnsupportedProtocolVersionError names."""
     if error is None or error.code != UNSUPPORTED_REVISION:
         return ()
     return revisions_in(_mapping(error.data).get("supported"))
@@ -109,10 +110,10 @@ def supported_by(error: RpcError | None) -> tuple[str, ...]:
 def next_cursor(reply: Reply) -> str | None:
     """Where the next page of a tool list begins. Raises ProtocolError if it is no tool list."""
     if not isinstance(reply.result.get("tools"), list):
-        raise ProtocolError("the result of tools/list has no list of tools")
+        raise ProtocolError("The result of tools/list has no list of tools")
     cursor = reply.result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
-        raise ProtocolError("the nextCursor of tools/list is not a string")
+        raise ProtocolError("The nextCursor of tools/list is not a string")
     return cursor or None  # an empty one would ask for the first page again
 
 
@@ -133,14 +134,29 @@ def answer_to(message: Result) -> bytes | None:
     return orjson.dumps(answer)
 
 
-def parse_message(raw: bytes) -> Result:
-    """Read a JSON-RPC object. Raises ProtocolError."""
+def messages_in(raw: bytes) -> list[tuple[Result, bytes]]:
+    """The message, or each of a batch's, with its bytes. Raises ProtocolError."""
+    if not raw.lstrip().startswith(b"["):
+        return [(_read(raw), raw)]
+    members = [single.place.raw for single in singles(parse_message(raw))]
+    return [(_read(member), member) for member in members]
+
+
+def error_in(raw: bytes) -> RpcError | None:
+    """The JSON-RPC error in the body of a refusal, if it is one."""
+    try:
+        return _error_of(_read(raw))
+    except ProtocolError:
+        return None
+
+
+def _read(raw: bytes) -> Result:
     try:
         message: Any = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        raise ProtocolError("the answer is not valid JSON") from None
+        raise ProtocolError("The answer is not valid JSON") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise ProtocolError("the answer is not a JSON-RPC 2.0 message")
+        raise ProtocolError("The answer is not a JSON-RPC 2.0 message")
     return message
 
 
@@ -154,25 +170,30 @@ def is_nameless_error(message: Result) -> bool:
     return "error" in message and message.get("id") is None
 
 
-def reply_in(message: Result, raw: bytes, *, status: int = 200, status_line: str = "") -> Reply:
+def reply_in(message: Result, raw: bytes) -> Reply:
     """Take the result out of a response. Raises Refused, ProtocolError."""
-    if error := parse_error(message):
-        raise Refused(status, status_line, error)
+    if error := _error_of(message):
+        raise Refused(200, "HTTP 200 OK", error)
     result = message.get("result")
     if not isinstance(result, dict):
-        raise ProtocolError("the answer has neither a result nor an error")
+        raise ProtocolError("The answer has neither a result nor an error")
     return Reply(raw, result)
 
 
-def parse_error(message: Result) -> RpcError | None:
-    """The error of a response, if it has one."""
+def only_reply(number: int, raw: bytes) -> Reply:
+    """Read a body that is to be the response. Raises Refused, ProtocolError."""
+    for message, written in messages_in(raw):
+        if is_response_to(number, message) or is_nameless_error(message):
+            return reply_in(message, written)
+    raise ProtocolError("The answer has another id than the request")
+
+
+def _error_of(message: Result) -> RpcError | None:
     error = message.get("error")
     if not isinstance(error, dict):
         return None
-    code = error.get("code")
-    return RpcError(
-        code if isinstance(code, int) else 0, str(error.get("message")), error.get("data")
-    )
+    code, said = error.get("code"), str(error.get("message"))
+    return RpcError(code if isinstance(code, int) else 0, said, error.get("data"))
 
 
 def plain(text: str) -> str:

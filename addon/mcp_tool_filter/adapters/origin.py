@@ -1,18 +1,18 @@
 """An origin: what a URL says of the upstream before any path.
 
 >>> origin = parse_origin("http://localhost:3000")
->>> origin.covers("http://127.0.0.1:3000/messages?id=1"), origin.covers("http://elsewhere:3000/")
-(True, False)
+>>> origin.path_to("http://127.0.0.1:3000/messages?id=1"), origin.path_to("http://elsewhere:3000/")
+('/messages?id=1', None)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from mcp_tool_filter.errors import InvalidOption
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,20 @@ class Origin:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
-    def covers(self, url: str) -> bool:
-        """Tell whether a URL leads here, by whichever of our loopback names."""
+    def path_to(self, link: str, *, at: str = "/") -> str | None:
+        """Path and query that a link found at a path leads to; None if it leads elsewhere."""
         try:
-            other = parse_origin(url)
-        except InvalidOption:
-            return False
-        hosts = {other.host, self.host}
+            url = urljoin(self.url + at, link)
+            parts, other = urlsplit(url), parse_origin(url)
+        except (ValueError, InvalidOption):
+            return None
+        if not self._is(other):
+            return None
+        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+    def _is(self, other: Origin) -> bool:
+        """Compare, by whichever of the loopback names."""
+        hosts = {self.host, other.host}
         same_host = len(hosts) == 1 or hosts <= _LOOPBACK
         return same_host and (other.port, other.tls) == (self.port, self.tls)
 
@@ -53,12 +60,6 @@ def parse_origin(url: str) -> Origin:
         raise InvalidOption("upstream", url, why="It must look like http://host:port")
     tls = parts.scheme == "https"
     return Origin(host, port or (443 if tls else 80), tls)
-
-
-def path_of(url: str) -> str:
-    """Path and query of a URL, as a request line has them."""
-    parts = urlsplit(url)
-    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _ascii(host: str) -> str:

@@ -175,14 +175,14 @@ async def _pages(found: _Found, *, at_most: int) -> list[bytes]:
     while (reply := await _page(found, cursors[-1])) is not None:
         pages.append(reply.raw)
         if sum(map(len, pages)) > at_most:
-            raise ProtocolError(f"the tool list is longer than {at_most} bytes")
+            raise ProtocolError(f"The tool list is longer than {at_most} bytes")
         cursor = next_cursor(reply)
         if cursor is None:
             break
         if cursor in cursors:
-            raise ProtocolError(f'the tool list goes in a circle: again cursor "{plain(cursor)}"')
+            raise ProtocolError(f'The tool list goes in a circle: again cursor "{plain(cursor)}"')
         if len(pages) == MAX_PAGES:
-            raise ProtocolError(f"the tool list has more than {MAX_PAGES} pages")
+            raise ProtocolError(f"The tool list has more than {MAX_PAGES} pages")
         cursors.append(cursor)
     return pages
 
@@ -311,7 +311,7 @@ class _Search:
             raise _NotHere(refused) from None
         except (TimeoutError, ProtocolError, ConnectionLost) as error:
             await client.close()
-            problem = str(error) or "the event stream names no endpoint"
+            problem = str(error) or "The event stream names no endpoint"
             raise _NotHere(ProtocolError(problem)) from None
         introduction = _introduction(await client.initialize())
         await client.initialized(introduction.revision)
@@ -332,7 +332,7 @@ def _judge_probe(refused: Refused) -> None:
     supported = supported_by(refused.error)
     if supported and not set(supported) & set(KNOWN_REVISIONS):
         named = plain(", ".join(supported))
-        raise ProtocolError(f"the upstream speaks only MCP revisions that we do not know: {named}")
+        raise ProtocolError(f"The upstream speaks only MCP revisions that we do not know: {named}")
 
 
 def _is_final(refused: Refused) -> bool:
@@ -346,7 +346,7 @@ def _introduction(reply: Reply) -> Introduction:
     revision = reply.result.get("protocolVersion")
     if not isinstance(revision, str) or not has_initialize(revision):
         said = plain(str(revision))
-        raise ProtocolError(f"the upstream wants MCP revision {said}, which we do not know")
+        raise ProtocolError(f"The upstream wants MCP revision {said}, which we do not know")
     return introduction_of(reply, revision=revision)
 
 
@@ -362,7 +362,7 @@ def _why(error: Exception, target: Target) -> str:
     if isinstance(error, Refused) and error.status in (401, 403):
         known = any(name.lower() == "authorization" for name, _ in target.headers)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
-    return plain(str(error))
+    return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
 
 
 def _milliseconds(seconds: float) -> int:
