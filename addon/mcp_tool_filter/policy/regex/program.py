@@ -91,19 +91,23 @@ def captures_of(groups: int) -> int:
     return 2 * groups + 2
 
 
-def code_size(node: Node) -> int:
+def code_size(root: Node) -> int:
     """Return how many steps the program will have, more or less, without making it."""
+    looks = [node.body for node in walk(root) if isinstance(node, Look)]
+    return sum(_size(part) for part in (root, *looks))
+
+
+def _size(node: Node) -> int:
     match node:
         case Sequence(items):
-            return sum([code_size(item) for item in items])
+            return sum([_size(item) for item in items])
         case Choice(options):
-            return sum([code_size(option) + 2 for option in options])
-        case Repeat(body, least, most):
+            return sum([_size(option) + 2 for option in options])
+        case Repeat(body):
             least, most, _ = _copies(node)
-            size = code_size(body) + 4
-            return size * (least + 1 if most is None else most)
-        case Group(body) | Look(body):
-            return code_size(body) + 2
+            return (_size(body) + 4) * (least + 1 if most is None else most)
+        case Group(body):
+            return _size(body) + 2
         case _:
             return 1
 
