@@ -20,18 +20,22 @@ import logging
 import os
 import re
 import signal
+import ssl
 import sys
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 with warnings.catch_warnings():
     # mitmproxy and ldap3 use names that pyparsing and pyasn1 have changed since.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from mitmproxy import master, options
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from mitmproxy import certs, master, options
     from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
 
 REPOSITORY = Path(__file__).parent.parent
@@ -84,8 +88,9 @@ async def proxy(
         server,
         next_layer.NextLayer(),
         tlsconfig.TlsConfig(),
-        *addons,
     )
+    for position, addon in enumerate(addons):  # before all others, as our bootstrap does it
+        own.addons.chain.insert(position, own.addons.register(addon))
     own.options.update(
         **{
             "confdir": str(home),
@@ -108,12 +113,24 @@ async def proxy(
                 await asyncio.sleep(0.002)
         yield running
     finally:
-        own.shutdown()
-        await asyncio.wait_for(task, TIMEOUT)
+        async with asyncio.timeout(TIMEOUT):
+            await _hang_up(server)
+            own.shutdown()
+            await task
         root.removeHandler(listener)
         own._legacy_log_events.uninstall()
     crashed = [text for text in running.errors() if "crashed" in text or "Unhandled" in text]
     assert not crashed, crashed
+
+
+async def _hang_up(server: proxyserver.Proxyserver) -> None:
+    """Listen no longer and close every connection, so that nothing is left for a warning."""
+    await server.servers.update([])
+    for handler in list(server.connections.values()):
+        if handler.client in handler.transports:
+            handler.close_connection(handler.client)
+    while server.connections:
+        await asyncio.sleep(0.002)
 
 
 @dataclass
@@ -214,3 +231,20 @@ def _free_port() -> int:
     from tests.raw_upstream import free_port
 
     return free_port()
+
+
+def certified(home: Path) -> ssl.SSLContext:
+    """TLS for an upstream on the loopback, its certificate signed by a CA in ``home``."""
+    store = certs.CertStore.from_store(home, "upstream", 2048)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    entry = store.get_cert("localhost", names)
+    pem = home / "upstream-server.pem"
+    key = entry.privatekey.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    pem.write_bytes(key + entry.cert.to_pem())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context

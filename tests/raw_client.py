@@ -101,10 +101,19 @@ class RawClient:
 
     async def chunks(self) -> bytes:
         """Wait for the whole of a chunked body."""
-        body = b""
-        while data := await self.chunk():
-            body += data
+        body, clean = await self.rest_of_chunks()
+        assert clean, body
         return body
+
+    async def rest_of_chunks(self) -> tuple[bytes, bool]:
+        """Wait for the end of a chunked body; what still came, and whether the end was clean."""
+        body = b""
+        try:
+            while data := await self.chunk():
+                body += data
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return body, False
+        return body, True
 
     async def until(self, mark: bytes) -> bytes:
         """Wait until ``mark`` has come; everything up to it."""
