@@ -283,7 +283,7 @@ class Listener:
                 raise ProtocolError(f"longer than {limits.message} bytes")
             return self._judge_answer(asked, status, content_type, coding, body)
         except ProtocolError as error:
-            return self._invalid(asked, str(error))
+            return self.invalid_answer(asked, str(error))
 
     def _judge_answer(
         self, asked: Asked, status: int, content_type: str, coding: str, body: bytes
@@ -291,7 +291,9 @@ class Listener:
         decoded = Answered(status, body) if coding and body else None
         if not body:
             waits = asked.waits and status == 200
-            return self._invalid(asked, "an empty answer") if waits else _settle(asked, status)
+            return (
+                self.invalid_answer(asked, "an empty answer") if waits else _settle(asked, status)
+            )
         refuse_partial(status, content_type)
         try:
             message = parse_message(body, self.config.limits)
@@ -316,7 +318,8 @@ class Listener:
         if could_hold_definition(body, shown, self.config.limits):
             raise error
 
-    def _invalid(self, asked: Asked, why: str) -> Answered:
+    def invalid_answer(self, asked: Asked, why: str = "not HTTP") -> Answered:
+        """Answer those who wait for what the upstream said so that it cannot be passed on."""
         ids = [] if asked.is_legacy else asked.exchanges.take_all()
         errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
         replies = [*errors, *asked.owed]
@@ -336,6 +339,42 @@ class Listener:
             return None
         replies += asked.owed
         return replies[0] if len(replies) == 1 else render_batch(replies)
+
+    # WebSocket
+
+    def judge_spoken(self, asked: Asked, raw: bytes, from_client: bool) -> Verdict:
+        """Decide on one message of a connection on which both sides speak."""
+        try:
+            message = parse_message(raw, self.config.limits)
+            if from_client:
+                return self._judge_heard(asked, message)
+            method = asked.exchanges.method_of(message)
+            verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method)
+            self._learn(asked, message, verdict, method)
+            asked.exchanges.note_answered(message)
+        except ProtocolError as error:
+            verdict = self._judge_unreadable(asked, raw, from_client, str(error))
+            self.watch(None, verdict)
+        return verdict
+
+    def _judge_heard(self, asked: Asked, message: Message) -> Verdict:
+        verdict = decide_from_client(message, Situation(snapshot=self.snapshot))
+        self.watch(message, verdict)
+        if isinstance(verdict, Forward):
+            asked.exchanges.note_asked(message)
+        elif isinstance(verdict, Rewrite):
+            asked.exchanges.note_asked(parse_message(verdict.text, self.config.limits))
+        return verdict
+
+    def _judge_unreadable(
+        self, asked: Asked, raw: bytes, from_client: bool, detail: str
+    ) -> Verdict:
+        if from_client:
+            return refusal(raw, Why.MALFORMED)
+        ids = asked.exchanges.take(ids_guessed_in(raw))
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        reason = Reason(Why.INVALID, detail=detail)
+        return Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
 
     # Streams
 

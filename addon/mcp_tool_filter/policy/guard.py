@@ -30,8 +30,8 @@ class AllowedHosts:
 
     extra: frozenset[str] = frozenset()
 
-    def has_host(self, host: str) -> bool:
-        """Judge a Host header."""
+    def has_host(self, host: str, own: str = "") -> bool:
+        """Judge a Host header; ``own`` is the address at which the client has reached us."""
         if "*" in self.extra:
             return True
         if not (match := _HOST.fullmatch(host)):
@@ -41,12 +41,12 @@ class AllowedHosts:
             {name, match[1].lower(), host.lower()}
         )
 
-    def has_origin(self, origin: str) -> bool:
+    def has_origin(self, origin: str, own: str = "") -> bool:
         """Judge an Origin header: a page may speak to us if its host may."""
         if "*" in self.extra or origin.lower() in self.extra:
             return True
         scheme, separator, host = origin.partition("://")
-        return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host)
+        return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host, own)
 
 
 def is_loopback(name: str) -> bool:

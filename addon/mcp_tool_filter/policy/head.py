@@ -148,3 +148,13 @@ def _names_in(message: Request | Notification) -> set[str]:
     keys = _NAMED.get(message.method, ("name", "uri", "taskId"))
     values = [message.params.get(key) for key in keys] if message.params else []
     return {value.text for value in values if value and value.text is not None}
+
+
+def is_websocket(head: Head) -> bool:
+    """Tell whether a request asks for the one upgrade whose messages we can judge."""
+    return (
+        head.method == "GET"
+        and (head.get(b"upgrade") or "").lower() == "websocket"
+        and head.get(b"sec-websocket-version") == "13"
+        and [name.lower() for name, _ in head.headers].count(b"sec-websocket-version") == 1
+    )

@@ -1,0 +1,449 @@
+"""The hooks: flows to messages, verdicts to flows. They decide nothing.
+
+Whatever is raised here ends closed: mitmproxy would log it and send the flow on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import assert_never
+from weakref import WeakKeyDictionary, WeakSet
+
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.websocket import WebSocketMessage
+
+from mcp_tool_filter.adapters.listener import (
+    LOST_ANSWER,
+    Answered,
+    Asked,
+    Listener,
+    refuse_partial,
+)
+from mcp_tool_filter.adapters.mitmproxy_exit import Ending
+from mcp_tool_filter.adapters.mitmproxy_flows import (
+    frame_as_stream,
+    head_of,
+    is_event_stream,
+    json_response,
+    keep_with_us,
+    prepare_for_upstream,
+    refuse_upgrade,
+    replace_answer,
+    replace_body,
+    stream_through,
+)
+from mcp_tool_filter.adapters.mitmproxy_layers import (
+    ErrorAnswer,
+    Failure,
+    choose_layer,
+    install_error_answers,
+)
+from mcp_tool_filter.adapters.mitmproxy_options import NAMES, declare_options, read_config
+from mcp_tool_filter.adapters.mitmproxy_start import (
+    introduce,
+    open_listener,
+    parse_modes,
+    target_of,
+)
+from mcp_tool_filter.adapters.mitmproxy_streams import (
+    client_host,
+    connect_failed,
+    cut,
+    end,
+    inject,
+    lose,
+    open_flows,
+    upstream_failed,
+)
+from mcp_tool_filter.adapters.upstream import is_reachable
+from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
+from mcp_tool_filter.observers.report import render_report
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.head import is_websocket
+from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    Message,
+    render_error,
+)
+from mcp_tool_filter.protocol.sse import render_event
+from mcp_tool_filter.session import Exchanges
+from mcp_tool_filter.stream import INVALID_ANSWER, FilteredStream
+
+log = logging.getLogger(__name__)
+
+_MOST_WARNINGS = 1000
+_INTERNAL_ERROR = render_error(None, INTERNAL_ERROR, "Internal error")
+_FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
+_INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
+_TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
+_INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
+_LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What we know of a flow between its hooks."""
+
+    listener: Listener
+    asked: Asked = field(default_factory=lambda: Asked(Exchanges()))
+    stream: FilteredStream | None = None
+
+
+class ToolFilter:
+    """The addon. One listener for each ``--mode reverse:URL``."""
+
+    def __init__(self) -> None:
+        self._config = Config()
+        self._listeners: dict[str, Listener] = {}
+        self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
+        self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
+        self._ready = asyncio.Event()
+        self._problem: StartError | None = None
+        self._is_running = False
+        self._warned: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ending = Ending()
+
+    # Start and end
+
+    def load(self, loader: Loader) -> None:
+        declare_options(loader)
+        install_error_answers(self._error_answer)
+
+    def configure(self, updated: set[str]) -> None:
+        try:
+            self._configure(updated)
+        except StartError as error:
+            if self._is_running:  # someone edits the options: mitmproxy takes the edit back
+                raise OptionsError(str(error)) from error
+            self._problem = self._problem or error
+
+    def running(self) -> None:
+        self._is_running = True
+        keep_quiet_streams_alive(ctx.options)
+        if ctx.options.deferred and not self._problem:
+            names = ", ".join(ctx.options.deferred)
+            self._problem = InvalidOption("--set", names, why="There is no option of this name")
+        if self._problem:
+            self.ending.fatal(str(self._problem))
+        else:
+            self._in_background(self._start())
+
+    def done(self) -> None:
+        self.ending.done()
+
+    def _configure(self, updated: set[str]) -> None:
+        if danger := refuse_dangerous_options(ctx.options):
+            raise danger
+        if "mode" in updated:
+            parse_modes(ctx.options.mode)
+        if updated & NAMES:
+            self._adopt(read_config(ctx.options))
+        if self._is_running and "mode" in updated:
+            self._in_background(self._start())
+
+    def _adopt(self, config: Config) -> None:
+        listeners = list(self._listeners.values())
+        snapshots = [listener.snapshot_for(config) for listener in listeners]
+        self._config = config  # from here on nothing fails
+        for listener, snapshot in zip(listeners, snapshots, strict=True):
+            listener.config, listener.snapshot = config, snapshot
+
+    async def _start(self) -> None:
+        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        try:
+            for mode in parse_modes(ctx.options.mode):
+                if mode.full_spec in self._listeners:
+                    continue
+                listener = await open_listener(mode, self._config, ctx.options, self._watch)
+                self._listeners[mode.full_spec] = listener
+                who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
+                say(render_report(who, listener.snapshot))
+            self._ready.set()
+        except StartError as error:
+            self.ending.fatal(str(error))
+        except Exception:
+            log.exception("cannot start")
+            self.ending.fatal("Error: The tool filter cannot start\nThis is a bug of ours")
+
+    # Requests
+
+    def next_layer(self, layer: NextLayer) -> None:
+        choose_layer(layer)
+
+    async def request(self, flow: HTTPFlow) -> None:
+        with self._failing_closed(flow, self._refuse_request):
+            if not self._may_speak(flow):
+                self._answer(flow, Answered(403, _FORBIDDEN))
+                return
+            await self._ready.wait()
+            self._judge_request(flow)
+
+    def _may_speak(self, flow: HTTPFlow) -> bool:
+        """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""
+        hosts, own = self._config.allowed_hosts, flow.client_conn.sockname[0]
+        host = client_host(flow)
+        origins = flow.request.headers.get_all("origin")
+        if flow.is_replay:  # from mitmweb or the console, by the user
+            return True
+        if host is None or not hosts.has_host(host, own):
+            return False
+        return all(hosts.has_origin(origin, own) for origin in origins)
+
+    def _judge_request(self, flow: HTTPFlow) -> None:
+        judged = self._judged[flow] = _Judged(self._listener_of(flow))
+        raw = flow.request.raw_content
+        if flow.request.stream or raw is None:
+            raise ProtocolError("a body went by before it could be judged")
+        head = head_of(flow.request)
+        outcome = judged.listener.judge_request(head, raw)
+        if isinstance(outcome, Answered):
+            self._answer(flow, outcome)
+            return
+        judged.asked = outcome.asked
+        if not is_websocket(head):
+            refuse_upgrade(flow.request)
+        if outcome.body is not None:
+            replace_body(flow.request, outcome.body)
+        prepare_for_upstream(flow.request, self._config.upstream_headers)
+
+    def _listener_of(self, flow: HTTPFlow) -> Listener:
+        listener = self._listeners.get(flow.client_conn.proxy_mode.full_spec)
+        if listener is None:
+            raise ProtocolError("a listener whose upstream is not known")
+        return listener
+
+    def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
+        """Answer in the upstream's place, on the stream where the client waits for it."""
+        stream = answered.stream
+        if stream and answered.body and stream.send(render_event(answered.body)):
+            answered = Answered(202)
+        flow.response = json_response(answered.status, answered.body)
+        self._ours.add(flow)
+
+    def _refuse_request(self, flow: HTTPFlow) -> None:
+        self._answer(flow, Answered(500, _INTERNAL_ERROR))
+
+    # Answers
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        with self._failing_closed(flow, self._refuse_head):
+            if flow.response and flow not in self._ours and (judged := self._judged.get(flow)):
+                self._judge_head(flow, flow.response, judged)
+
+    def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+        listener, asked = judged.listener, judged.asked
+        session_id = response.headers.get("mcp-session-id")
+        listener.note_answer_head(asked, response.status_code, session_id)
+        if not keep_with_us(response, listener.upstream) and asked.waits:
+            raise ProtocolError("a redirect that leads away from us")
+        if is_event_stream(response) and flow.request.method != "HEAD":
+            self._open_stream(flow, response, judged)
+
+    def _open_stream(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        refuse_partial(response.status_code, response.headers.get("content-type", ""))
+        frame_as_stream(flow, response)
+        send = partial(inject, flow) if flow.request.method == "GET" else None
+        stream = judged.listener.open_stream(judged.asked, flow.request.path, send)
+        judged.stream = stream
+        owed = b"".join(map(render_event, judged.asked.owed))
+        response.stream = stream_through(flow, stream, owed, partial(self._shut, flow, stream))
+
+    def _shut(self, flow: HTTPFlow, stream: FilteredStream) -> None:
+        log.error("cannot judge %s", flow.request.path, exc_info=stream.failure)
+        cut(flow)
+
+    def _refuse_head(self, flow: HTTPFlow) -> None:
+        """Answer instead, and hear no more of what the upstream says."""
+        assert flow.response
+        self._ours.add(flow)
+        status, body = self._invalid(flow)
+        replace_answer(flow.response, status, b"")
+        frame_as_stream(flow, flow.response)
+        flow.response.stream = lambda _chunk: []
+        if not end(flow, body):
+            cut(flow)
+
+    def response(self, flow: HTTPFlow) -> None:
+        with self._failing_closed(flow, self._refuse_body):
+            if flow.response is None or flow.websocket or flow in self._ours:
+                return
+            judged = self._judged.get(flow) or _Judged(self._listener_of(flow))
+            if judged.stream:
+                self._end_stream(flow, judged)
+            elif flow.request.method != "HEAD":
+                self._judge_body(flow.response, judged)
+
+    def _judge_body(self, response: Response, judged: _Judged) -> None:
+        raw = response.raw_content
+        if response.stream or raw is None:
+            raise ProtocolError("an answer went by before it could be judged")
+        answered = judged.listener.judge_answer(
+            judged.asked,
+            response.status_code,
+            response.headers.get("content-type", ""),
+            ", ".join(response.headers.get_all("content-encoding")),
+            raw,
+        )
+        if answered:
+            replace_answer(response, answered.status, answered.body)
+
+    def _end_stream(self, flow: HTTPFlow, judged: _Judged) -> None:
+        judged.listener.close_stream(judged.asked)
+        judged.stream = None
+        if judged.asked.is_legacy:
+            self._in_background(self._look_after(flow))
+
+    def _refuse_body(self, flow: HTTPFlow) -> None:
+        if flow.response:
+            replace_answer(flow.response, *self._invalid(flow))
+
+    def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
+        judged = self._judged.get(flow)
+        answered = judged and judged.listener.invalid_answer(judged.asked)
+        return (answered.status, answered.body) if answered else (502, _INVALID_ANSWER)
+
+    # Losses
+
+    def error(self, flow: HTTPFlow) -> None:
+        judged = self._judged.get(flow)
+        if judged is None:
+            return
+        waited = judged.asked.waits or judged.stream is None
+        if judged.stream:
+            judged.listener.close_stream(judged.asked)
+        if upstream_failed(flow) and waited:
+            self._lose_upstream()
+        elif upstream_failed(flow):
+            self._in_background(self._look_after(flow))
+
+    def server_connect_error(self, data: ServerConnectionHookData) -> None:
+        if connect_failed(data):
+            self._lose_upstream()
+
+    async def _look_after(self, flow: HTTPFlow) -> None:
+        """A stream ended for which nobody waits: is the upstream gone with it?"""
+        await asyncio.sleep(0)
+        for mode in parse_modes(ctx.options.mode):
+            if mode.full_spec == flow.client_conn.proxy_mode.full_spec:
+                target = target_of(mode, self._config, ctx.options)
+                if not await is_reachable(target, self._config.connection_timeout):
+                    self._lose_upstream()
+
+    def _lose_upstream(self) -> None:
+        if not self._config.fail_fast:
+            log.warning("%s", LostUpstream().what)
+        elif not self.ending.has_begun:
+            self.ending.fatal(str(LostUpstream()))
+            for flow in open_flows():
+                lose(flow)
+
+    def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
+        """Say it in JSON-RPC where mitmproxy would write an HTML page."""
+        match failure:
+            case Failure.REQUEST_MALFORMED:
+                return ErrorAnswer(json_response(400, _INVALID_REQUEST))
+            case Failure.REQUEST_TOO_LARGE:
+                return ErrorAnswer(json_response(413, _TOO_LARGE))
+            case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
+                status, body = self._invalid(flow)
+            case Failure.CONNECT_FAILED | Failure.LOST:
+                judged = self._judged.get(flow)
+                lost = judged and judged.listener.lost_answer(judged.asked)
+                status, body = (200, lost) if lost else (502, _LOST)
+        return ErrorAnswer(json_response(status, body), render_event(body))
+
+    # WebSocket
+
+    def websocket_message(self, flow: HTTPFlow) -> None:
+        assert flow.websocket
+        message = flow.websocket.messages[-1]
+        del flow.websocket.messages[:-1]  # mitmproxy would keep every one of them
+        if message.injected:
+            return
+        try:
+            self._judge_websocket_message(flow, message)
+        except Exception:
+            log.exception("cannot judge a WebSocket message")
+            message.drop()
+
+    def _judge_websocket_message(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
+        judged = self._judged[flow]
+        verdict = judged.listener.judge_spoken(judged.asked, message.content, message.from_client)
+        match verdict:
+            case Forward():
+                pass
+            case Rewrite(text, _, owed):
+                message.content = text
+                for reply in owed:
+                    self._say_to_client(flow, reply)
+            case Reply(text):
+                message.drop()
+                self._say_to_client(flow, text)
+            case Drop():
+                message.drop()
+            case unexpected:
+                assert_never(unexpected)
+
+    def _say_to_client(self, flow: HTTPFlow, text: bytes) -> None:
+        ctx.master.commands.call("inject.websocket", flow, True, text, True)
+
+    # All the rest
+
+    def _watch(self, message: Message | None, verdict: Verdict) -> None:
+        """Tell the log; each drift once."""
+        if isinstance(verdict, Forward):
+            return
+        reason = verdict.reason
+        for sentence in reason.drift:
+            if sentence not in self._warned and len(self._warned) < _MOST_WARNINGS:
+                self._warned.add(sentence)
+                log.warning("%s", sentence)
+        if reason.why is Why.INVALID:
+            log.warning("The upstream sent an invalid message: %s", reason.detail)
+        elif reason.why not in (Why.CACHED, Why.HIDDEN):
+            names = ", ".join(map(shown, reason.tools))
+            log.info("Refused (%s): %s", reason.why, names or reason.detail)
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @contextmanager
+    def _failing_closed(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> Iterator[None]:
+        """Answer what we stumble over: mitmproxy would log the exception and send the flow on."""
+        try:
+            yield
+        except ProtocolError as error:
+            log.warning("Refused %s: %s", flow.request.path, error)
+            refuse(flow)
+        except Exception:
+            log.exception("cannot judge %s", flow.request.path)
+            refuse(flow)
+
+
+def say(text: str) -> None:
+    """Put the report where a person reads it: the console draws over its terminal."""
+    if type(ctx.master).__name__ == "ConsoleMaster":
+        log.info("%s", text)
+    else:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,127 @@
+"""mitmproxy's flows in our terms: a head, a body, an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from mitmproxy.http import HTTPFlow, Request, Response
+
+from mcp_tool_filter.adapters.mitmproxy_layers import Injected
+from mcp_tool_filter.policy.guard import kept_with_us
+from mcp_tool_filter.policy.head import Head
+from mcp_tool_filter.stream import FilteredStream
+
+_LEADING_ELSEWHERE = ("alt-svc", "refresh", "link")
+_ABSOLUTE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?[/\\]{2}[^\s<>\"',;]*", re.IGNORECASE)
+_HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
+
+
+def head_of(request: Request) -> Head:
+    return Head(request.method.upper(), request.path, request.headers.fields)
+
+
+def json_response(status: int, body: bytes) -> Response:
+    if not body:
+        return Response.make(status)
+    return Response.make(status, body, {"content-type": "application/json"})
+
+
+def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...]) -> None:
+    """Ask for an answer that we can read, and say whose request it is."""
+    request.headers["accept-encoding"] = "identity"
+    for name in ("range", "if-range"):
+        request.headers.pop(name, None)
+    for name, value in headers:
+        request.headers[name] = value
+    if request.raw_content and "transfer-encoding" not in request.headers:
+        # From HTTP/2 it may come without; it would follow the head unframed.
+        request.headers["content-length"] = str(len(request.raw_content))
+
+
+def replace_body(request: Request, body: bytes) -> None:
+    request.headers.pop("content-encoding", None)
+    request.headers.pop("transfer-encoding", None)
+    request.content = body
+
+
+def refuse_upgrade(request: Request) -> None:
+    """Take an upgrade away; a server may always go on without, and a tunnel cannot be judged."""
+    for name in _HOP_BY_HOP:
+        request.headers.pop(name, None)
+    tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
+    kept = [token for token in tokens if token.lower() not in ("upgrade", "http2-settings", "")]
+    if kept:
+        request.headers["connection"] = ", ".join(kept)
+    else:
+        request.headers.pop("connection", None)
+
+
+def replace_answer(response: Response, status: int, body: bytes) -> None:
+    """Give an answer another body; its further headers (a session's id) stay."""
+    for name in ("content-encoding", "transfer-encoding", "etag", "content-range"):
+        response.headers.pop(name, None)
+    response.status_code = status
+    response.reason = ""
+    response.headers["content-type"] = "application/json"
+    response.content = body  # which also says its length
+
+
+def keep_with_us(response: Response, upstream: str) -> bool:
+    """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
+    for name in ("location", "content-location"):
+        if name in response.headers:
+            kept = kept_with_us(response.headers[name], upstream)
+            if kept is not None:
+                response.headers[name] = kept
+    for name in _LEADING_ELSEWHERE:
+        values = response.headers.get_all(name)
+        if name == "alt-svc":
+            response.headers.pop(name, None)
+        elif any(_ABSOLUTE.search(value) for value in values):
+            response.headers.set_all(name, [_relative(value, upstream) for value in values])
+    location = response.headers.get("location", "")
+    return not (300 <= response.status_code < 400 and _ABSOLUTE.match(location.strip()))
+
+
+def is_event_stream(response: Response) -> bool:
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    return kind.strip().lower() == "text/event-stream"
+
+
+def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
+    """Prepare the head of a response whose length nobody knows any more."""
+    response.headers.pop("content-length", None)
+    if flow.request.http_version == "HTTP/1.0":  # it cannot read chunks
+        response.headers.pop("transfer-encoding", None)
+        response.headers["connection"] = "close"
+    elif not response.is_http2:
+        response.headers["transfer-encoding"] = "chunked"
+
+
+def stream_through(
+    flow: HTTPFlow, stream: FilteredStream, owed: bytes, shut: Callable[[], None]
+) -> Callable[[bytes], list[bytes]]:
+    """Make what ``flow.response.stream`` expects. (A FilteredStream does not raise: it shuts.)"""
+    unpaid = [owed] if owed else []
+
+    def on_chunk(chunk: bytes) -> list[bytes]:
+        if isinstance(chunk, Injected):
+            return [bytes(chunk)] if chunk.flow_id == flow.id and not stream.failure else []
+        # b"" from mitmproxy is the end; b"" to mitmproxy would end an HTTP/1.1 response.
+        filtered = stream.feed(chunk) if chunk else stream.finish()
+        if stream.failure:
+            shut()
+            return []
+        paid = [*unpaid, filtered]
+        unpaid.clear()
+        return [part for part in paid if part]
+
+    return on_chunk
+
+
+def _relative(value: str, upstream: str) -> str:
+    def relative(url: re.Match[str]) -> str:
+        return kept_with_us(url[0], upstream) or url[0]
+
+    return _ABSOLUTE.sub(relative, value)

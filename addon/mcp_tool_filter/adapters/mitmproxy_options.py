@@ -1,0 +1,63 @@
+"""What a user can set in mitmproxy, and which of mitmproxy's own options we need otherwise.
+
+Every option of ours is declared as text: mitmproxy cannot fail to parse it, and so cannot lose the
+addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_config``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.policy.config import Config, parse_config
+
+if TYPE_CHECKING:
+    from mitmproxy.addonmanager import Loader
+    from mitmproxy.options import Options
+
+
+class _Option(NamedTuple):
+    name: str
+    default: str | None
+    """None: it can be given several times."""
+    help: str
+
+
+_OPTIONS = (
+    _Option(
+        "deny", None, "JavaScript regex: tools it matches are removed. Commas separate several."
+    ),
+    _Option("allow", None, "JavaScript regex: only tools that one of these matches remain."),
+    _Option("tools_list", "auto", "Answer tools/list from the snapshot: auto, cache, or upstream."),
+    _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: found by itself."),
+    _Option("upstream_headers", None, 'Sent to the upstream: "Name: value", $VAR is expanded.'),
+    _Option("connection_timeout", "30000", "Milliseconds to wait for the upstream at start."),
+    _Option("tool_list_timeout", "10000", "Milliseconds to wait for its tool list."),
+    _Option("message_limit", "10MB", "The largest message that passes."),
+    _Option("allowed_hosts", None, "Further Host and Origin names; loopback names always pass."),
+    _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
+)
+NAMES = frozenset(option.name for option in _OPTIONS)
+
+
+def declare_options(loader: Loader) -> None:
+    """Make our options known to mitmproxy, its ``--options`` and its web page."""
+    for option in _OPTIONS:
+        default = () if option.default is None else (option.default,)
+        loader.add_option(option.name, Sequence[str], default, option.help)
+
+
+def read_config(options: Options) -> Config:
+    """Check our options. Raises StartError with the text that is wrong."""
+    given = {option.name: _read(options, option) for option in _OPTIONS}
+    return parse_config(**given)  # type: ignore[arg-type]
+
+
+def _read(options: Options, option: _Option) -> str | Sequence[str]:
+    values: Sequence[str] = getattr(options, option.name)
+    if option.default is None:
+        return tuple(values)
+    if len(values) > 1:
+        raise InvalidOption(option.name, ", ".join(values), why="It can be given only once")
+    return values[0] if values else option.default

@@ -1,0 +1,76 @@
+"""What happens before the first client is served: one listener for each upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.options import Options
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+
+from mcp_tool_filter.adapters.listener import Listener, Watcher
+from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch, make_tls_context
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.observers.report import Introduction
+from mcp_tool_filter.policy.config import Config
+
+
+def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
+    """Return what to listen for. Raises InvalidOption for what cannot carry MCP."""
+    modes = [ProxyMode.parse(text) for text in texts]
+    reverse = [mode for mode in modes if isinstance(mode, ReverseMode)]
+    for text, mode in zip(texts, modes, strict=True):
+        if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
+            why = "The tool filter stands before an MCP server: --mode reverse:http://host:port"
+            raise InvalidOption("--mode", text, why=why)
+    return reverse
+
+
+async def open_listener(
+    mode: ReverseMode, config: Config, options: Options, watch: Watcher
+) -> Listener:
+    """Fetch the upstream's tools. Raises StartError if that cannot be done."""
+    target = target_of(mode, config, options)
+    fetched = await fetch(target)
+    return Listener(upstream=target.url, config=config, fetched=fetched, watch=watch)
+
+
+def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
+    host, port = mode.address
+    tls = mode.scheme == "https"
+    certificate = options.client_certs
+    return Target(
+        url=f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+        endpoint=config.endpoint,
+        headers=config.upstream_headers,
+        connect_timeout=config.connection_timeout,
+        list_timeout=config.tool_list_timeout,
+        tls=make_tls_context(
+            insecure=options.ssl_insecure,
+            trusted_ca=options.ssl_verify_upstream_trusted_ca,
+            trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
+            client_cert=certificate,
+        )
+        if tls
+        else None,
+        limit=config.limits.message,
+    )
+
+
+def introduce(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:
+    fetched: Fetched = listener.fetched
+    return Introduction(
+        upstream=listener.upstream + fetched.endpoint,
+        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+        transport=fetched.transport,
+        revision=fetched.revision,
+        listens_at=_address_of(mode, server) + fetched.endpoint,
+    )
+
+
+def _address_of(mode: ReverseMode, server: Proxyserver | None) -> str:
+    for instance in server.servers if server else ():
+        if instance.mode == mode and instance.listen_addrs:
+            host, port, *_ = instance.listen_addrs[0]
+            return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return "http://"

@@ -1,0 +1,59 @@
+"""What the user reads at start: what is exposed, what is gone, and what that saves.
+
+>>> print(estimate_tokens(5000))
+1,250
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_tool_filter.policy.snapshot import Snapshot, shown
+
+_BYTES_PER_TOKEN = 4  # of JSON with English in it, by rule of thumb
+_MOST_NAMES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """Who stands where."""
+
+    upstream: str
+    server: str
+    transport: str
+    revision: str
+    listens_at: str
+
+
+def render_report(who: Introduction, snapshot: Snapshot) -> str:
+    """Write the report: a few lines, the warnings last."""
+    return "\n".join(_lines(who, snapshot))
+
+
+def estimate_tokens(size: int) -> str:
+    return f"{size // _BYTES_PER_TOKEN:,}"
+
+
+def _lines(who: Introduction, snapshot: Snapshot) -> Iterator[str]:
+    exposed, gone = len(snapshot.allowed), len(snapshot.denied)
+    yield f"MCP tool filter: {who.listens_at} -> {who.upstream}"
+    yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
+    yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
+    yield from _denied_lines(snapshot)
+    saved = snapshot.denied_bytes
+    yield f"  Saved: {saved:,} bytes of context, about {estimate_tokens(saved)} tokens a list"
+    for pattern in snapshot.unmatched:
+        yield f'Warning: the pattern "{pattern.text}" matches no tool'
+    for fault in snapshot.faults:
+        yield f"Warning: {fault}"
+
+
+def _denied_lines(snapshot: Snapshot) -> Iterator[str]:
+    by_pattern: dict[str, list[str]] = {}
+    for name, pattern in snapshot.denied.items():
+        by_pattern.setdefault(f'"{pattern.text}"' if pattern else "not allowed", []).append(name)
+    for text, names in by_pattern.items():
+        listed = ", ".join(shown(name) for name in names[:_MOST_NAMES])
+        more = len(names) - _MOST_NAMES
+        yield f"    {text}: {listed}" + (f" and {more} more" if more > 0 else "")
