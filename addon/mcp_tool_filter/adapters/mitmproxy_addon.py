@@ -172,6 +172,7 @@ class ToolFilter:
                     continue
                 listener = await open_listener(mode, self._config, ctx.options, self._watch)
                 self._listeners[mode.full_spec] = listener
+                self._adopt(self._config)  # it may have been edited meanwhile
                 who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
                 say(render_report(who, listener.snapshot))
             self._ready.set()
