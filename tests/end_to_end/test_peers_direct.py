@@ -24,6 +24,7 @@ def running(request: pytest.FixtureRequest) -> Iterator[Upstream]:
     ("running", "pair"),
     [pytest.param(pair.server, pair, id=str(pair)) for pair in PAIRS],
     indirect=["running"],
+    scope="module",
 )
 def test_a_pair_works(running: Upstream, pair: Pair) -> None:
     need(pair.client.name)

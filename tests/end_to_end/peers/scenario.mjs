@@ -137,8 +137,8 @@ function described(error) {
   return { code: error?.code ?? null, message, type: error?.constructor?.name ?? typeof error };
 }
 
-function tell(document) {
-  process.stdout.write(JSON.stringify(document) + "\n");
+function tell(document, then) {
+  process.stdout.write(JSON.stringify(document) + "\n", then);
 }
 
 /** Connect, play, part, print the document: whatever happens. */
@@ -157,8 +157,6 @@ export async function run(player, connect, part) {
     console.error(error);
     trouble.parting = described(error);
   }
-  tell({ ...player.document(), ...trouble });
-  process.exitCode = 0;
-  process.stdin.destroy();
-  setTimeout(() => process.exit(), 500).unref(); // whatever an SDK still waits for
+  // Whatever an SDK may still wait for: it has parted.
+  tell({ ...player.document(), ...trouble }, () => process.exit(0));
 }
