@@ -156,6 +156,12 @@ class Client:
             raise AssertionError(f"the client has left: {outcome}\n{self.stderr()}")
         return outcome
 
+    def kill(self) -> None:
+        """Go away in the middle of everything, without a word and without a document."""
+        self.process.kill()
+        self.process.wait()
+        self._document = Document(outcomes=[], notifications=[], asked=[])
+
     def document(self) -> Document:
         """What it saw from beginning to end; waits until it has left."""
         if self._document is None:
