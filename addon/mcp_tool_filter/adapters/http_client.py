@@ -285,6 +285,9 @@ def make_tls_context(
 
 
 def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
+    if folder and not os.path.isdir(os.path.expanduser(folder)):  # OpenSSL would not mind
+        option = "ssl_verify_upstream_trusted_confdir"
+        raise InvalidOption(option, folder, why="It must be a directory of certificates")
     if not ca and not folder:
         import certifi  # mitmproxy's own default, and only needed here
 
@@ -294,8 +297,7 @@ def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
             os.path.expanduser(ca) if ca else None, os.path.expanduser(folder) if folder else None
         )
     except OSError as error:
-        option = "ssl_verify_upstream_trusted_" + ("ca" if ca else "confdir")
-        raise InvalidOption(option, ca or folder, why=why(error)) from None
+        raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=why(error)) from None
 
 
 async def is_reachable(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> bool:
