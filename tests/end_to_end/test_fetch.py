@@ -1,0 +1,75 @@
+"""Our own start against every real upstream, with nobody between them."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch
+from mcp_tool_filter.protocol.revisions import Transport
+
+from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server
+from .peer import SCRIPTS, Upstream, upstream
+
+TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
+UPSTREAMS = [*SERVERS, *VARIANTS]
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[Upstream]:
+    """Each upstream once for all its tests."""
+    server: Server = request.param
+    with upstream(server.name, *server.flags, "--page-size=4") as started:
+        yield started
+
+
+every_upstream = pytest.mark.parametrize(
+    ("running", "server"),
+    [pytest.param(server, server, id=str(server)) for server in UPSTREAMS],
+    indirect=["running"],
+    scope="module",
+)
+
+
+def fetched(running: Upstream, endpoint: str | None) -> Fetched:
+    target = Target(
+        url=running.origin,
+        endpoint=endpoint,
+        headers=(),
+        connect_timeout=30.0,
+        list_timeout=30.0,
+        tls=None,
+        limit=1024 * 1024,
+    )
+    return asyncio.run(fetch(target))
+
+
+@every_upstream
+def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
+    running: Upstream, server: Server
+) -> None:
+    found = fetched(running, None)
+    pages = [json.loads(page)["result"]["tools"] for page in found.pages]
+    assert [tool["name"] for page in pages for tool in page] == TOOLS
+    assert [len(page) for page in pages][:-1] == [4] * (len(pages) - 1)
+    assert found.endpoint == running.path
+    assert found.server_name == f"fixtures-{server.name}"
+
+
+@every_upstream
+def test_the_way_it_speaks_is_found_too(running: Upstream, server: Server) -> None:
+    found = fetched(running, running.path)
+    assert found.revision == (MODERN if server.speaks_modern else LEGACY)
+    assert found.transport == transport_of(server)
+    assert found.sessions == (found.transport is Transport.STREAMABLE and not stateless(server))
+
+
+def transport_of(server: Server) -> Transport:
+    if server.transport == "sse":
+        return Transport.LEGACY_SSE
+    return Transport.STATELESS if server.speaks_modern else Transport.STREAMABLE
+
+
+def stateless(server: Server) -> bool:
+    return server.variant == "--stateless"
