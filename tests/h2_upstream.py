@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+from tests.raw_upstream import hang_up
 
 type H2Script = Callable[[UpstreamStream], Awaitable[None]]
 
@@ -132,5 +133,4 @@ async def h2_upstream(script: H2Script, *, tls: ssl.SSLContext) -> AsyncIterator
         yield upstream
     finally:
         server.close()
-        for writer in upstream.writers:
-            writer.transport.abort()
+        await hang_up(upstream.writers)

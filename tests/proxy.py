@@ -131,6 +131,8 @@ async def _hang_up(server: proxyserver.Proxyserver) -> None:
             handler.close_connection(handler.client)
     while server.connections:
         await asyncio.sleep(0.002)
+    for _ in range(3):  # closed sockets are told of theirs in the turns that follow
+        await asyncio.sleep(0)
 
 
 @dataclass

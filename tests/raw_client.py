@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+from tests.raw_upstream import hang_up
 
 TIMEOUT = 20.0  # generous, and only met by what hangs
 MCP_HEADERS = (
@@ -142,7 +143,7 @@ async def raw_client(
     try:
         yield RawClient(reader, writer)
     finally:
-        writer.transport.abort()
+        await hang_up([writer])
 
 
 @dataclass
@@ -212,14 +213,15 @@ class H2Client:
             while not ready(stream):
                 if self.closed:
                     raise AssertionError(f"the connection was closed: {stream}")
-                await self._read()
+                await self.read()
         return stream
 
     async def over(self, number: int) -> H2Stream:
         """Read until the stream has ended, well or badly."""
         return await self.until(number, lambda stream: stream.ended or stream.reset is not None)
 
-    async def _read(self) -> None:
+    async def read(self) -> None:
+        """Take what comes next, on whatever stream."""
         data = await self._reader.read(65536)
         if not data:
             self.closed = True
@@ -258,4 +260,4 @@ async def h2_client(port: int) -> AsyncIterator[H2Client]:
     try:
         yield client
     finally:
-        writer.transport.abort()
+        await hang_up([writer])

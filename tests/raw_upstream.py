@@ -17,7 +17,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -155,8 +155,15 @@ async def raw_upstream(
         yield upstream
     finally:
         server.close()
-        for peer in upstream.peers:
-            peer.writer.transport.abort()
+        await hang_up(peer.writer for peer in upstream.peers)
+
+
+async def hang_up(writers: Iterable[asyncio.StreamWriter]) -> None:
+    """Close connections at once, and wait until asyncio knows: it warns of what is left open."""
+    for writer in list(writers):
+        writer.transport.abort()
+        with suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), 1)
 
 
 def free_port() -> int:

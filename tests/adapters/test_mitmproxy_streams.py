@@ -5,59 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mitmproxy.http import HTTPFlow
-from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.test.tflow import tflow
 
-from mcp_tool_filter.adapters.mitmproxy_layers import Injected, choose_layer
+from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.adapters.mitmproxy_streams import cut, end, inject, open_flows
+from tests.adapters.streaming import Streaming, until
 from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.proxy import RunningProxy, certified, proxy
-from tests.raw_client import get, h2_client, raw_client, trusting
-from tests.raw_upstream import SSE_HEAD, Peer, answer, chunk, raw_upstream
-
-type Chunks = list[bytes]
+from tests.raw_client import get, h2_client, post, raw_client, trusting
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, Script, answer, chunk, raw_upstream
 
 FIRST = b"data: first\n\n"
 OURS = b"data: ours\n\n"
 H2_SSE_HEAD = [(b":status", b"200"), (b"content-type", b"text/event-stream")]
-
-
-@dataclass
-class Streaming:
-    """Streams every event stream as it comes; remembers flows and what their callables got."""
-
-    flows: list[HTTPFlow] = field(default_factory=list)
-    chunks: dict[str, Chunks] = field(default_factory=dict)
-    errors: list[str] = field(default_factory=list)
-    responses: list[HTTPFlow] = field(default_factory=list)
-    on_chunk: Callable[[HTTPFlow, bytes], Any] = lambda _, data: [data] if data else []
-
-    def next_layer(self, layer: NextLayer) -> None:
-        choose_layer(layer)
-
-    def responseheaders(self, flow: HTTPFlow) -> None:
-        assert flow.response
-        self.flows.append(flow)
-        if "event-stream" in flow.response.headers.get("content-type", ""):
-            if flow.request.http_version == "HTTP/1.0":
-                flow.response.headers.pop("transfer-encoding", None)
-            flow.response.stream = lambda data: self._take(flow, data)
-
-    def _take(self, flow: HTTPFlow, data: bytes) -> Any:
-        self.chunks.setdefault(flow.id, []).append(data)
-        return self.on_chunk(flow, data)
-
-    def response(self, flow: HTTPFlow) -> None:
-        self.responses.append(flow)
-
-    def error(self, flow: HTTPFlow) -> None:
-        assert flow.error
-        self.errors.append(flow.error.msg)
 
 
 async def endless(peer: Peer) -> None:
@@ -180,5 +146,296 @@ def test_a_cut_stream_ends_badly_for_the_client(pair: str, tmp_path: Path) -> No
             assert addon.responses == []
             assert addon.errors == ["enough"]
             assert open_flows() == []
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def before(
+    script: Script, addon: Streaming, home: Path, **options: object
+) -> AsyncIterator[RunningProxy]:
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(addon, to=upstream.url, home=home, **options) as running,
+    ):
+        yield running
+
+
+async def brief(peer: Peer) -> None:
+    """Answer every GET with a stream of one event, and every POST with an endless one."""
+    while request := await peer.request():
+        await peer.say(SSE_HEAD + chunk(FIRST))
+        if request.line.startswith("GET"):
+            await peer.say(LAST_CHUNK)
+
+
+def test_nothing_is_injected_into_what_has_ended(tmp_path: Path) -> None:
+    """mitmproxy would put it into the next response on the same connection."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(brief, addon, tmp_path) as running, raw_client(running.port) as client:
+            assert (await client.ask(get())).body == FIRST
+            await client.say(post(b"{}"))
+            await client.head()
+            assert await client.chunk() == FIRST
+            ended, going_on = addon.flows
+            assert not inject(ended, OURS)
+            assert not end(ended)
+            assert inject(going_on, OURS)
+            assert await client.chunk() == OURS
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_injected_for_a_client_that_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(endless, addon, tmp_path) as running:
+            async with h1_stream(running.port, tls=False):
+                pass
+            await addon.failed(1)
+            assert not inject(addon.flows[0], OURS)
+            assert not end(addon.flows[0])
+            cut(addon.flows[0])
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_injected_into_a_flow_that_is_none_of_ours(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with before(endless, Streaming(), tmp_path):
+            assert not inject(tflow(resp=True), OURS)
+            assert not end(tflow(resp=True))
+            cut(tflow(resp=True))
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path) -> None:
+    """It would be put before the upstream's bytes."""
+    refused: list[bool] = []
+
+    class Impatient(Streaming):
+        def responseheaders(self, flow: HTTPFlow) -> None:
+            refused.append(inject(flow, OURS))
+
+        def response(self, flow: HTTPFlow) -> None:
+            refused.append(inject(flow, OURS))
+
+    async def scenario() -> None:
+        async with before(endless, Impatient(), tmp_path) as it, raw_client(it.port) as client:
+            assert (await client.ask(post(b"{}"))).body == b"{}"
+            assert refused == [False, False]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_injected_from_inside_the_stream_follows_the_chunk(tmp_path: Path) -> None:
+    def both(flow: HTTPFlow, data: bytes) -> list[bytes]:
+        if not isinstance(data, Injected):
+            assert inject(flow, OURS)
+        return [data]
+
+    async def scenario() -> None:
+        addon = Streaming(on_chunk=both)
+        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(get())
+            await client.head()
+            assert await client.chunk() == FIRST
+            assert await client.chunk() == OURS
+
+    asyncio.run(scenario())
+
+
+def test_what_is_injected_while_a_hook_waits_is_not_lost(tmp_path: Path) -> None:
+    may_go_on = asyncio.Event()
+
+    class Slow(Streaming):
+        async def responseheaders(self, flow: HTTPFlow) -> None:  # type: ignore[override]
+            super().responseheaders(flow)
+            await may_go_on.wait()
+
+    async def scenario() -> None:
+        addon = Slow()
+        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(get())
+            await until(lambda: bool(addon.flows))
+            assert inject(addon.flows[0], OURS)
+            may_go_on.set()
+            await client.head()
+            assert {await client.chunk(), await client.chunk()} == {FIRST, OURS}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("same_connection", [True, False])
+def test_another_requests_hook_can_inject(same_connection: bool, tmp_path: Path) -> None:
+    """The reply to a POST belongs on the GET stream of the session, in legacy SSE."""
+
+    class Legacy(Streaming):
+        def request(self, flow: HTTPFlow) -> None:
+            super().request(flow)
+            if flow.request.method == "POST":
+                assert inject(self.flows[0], OURS)
+                flow.response = Response.make(202)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            running = await stack.enter_async_context(before(endless, Legacy(), tmp_path))
+            client = await stack.enter_async_context(h2_client(running.port))
+            listening = client.ask("GET")
+            await client.until(listening, lambda it: FIRST in it.data)
+            other = client
+            if not same_connection:
+                other = await stack.enter_async_context(h2_client(running.port))
+            posted = await other.over(other.ask(body=b"{}"))
+            assert posted.headers[b":status"] == b"202"
+            await client.until(listening, lambda it: OURS in it.data)
+
+    asyncio.run(scenario())
+
+
+def test_only_one_of_several_streams_is_cut(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(endless, addon, tmp_path) as running, h2_client(running.port) as client:
+            numbers = [client.ask("GET") for _ in range(3)]
+            for number in numbers:
+                await client.until(number, lambda it: FIRST in it.data)
+            cut(addon.flows[1])
+            resets = [number for number in numbers if client.streams[number].reset is not None]
+            while not resets:
+                await client.read()
+                resets = [n for n in numbers if client.streams[n].reset is not None]
+            assert len(resets) == 1
+            for flow in (addon.flows[0], addon.flows[2]):
+                assert inject(flow, OURS)
+            for number in set(numbers) - set(resets):
+                await client.until(number, lambda it: OURS in it.data)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("when", ["chunk", "end"])
+def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
+    """The upstream's last bytes may come with the ones that we cannot judge."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(SSE_HEAD + chunk(FIRST) + LAST_CHUNK)
+        await peer.left()
+
+    def judge(flow: HTTPFlow, data: bytes) -> list[bytes]:
+        if bool(data) is (when == "chunk"):
+            cut(flow)
+        return []
+
+    async def scenario() -> None:
+        addon = Streaming(on_chunk=judge)
+        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(get())
+            await client.head()
+            assert await client.rest() == b""
+            assert addon.responses == []
+
+    asyncio.run(scenario())
+
+
+def test_where_closing_means_all_was_said_a_cut_resets(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        addon = Streaming()
+        request = get().replace(b"HTTP/1.1", b"HTTP/1.0")
+        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(request)
+            await client.until(FIRST)
+            cut(addon.flows[0])
+            with pytest.raises(ConnectionResetError):
+                await client.rest()
+
+    asyncio.run(scenario())
+
+
+def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(b"data: whole\n\n", kind="text/event-stream")[:-3])
+        await peer.left()
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(get())
+            await client.until(b"data: whol")
+            assert not end(addon.flows[0], OURS)
+            cut(addon.flows[0])
+            assert await client.rest() == b""
+
+    asyncio.run(scenario())
+
+
+def stumble(_flow: HTTPFlow, _data: bytes) -> list[bytes]:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize("on_chunk", [stumble, lambda _flow, _data: None], ids=["raises", "none"])
+@pytest.mark.parametrize("pair", ["h1-h1", "h2-h2"])
+def test_a_stream_callable_that_fails_cuts_the_stream(
+    on_chunk: Callable[[HTTPFlow, bytes], Any], pair: str, tmp_path: Path
+) -> None:
+    """mitmproxy would say that it has crashed, send nothing, and leave the client waiting."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with opened(pair, tmp_path, addon) as (_, stream):
+            addon.on_chunk = on_chunk
+            inject(addon.flows[0], OURS)
+            assert not await stream.rest()
+            assert addon.errors == ["internal error"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "on_chunk", [lambda _f, _d: b"", lambda _f, d: [b"", d, b""]], ids=["bytes", "list"]
+)
+def test_an_empty_chunk_is_not_the_end(
+    on_chunk: Callable[[HTTPFlow, bytes], Any], tmp_path: Path
+) -> None:
+    """mitmproxy would write the chunk that ends an HTTP/1 body."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with opened("h1-h1", tmp_path, addon) as (_, stream):
+            flow = addon.flows[0]
+            usual, addon.on_chunk = addon.on_chunk, on_chunk
+            inject(flow, b"")
+            addon.on_chunk = usual
+            assert inject(flow, OURS)
+            await stream.see(OURS)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: %s\r\n\r\n"
+            % (b"websocket" if websocket else b"mcp")
+        )
+        await peer.say(b"unfiltered")
+        await peer.left()
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with (
+            before(script, addon, tmp_path, websocket=False) as running,
+            raw_client(running.port) as client,
+        ):
+            upgrade = b"Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+            await client.say(get(headers=upgrade) + b"raw")
+            assert b"unfiltered" not in await client.rest()
 
     asyncio.run(scenario())

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakValueDictionary
 
+from mitmproxy.connection import ConnectionState
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
@@ -177,11 +178,11 @@ class FilteredHttpLayer(layers.HttpLayer):
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
     def _handle_event(self, event: events.Event) -> Steps:
+        steps = self._carry_out(event) if isinstance(event, Order) else super()._handle_event(event)
         try:
-            if isinstance(event, Order):
-                yield from self._carry_out(event)
-            else:
-                yield from super()._handle_event(event)
+            for command in steps:
+                if not _closes_twice(command):
+                    yield command
         except Exception:
             # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
             log.exception("cannot go on with a connection")
@@ -202,6 +203,14 @@ class FilteredHttpLayer(layers.HttpLayer):
         for stream in list(self.streams.values()):
             if isinstance(stream, FilteredStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
+
+
+def _closes_twice(command: commands.Command) -> bool:
+    # To close is to cancel a task; the second time that would be its own cleaning up.
+    return (
+        isinstance(command, commands.CloseConnection)
+        and command.connection.state is ConnectionState.CLOSED
+    )
 
 
 class FilteredStream(HttpStream):
