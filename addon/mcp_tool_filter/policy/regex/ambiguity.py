@@ -19,6 +19,8 @@ Where nothing can fail any more no way is tried again, so what is repeated there
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import combinations, product
 from math import inf, log, prod
 
 from mcp_tool_filter.policy.regex.positions import SMALL, Automaton, follow
@@ -42,7 +44,11 @@ _TOO_HIGH = 4  # the degree that is refused
 _LENGTH = 256  # of a name: what a loop without end amounts to
 _DEEPEST = 200
 _MOST_STEPS = 20_000  # of the program that matches
-_MOST_PAIRS = 20_000
+type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
+
+_MOST_PAIRS = 20_000  # beyond these bounds on our own work a pattern counts as ambiguous
+_MOST_TRIPLES = 2_000
+_ROUNDS = 30
 _FEW_WAYS = 5_000
 
 
@@ -69,29 +75,37 @@ def has_nested_loops(root: Node) -> bool:
 
 
 def _is_plainly_safe(root: Node) -> bool:
-    loops = 0 if anchored(root) else 1
+    loops = count_loops(root)
+    if loops is None or loops + (not anchored(root)) >= _TOO_HIGH:
+        return False
+    return count_ways(root) <= _FEW_WAYS
+
+
+def count_loops(root: Node) -> int | None:
+    """Return how many repetitions are loops; None if one is over more than a set."""
+    loops = 0
     for node in walk(root):
         if isinstance(node, Repeat) and (node.most is None or node.most > SMALL):
             if not isinstance(node.body, Unit):
-                return False
+                return None
             loops += 1
-    return loops < _TOO_HIGH and _most_ways(root) <= _FEW_WAYS
+    return loops
 
 
-def _most_ways(node: Node) -> float:
+def count_ways(node: Node) -> float:
     """Return a bound on the ways through a pattern whose loops are all over one set."""
     match node:
         case Sequence(items):
-            return prod([_most_ways(item) for item in items])
+            return prod([count_ways(item) for item in items])
         case Choice(options):
             return _ways_of_choice(options)
         case Repeat(Unit(), least, most):
             return 1 if most is None or most > SMALL else most - least + 1
         case Repeat(body, least, most):
-            ways = _most_ways(body)
+            ways = count_ways(body)
             return sum([ways**rounds for rounds in range(least, (most or 0) + 1)])
         case Group(body) | Look(body):
-            return _most_ways(body)
+            return count_ways(body)
         case _:
             return 1
 
@@ -102,11 +116,15 @@ def _ways_of_choice(options: tuple[Node, ...]) -> float:
     others = 0.0
     for option in options:
         items = option.items if isinstance(option, Sequence) else (option,)
-        if all(isinstance(item, Unit) and item.chars[0][0] == item.chars[-1][1] for item in items):
+        if all(_is_char(item) for item in items):
             words[items] = words.get(items, 0) + 1
         else:
-            others += _most_ways(option)
+            others += count_ways(option)
     return others + max([_count_beginnings(word, words) for word in words], default=0)
+
+
+def _is_char(node: Node) -> bool:
+    return isinstance(node, Unit) and len(node.chars) == 1 and len(set(node.chars[0])) == 1
 
 
 def _count_beginnings(word: tuple[Node, ...], words: dict[tuple[Node, ...], int]) -> int:
@@ -201,26 +219,19 @@ def _has_two_ways(automaton: Automaton, loop: set[int]) -> bool:
     }
     if any(automaton.following[one][other] > 1 for one in loop for other in following[one]):
         return True
-    pairs = [
-        (one, other)
-        for position in loop
-        for one in following[position]
-        for other in following[position]
-        if one < other and letters[one] & letters[other]
-    ]
-    seen = set(pairs)
-    while pairs and len(seen) < _MOST_PAIRS:
-        one, other = pairs.pop()
-        for next_one in following[one]:
-            for next_other in following[other]:
-                if letters[next_one] & letters[next_other]:
-                    if next_one == next_other:
-                        return True
-                    pair = (min(next_one, next_other), max(next_one, next_other))
-                    if pair not in seen:
-                        seen.add(pair)
-                        pairs.append(pair)
-    return len(seen) >= _MOST_PAIRS
+    seen: set[tuple[int, int]] = set()
+    for position in loop:
+        waiting = list(combinations(following[position], 2))  # where two ways part
+        while waiting:
+            one, other = waiting.pop()
+            pair = (one, other) if one < other else (other, one)
+            if pair in seen or not letters[one] & letters[other]:
+                continue
+            if one == other or len(seen) > _MOST_PAIRS:
+                return True
+            seen.add(pair)
+            waiting += product(following[one], following[other])
+    return False
 
 
 def _always_succeeds(automaton: Automaton, position: int) -> bool:
@@ -234,7 +245,7 @@ def _always_succeeds(automaton: Automaton, position: int) -> bool:
         positions = waiting.pop()
         if positions & automaton.succeeding:
             continue
-        if not positions & automaton.ending or len(seen) > 50:
+        if not positions & automaton.ending or len(seen) > _ROUNDS:
             return False
         onward = {other for one in positions for other in automaton.following[one]}
         for letter in range(automaton.alphabet.size):
@@ -263,31 +274,63 @@ def _weight(automaton: Automaton, loop: set[int]) -> float:
 
 
 def _loops_sharing(automaton: Automaton, loop: set[int], later: list[set[int]]) -> list[int]:
-    """Return which of the later loops can go round over a text that leads to them, and over
-    which this loop goes round too."""
+    """Return which of the later loops share text with this one."""
     return [number for number, other in enumerate(later) if _can_share(automaton, loop, other)]
 
 
 def _can_share(automaton: Automaton, loop: set[int], later: set[int]) -> bool:
+    """Say whether some text leads round this loop, on to the later one, and round that.
+
+    With much of such text the two can share it in many ways.
+    """
     letters, following = automaton.letters, automaton.following
-    waiting = [(one, one, other) for one in loop for other in later]
-    seen = set(waiting)
-    while waiting and len(seen) < _MOST_PAIRS:
-        one, between, other = waiting.pop()
-        for next_one in following[one]:
-            if next_one not in loop:
+    waiting: deque[tuple[int, int, int, _Text]] = deque(
+        (one, one, other, ()) for one in loop for other in later
+    )
+    seen = {(one, between, other) for one, between, other, _ in waiting}
+    while waiting and len(seen) < _MOST_TRIPLES:
+        one, between, other, text = waiting.popleft()
+        ones = [place for place in following[one] if place in loop]
+        others = [place for place in following[other] if place in later]
+        for triple in product(ones, following[between], others):
+            common = letters[triple[0]] & letters[triple[1]] & letters[triple[2]]
+            if not common or triple in seen:
                 continue
-            for next_other in following[other]:
-                common = letters[next_one] & letters[next_other]
-                if next_other not in later or not common:
-                    continue
-                for next_between in following[between]:
-                    if not common & letters[next_between]:
-                        continue
-                    if next_between == next_other:
-                        return True
-                    triple = (next_one, next_between, next_other)
-                    if triple not in seen:
-                        seen.add(triple)
-                        waiting.append(triple)
-    return len(seen) >= _MOST_PAIRS
+            longer = (*text, common)
+            if triple[1] != triple[2]:
+                seen.add(triple)
+                waiting.append((*triple, longer))
+            elif not _much_succeeds(automaton, triple[0], longer):
+                return True
+    return len(seen) >= _MOST_TRIPLES
+
+
+# Where much of the text that makes a pattern slow would make it match, it is not slow.
+
+
+def _much_succeeds(automaton: Automaton, start: int, text: _Text) -> bool:
+    """Say whether the text, repeated, leads from a position to where a match succeeds.
+
+    The text is given as the letters that each of its places may have. All are tried that are
+    the same letter wherever they may.
+    """
+    if automaton.conditional or not automaton.succeeding:
+        return False
+    words = {
+        tuple(1 << letter if choice >> letter & 1 else choice & -choice for choice in text)
+        for letter in range(automaton.alphabet.size)
+    }
+    return all(_succeeds(automaton, start, word) for word in words)
+
+
+def _succeeds(automaton: Automaton, start: int, word: _Text) -> bool:
+    places = frozenset({start})
+    before: set[frozenset[int]] = set()
+    while places not in before and len(before) < _ROUNDS:
+        before.add(places)
+        for letter in word:
+            onward = {place for start in places for place in automaton.following[start]}
+            places = frozenset(place for place in onward if automaton.letters[place] & letter)
+            if places & automaton.succeeding:
+                return True
+    return False

@@ -208,19 +208,23 @@ class _Builder:
         if most == 0:
             return _Part({}, {}, {_FREE: 1})
         whole = _Part({}, {}, {_FREE: 1})
-        exact = least if isinstance(body, Unit) and least * copies <= _EXACT_COPIES else 0
         if most is not None and most * copies <= SMALL:
             exact = least
             further = self._optional_copies(body, most - least, copies * most)
-        elif exact and most == least:
-            further = None
         else:
-            further = self._loop(node, exact, copies)
+            exact = self._exact_copies(node, copies)
+            further = None if most == exact else self._loop(node, exact, copies)
         for _ in range(exact):
             self._append(whole, self._part(body, copies * max(1, exact)))
         if further:
             self._append(whole, further)
         return whole
+
+    def _exact_copies(self, node: Repeat, copies: int) -> int:
+        """Return how many of the rounds before a loop are worth copies of their own."""
+        if isinstance(node.body, Unit):
+            return node.least if node.least * copies <= _EXACT_COPIES else 0
+        return node.least if 1 < node.least * copies <= SMALL else 0
 
     def _optional_copies(self, body: Node, number: int, copies: int) -> _Part | None:
         """Return the part for ``(x(x(x)?)?)?``, where no x may be empty."""

@@ -212,10 +212,13 @@ class _Compiler:
 
     def _compile_once(self, body: Node) -> None:
         """Compile one round of a repetition: what the round before captured is forgotten."""
-        groups = [node.number for node in walk(body) if isinstance(node, Group)]
-        if groups and not self._for_scan:
-            self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
+        if not self._for_scan:
+            self._forget_captures(body)
         self._compile(body)
+
+    def _forget_captures(self, body: Node) -> None:
+        if groups := [node.number for node in walk(body) if isinstance(node, Group)]:
+            self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
 
     def _compile_further(self, body: Node) -> None:
         """Compile a round that need not be: it may not be empty (ECMA-262, RepeatMatcher)."""
