@@ -17,6 +17,7 @@ from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, sayin
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.websocket import accept, connect
 
 READ, DELETE = tool("read_file"), tool("delete_file", ', "description":"gone \\u00e9"')
 ENDPOINT = ["/mcp"]
@@ -76,6 +77,7 @@ def not_found(name: str, id: str = "1") -> bytes:
     return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}'.encode()
 
 
+INVALID_REQUEST = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 
 
@@ -393,5 +395,63 @@ class TestInvalidAnswers:
         async def test(between: Filtered) -> None:
             got = await between.ask(b'{"jsonrpc":"2.0","id":1,"method":"resources/list"}')
             assert json.loads(got.body)["error"]["code"] == -32603
+
+        run(tmp_path, test, respond=respond)
+
+
+class TestWebSockets:
+    """No standard transport, but some servers have it: it is no way round."""
+
+    @staticmethod
+    async def upstream(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (heard := await socket.hear()) is not None:
+            peer.requests.append(RawRequest(b"", heard))
+            listed = tool_list([READ, DELETE], id="5")
+            await socket.say(listed if b"tools/list" in heard else RESULT)
+
+    def test_both_sides_are_judged_message_by_message(self, tmp_path: Path) -> None:
+        async def test(between: Filtered) -> None:
+            socket = await connect(between.client.reader, between.client.writer)
+            for said, heard in [
+                (call("delete_file", id="3"), not_found("delete_file", "3")),
+                (call("read_file"), RESULT),
+                (b"not json", INVALID_REQUEST),
+                (LIST, tool_list([READ], id="5")),
+            ]:
+                await socket.say(said)
+                assert await socket.hear() == heard
+            reached = [one.body for one in between.upstream.raw.peers[-1].requests[1:]]
+            assert reached == [call("read_file"), LIST]
+
+        run(tmp_path, test, respond=self.upstream)
+
+    @pytest.mark.parametrize(
+        "upgrade",
+        [
+            b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AA\r\n",
+            b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\n",
+            b"Upgrade: H2C, foo\r\nConnection: upgrade\r\n",
+            b"Upgrade: anything\r\nConnection: Upgrade\r\n",
+        ],
+    )
+    def test_no_other_upgrade_reaches_the_upstream(self, tmp_path: Path, upgrade: bytes) -> None:
+        """What it leads to would be a raw tunnel."""
+
+        async def test(between: Filtered) -> None:
+            got = await between.client.ask(get(headers=MCP_HEADERS + upgrade))
+            assert got.status == 200
+            (request,) = between.upstream.asked
+            assert request.all("upgrade") == request.all("http2-settings") == []
+
+        run(tmp_path, test)
+
+    def test_a_101_that_nobody_asked_for_is_refused(self, tmp_path: Path) -> None:
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+            await peer.left()
+
+        async def test(between: Filtered) -> None:
+            assert (await between.client.ask(get())).status == 502
 
         run(tmp_path, test, respond=respond)

@@ -248,6 +248,8 @@ class ToolFilter:
                 self._judge_head(flow, flow.response, judged)
 
     def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+        if response.status_code == 101 and not is_websocket(head_of(flow.request)):
+            raise ProtocolError("an upgrade that nobody asked for")
         listener, asked = judged.listener, judged.asked
         session_id = response.headers.get("mcp-session-id")
         listener.note_answer_head(asked, response.status_code, session_id)

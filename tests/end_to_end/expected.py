@@ -1,0 +1,70 @@
+"""What a pair's scenario comes to, whoever stands between them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .pairs import Pair, steps
+from .peer import Document, Outcome
+
+
+def assert_all_worked(pair: Pair, document: Document, *, tools: Sequence[str]) -> None:
+    """Fail unless every step of the pair's scenario did what it does without a filter."""
+    assert (document.error, document.parting) == (None, None)
+    assert document.protocol == pair.protocol
+    outcomes = dict(zip(steps(pair), document.outcomes, strict=False))
+    assert names(outcomes["tools"], "tools") == list(tools)
+    assert text(outcomes["read_file"]) == "contents of /ä/b.txt"
+    assert text(outcomes["non_ascii"]) == "5 bytes"
+    assert outcomes["header"]["result"]["structuredContent"] == {
+        "rows": [{"database": "dä", "n": 1}]
+    }
+    assert [json.loads(text(echo)) for echo in outcomes["twenty"]["outcomes"]] == [
+        {"n": n} for n in range(20)
+    ]
+    assert outcomes["fail"]["result"]["isError"] is True
+    assert "no_such_tool" in refusal(outcomes["unknown"])
+    assert names(outcomes["resources"], "resources") == ["one.md", "dot.gif", "drop_database"]
+    assert names(outcomes["templates"], "resourceTemplates") == ["user"]
+    assert outcomes["resource"]["result"]["contents"][0]["text"].startswith("# One")
+    assert names(outcomes["prompts"], "prompts") == ["summarize", "drop_database"]
+    assert "Which database" in json.dumps(outcomes["prompt"])
+    assert outcomes["complete"]["result"]["completion"]["values"] == ["dansk", "deutsch"]
+    assert outcomes["cancel"] == {"cancelled": True}
+    assert text(outcomes["after"]) == "contents of again"
+    if pair.tells_progress:
+        assert outcomes["progress"]["progress"] == [[n, 3, f"step {n}"] for n in (1, 2, 3)]
+    if pair.can_ask:
+        _assert_asked(document, outcomes)
+    if pair.resumes:
+        assert text(outcomes["hang_up"]) == "answered after the stream had ended"
+
+
+def text(outcome: Outcome) -> str:
+    """What a tool said."""
+    said: str = outcome["result"]["content"][0]["text"]
+    return said
+
+
+def refusal(outcome: Outcome) -> str:
+    """Upstreams refuse an unknown tool with a result or with an error, as their SDK does it."""
+    if "error" in outcome:
+        message: str = outcome["error"]["message"]
+        return message
+    assert outcome["result"]["isError"] is True
+    return text(outcome)
+
+
+def names(outcome: Outcome, kind: str) -> list[Any]:
+    return [item["name"] for item in outcome["result"][kind]]
+
+
+def _assert_asked(document: Document, outcomes: dict[str, Outcome]) -> None:
+    assert text(outcomes["sample"]) == "the model said: a sample"
+    assert json.loads(text(outcomes["elicit"]).partition("accept ")[2]) == {"answer": "yes"}
+    assert text(outcomes["roots"]) == "roots: file:///home/ada"
+    assert [asked["method"] for asked in document.asked] == [
+        "sampling/createMessage",
+        "elicitation/create",
+        "roots/list",
+    ]

@@ -1,0 +1,70 @@
+"""The filter as a user starts it: mitmdump with our script, in a process of its own."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "addon" / "tool_filter.py"
+START_TIMEOUT = 30.0
+
+
+@dataclass
+class Filter:
+    """It runs, and serves."""
+
+    process: subprocess.Popen[str]
+    ports: list[int]
+    report: str
+
+    def url(self, path: str, number: int = 0) -> str:
+        return f"http://127.0.0.1:{self.ports[number]}{path}"
+
+
+@contextmanager
+def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
+    """Stand before these upstreams (origins), one listener each, until the end of the block."""
+    with tempfile.TemporaryDirectory() as home:
+        command = [str(Path(sys.executable).with_name("mitmdump")), "-s", str(SCRIPT)]
+        command += ["--set", f"confdir={home}"]
+        command += [part for origin in upstreams for part in ("--mode", f"reverse:{origin}@0")]
+        for name, value in options.items():
+            for one in [value] if isinstance(value, str) else value:
+                command += ["--set", f"{name}={one}"]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            yield _introduced(process, len(upstreams))
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _introduced(process: subprocess.Popen[str], listeners: int) -> Filter:
+    """Wait for the reports: from then on it answers."""
+    assert process.stderr
+    alarm = threading.Timer(START_TIMEOUT, process.kill)
+    alarm.start()
+    report = ""
+    while (
+        len(ports := re.findall(r"^MCP tool filter: http://\S+?:(\d+)", report, re.M)) < (listeners)
+        or "Saved" not in report.rpartition("MCP tool filter")[2]
+    ):
+        line = process.stderr.readline()
+        assert line, f"it ended: {process.wait()}\n{report}"
+        report += line
+    alarm.cancel()
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    return Filter(process, [int(port) for port in ports], report)

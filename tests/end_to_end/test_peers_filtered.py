@@ -1,0 +1,64 @@
+"""What real clients and upstreams do with the filter between them: the same, but for two tools."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from .expected import assert_all_worked
+from .filtering import Filter, mitmdump
+from .pairs import PAIRS, Pair, Server, steps
+from .peer import SCRIPTS, Step, Upstream, conformance, need, play, upstream
+
+DENIED = ("delete_file", "drop_database")
+TOOLS = [tool["name"] for tool in json.loads((SCRIPTS / "fixtures.json").read_text())["tools"]]
+EXPOSED = [name for name in TOOLS if name not in DENIED]
+DENIED_CALLS: list[Step] = [{"call": name, "arguments": {"path": "a"}} for name in DENIED]
+
+
+@dataclass
+class Running:
+    upstream: Upstream
+    filter: Filter
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """Each upstream and its filter once for all clients."""
+    server: Server = request.param
+    with (
+        upstream(server.name, *server.flags) as started,
+        mitmdump(started.origin, deny="^delete_.*$,^drop_", allow=".") as filter,
+    ):
+        yield Running(started, filter)
+
+
+@pytest.mark.parametrize(
+    ("running", "pair"),
+    [pytest.param(pair.server, pair, id=str(pair)) for pair in PAIRS],
+    indirect=["running"],
+    scope="module",
+)
+def test_a_pair_works_and_the_denied_tools_are_gone(running: Running, pair: Pair) -> None:
+    need(pair.client.name)
+    already_called = len(running.upstream.calls())
+    url = running.filter.url(running.upstream.path)
+    scenario = [*steps(pair).values(), *DENIED_CALLS]
+
+    document = play(pair.client.name, url, scenario, *pair.client.flags)
+
+    assert_all_worked(pair, document, tools=EXPOSED)
+    refused = [outcome["error"] for outcome in document.outcomes[-len(DENIED) :]]
+    assert [error["code"] for error in refused] == [-32601, -32601]
+    assert [error["message"].rpartition(": ")[2] for error in refused] == list(DENIED)
+    assert not {*DENIED, "no_such_tool"} & {*running.upstream.calls()[already_called:]}
+
+
+def test_the_conformance_suite_finds_what_it_finds_without_a_filter() -> None:
+    with upstream("conformance") as server, mitmdump(server.origin, deny="^no_such$") as filter:
+        direct = conformance(server.url)
+        filtered = conformance(filter.url(server.path))
+
+    assert filtered == direct
+    assert sum(len(checks) for checks in filtered.values()) == 47
