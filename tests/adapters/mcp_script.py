@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, RawUpstream, Script, answer, raw_upstream
 
 from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch
 from mcp_tool_filter.errors import StartError
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, RawUpstream, Script, answer, raw_upstream
 
 type Answer = Callable[[RawRequest], bytes]
 

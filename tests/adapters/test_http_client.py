@@ -16,7 +16,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.raw_upstream import LAST_CHUNK, Peer, Script, answer, chunk, raw_upstream
 
 from mcp_tool_filter.adapters.http_client import (
     HttpClient,
@@ -27,6 +26,7 @@ from mcp_tool_filter.adapters.http_client import (
 )
 from mcp_tool_filter.adapters.origin import Origin, parse_origin
 from mcp_tool_filter.errors import InvalidOption
+from tests.raw_upstream import LAST_CHUNK, Peer, Script, answer, chunk, raw_upstream
 
 type Use = Callable[[HttpClient], Awaitable[bytes]]
 
@@ -116,6 +116,7 @@ def test_an_answer_that_cannot_be_read_has_a_reason(response: bytes, said: str) 
     with pytest.raises(HttpFailed) as caught:
         got(saying(response))
     assert str(caught.value).startswith(said)
+    assert "bytearray" not in str(caught.value)
 
 
 def test_a_body_without_an_end_is_left() -> None:
@@ -206,29 +207,6 @@ def test_a_header_that_cannot_be_written_has_a_reason() -> None:
 
     with pytest.raises(HttpFailed, match="cannot be written as HTTP"):
         got(saying(answer(b"")), use)
-
-
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("http://localhost:3000", "localhost:3000"),
-        ("http://localhost:80", "localhost"),
-        ("https://example.com", "example.com"),
-        ("https://example.com:80/", "example.com:80"),
-        ("http://[::1]:3000/mcp", "[::1]:3000"),
-        ("http://bücher.example", "xn--bcher-kva.example"),
-    ],
-)
-def test_the_host_header_names_the_origin(url: str, host: str) -> None:
-    assert parse_origin(url).authority == host
-
-
-@pytest.mark.parametrize(
-    "url", ["localhost:3000", "ftp://x", "http://", "http://x:99999", "http://["]
-)
-def test_what_is_no_origin_is_refused(url: str) -> None:
-    with pytest.raises(InvalidOption):
-        parse_origin(url)
 
 
 class Certified:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
+from mcp_tool_filter.protocol.revisions import Transport
 from tests.adapters.mcp_script import (
     ACCEPTED,
     Answer,
@@ -29,8 +31,6 @@ from tests.raw_upstream import (
     answer,
     chunk,
 )
-
-from mcp_tool_filter.protocol.revisions import Transport
 
 
 def test_the_old_transport_begins_with_its_stream() -> None:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.mcp_replies import (
     Refused,
@@ -23,6 +27,7 @@ from mcp_tool_filter.errors import ProtocolError
     [
         (b"{nonsense", "The answer is not valid JSON"),
         (b"", "The answer is not valid JSON"),
+        (b'{"a":' * 100_000, "The answer is not valid JSON"),
         (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', "The answer is not valid JSON"),
         (b'"text"', "The answer is not a JSON-RPC 2.0 message"),
         (b'{"id":3,"result":{}}', "The answer is not a JSON-RPC 2.0 message"),
@@ -128,3 +133,25 @@ def test_a_server_name_is_fit_to_be_printed() -> None:
 @pytest.mark.parametrize("data", [None, {}, {"supported": "2026-07-28"}, []])
 def test_an_error_may_name_no_revisions(data: object) -> None:
     assert supported_by(RpcError(-32022, "no", data)) == ()
+
+
+words = st.text(max_size=4) | st.sampled_from(
+    ["jsonrpc", "2.0", "id", "method", "result", "error", "code", "data", "supported", "tools"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=40) | values.map(orjson.dumps))
+def test_whatever_comes_is_a_reply_or_is_refused(body: bytes) -> None:
+    with suppress(Refused, ProtocolError):
+        next_cursor(only_reply(1, body))
+
+
+@given(st.dictionaries(words, values))
+def test_whatever_the_upstream_says_of_itself_can_be_printed(said: dict[str, object]) -> None:
+    introduction = introduction_of(Reply(b"", said), revision="2025-06-18")
+    assert (introduction.server_name + introduction.server_version).isprintable()

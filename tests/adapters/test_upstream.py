@@ -6,6 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+
+from mcp_tool_filter.adapters import upstream as module
+from mcp_tool_filter.adapters.upstream import fetch, is_reachable
+from mcp_tool_filter.errors import ConnectFailed, FetchFailed
+from mcp_tool_filter.protocol.revisions import Transport
 from tests.adapters.mcp_script import (
     ACCEPTED,
     NOT_ALLOWED,
@@ -34,11 +39,6 @@ from tests.raw_upstream import (
     free_port,
     raw_upstream,
 )
-
-from mcp_tool_filter.adapters import upstream as module
-from mcp_tool_filter.adapters.upstream import fetch, is_reachable
-from mcp_tool_filter.errors import ConnectFailed, FetchFailed
-from mcp_tool_filter.protocol.revisions import Transport
 
 
 def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> None:

@@ -235,7 +235,8 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             if self._reader.at_eof():
                 raise ConnectionLost(_CLOSED) from None
-            raise HttpFailed(f"Not a valid HTTP answer: {error}") from None
+            what = str(error).partition(": bytearray(")[0]
+            raise HttpFailed(f"Not a valid HTTP answer: {what}") from None
         except OSError as error:
             raise ConnectionLost(why(error)) from None
         if isinstance(event, h11.ConnectionClosed) or not isinstance(event, h11.Event):

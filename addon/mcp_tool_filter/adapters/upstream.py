@@ -203,6 +203,7 @@ class _Search:
     def __init__(self, target: Target, opened: AsyncExitStack) -> None:
         self._endpoint = target.endpoint
         self._limit = target.limit
+        self._patience = target.connect_timeout / 2  # with one way, while another is left
         self._opened = opened
         self._origin = parse_origin(target.url)
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
@@ -254,7 +255,7 @@ class _Search:
 
     async def _by_post(self, path: str) -> _Found:
         poster = self._poster(path)
-        if found := await self._discover(poster, _PROBE_TIMEOUT):
+        if found := await self._discover(poster, min(_PROBE_TIMEOUT, self._patience)):
             return found
         try:
             return await self._initialize(poster)
@@ -302,7 +303,7 @@ class _Search:
         client = LegacyClient(self._http, self._origin, path, limit=self._limit)
         self._opened.push_async_callback(client.close)
         try:
-            async with asyncio.timeout(_PROBE_TIMEOUT):
+            async with asyncio.timeout(self._patience):
                 await client.open()
         except Refused as refused:
             await client.close()
