@@ -51,6 +51,7 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
 )
 from mcp_tool_filter.adapters.mitmproxy_options import NAMES, declare_options, read_config
 from mcp_tool_filter.adapters.mitmproxy_start import (
+    Fetcher,
     introduce,
     open_listener,
     parse_modes,
@@ -66,7 +67,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
     open_flows,
     upstream_failed,
 )
-from mcp_tool_filter.adapters.upstream import is_reachable
+from mcp_tool_filter.adapters.upstream import fetch, is_reachable
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report
 from mcp_tool_filter.policy.config import Config
@@ -107,7 +108,12 @@ class _Judged:
 class ToolFilter:
     """The addon. One listener for each ``--mode reverse:URL``."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, fetch: Fetcher = fetch, report: Callable[[str], None] | None = None
+    ) -> None:
+        """``fetch`` asks for the tools; ``report`` is told who is served once they are known."""
+        self._fetch = fetch
+        self._report = report or say
         self._config = Config()
         self._listeners: dict[str, Listener] = {}
         self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
@@ -170,11 +176,13 @@ class ToolFilter:
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec in self._listeners:
                     continue
-                listener = await open_listener(mode, self._config, ctx.options, self._watch)
+                listener = await open_listener(
+                    mode, self._config, ctx.options, self._watch, self._fetch
+                )
                 self._listeners[mode.full_spec] = listener
                 self._adopt(self._config)  # it may have been edited meanwhile
                 who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
-                say(render_report(who, listener.snapshot))
+                self._report(render_report(who, listener.snapshot))
             self._ready.set()
         except StartError as error:
             self.ending.fatal(str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.options import Options
@@ -13,6 +13,8 @@ from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch, make_tls_c
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.observers.report import Introduction
 from mcp_tool_filter.policy.config import Config
+
+type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
 
 def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
@@ -27,7 +29,7 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
 
 
 async def open_listener(
-    mode: ReverseMode, config: Config, options: Options, watch: Watcher
+    mode: ReverseMode, config: Config, options: Options, watch: Watcher, fetch: Fetcher = fetch
 ) -> Listener:
     """Fetch the upstream's tools. Raises StartError if that cannot be done."""
     target = target_of(mode, config, options)
