@@ -8,8 +8,8 @@ each name gets few. Where they do not suffice the answer is "too costly", never 
 from __future__ import annotations
 
 FOR_A_NAME = 1_000_000
-FOR_ALL_NAMES = 20_000_000
-ALWAYS = 20_000  # what a name gets when all the rest is used up
+FOR_ALL_NAMES = 5_000_000
+ALWAYS = 5_000  # what a name gets when all the rest is used up
 
 
 class TooCostly(Exception):

@@ -19,7 +19,7 @@ Where nothing can fail any more no way is tried again, so what is repeated there
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from itertools import combinations, product
 from math import inf, log, prod
 
@@ -35,75 +35,77 @@ from mcp_tool_filter.policy.regex.tree import (
     Sequence,
     Unit,
     anchored,
+    as_word,
+    branches,
     children,
     depth,
-    walk,
 )
+
+type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
 
 _TOO_HIGH = 4  # the degree that is refused
 _LENGTH = 256  # of a name: what a loop without end amounts to
+_FEW_WAYS = 5_000  # so many can be tried
 _DEEPEST = 200
 _MOST_STEPS = 20_000  # of the program that matches
-type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
-
 _MOST_PAIRS = 20_000  # beyond these bounds on our own work a pattern counts as ambiguous
 _MOST_TRIPLES = 2_000
 _ROUNDS = 30
-_FEW_WAYS = 5_000
+_LONGEST_TEXT = 100
 
 
 def is_safe(root: Node) -> bool:
     """Say whether a pattern may be used by a matcher that backtracks."""
     if depth(root) > _DEEPEST or code_size(root) > _MOST_STEPS or has_nested_loops(root):
         return False
-    return _is_plainly_safe(root) or _degree(follow(root, search=not anchored(root))) < _TOO_HIGH
+    has_few_ways = count_ways(root) <= _FEW_WAYS
+    loops = count_loops(root)
+    # Most patterns have few loops, each over one set, and no long way to go.
+    if has_few_ways and loops is not None and loops + (not anchored(root)) < _TOO_HIGH:
+        return True
+    automaton = follow(root, search=not anchored(root))
+    return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH
 
 
 def has_nested_loops(root: Node) -> bool:
     """Say whether a repetition without end is within another."""
-    waiting = [(root, False)]
-    while waiting:
-        node, inside = waiting.pop()
-        loops = isinstance(node, Repeat) and node.most is None
-        if loops and inside:
-            return True
-        waiting += [(child, inside or loops) for child in children(node)]
-    return False
-
-
-# Most patterns have few loops, each over one set, and no long way to go: no automaton is needed.
-
-
-def _is_plainly_safe(root: Node) -> bool:
-    loops = count_loops(root)
-    if loops is None or loops + (not anchored(root)) >= _TOO_HIGH:
-        return False
-    return count_ways(root) <= _FEW_WAYS
+    return any(
+        isinstance(inner, Repeat) and inner.most is None
+        for outer in branches(root)
+        if isinstance(outer, Repeat) and outer.most is None
+        for inner in branches(outer.body)
+    )
 
 
 def count_loops(root: Node) -> int | None:
-    """Return how many repetitions are loops; None if one is over more than a set."""
+    """Return how many loops a match goes through at most; None if one is over more than a set."""
     loops = 0
-    for node in walk(root):
-        if isinstance(node, Repeat) and (node.most is None or node.most > SMALL):
-            if not isinstance(node.body, Unit):
-                return None
-            loops += 1
+    waiting = [(root, 1)]
+    while waiting:
+        node, times = waiting.pop()
+        if isinstance(node, Repeat):
+            if node.most is None or node.most > SMALL:
+                if not isinstance(node.body, Unit):
+                    return None
+                loops += times
+                continue
+            times *= node.most
+        waiting += [(child, times) for child in children(node) if type(child) is not Unit]
     return loops
 
 
 def count_ways(node: Node) -> float:
-    """Return a bound on the ways through a pattern whose loops are all over one set."""
+    """Return a bound on the ways through a pattern, loops apart."""
     match node:
         case Sequence(items):
-            return prod([count_ways(item) for item in items])
+            return prod([count_ways(item) for item in items if not isinstance(item, Unit)])
         case Choice(options):
             return _ways_of_choice(options)
-        case Repeat(Unit(), least, most):
-            return 1 if most is None or most > SMALL else most - least + 1
         case Repeat(body, least, most):
+            if most is None or most > SMALL:
+                return count_ways(body)
             ways = count_ways(body)
-            return sum([ways**rounds for rounds in range(least, (most or 0) + 1)])
+            return sum([ways**rounds for rounds in range(least, most + 1)])
         case Group(body) | Look(body):
             return count_ways(body)
         case _:
@@ -112,37 +114,32 @@ def count_ways(node: Node) -> float:
 
 def _ways_of_choice(options: tuple[Node, ...]) -> float:
     """Of words to choose from only those can match that begin one another."""
-    words: dict[tuple[Node, ...], int] = {}
+    words: Counter[str] = Counter()
     others = 0.0
     for option in options:
-        items = option.items if isinstance(option, Sequence) else (option,)
-        if all(_is_char(item) for item in items):
-            words[items] = words.get(items, 0) + 1
-        else:
+        word = as_word(option)
+        if word is None:
             others += count_ways(option)
-    return others + max([_count_beginnings(word, words) for word in words], default=0)
+        else:
+            words[word] += 1
+    lengths = {len(word) for word in words}
+    beginnings = [
+        sum([words[word[:length]] for length in lengths if length <= len(word)]) for word in words
+    ]
+    return others + max(beginnings, default=0)
 
 
-def _is_char(node: Node) -> bool:
-    return isinstance(node, Unit) and len(node.chars) == 1 and len(set(node.chars[0])) == 1
-
-
-def _count_beginnings(word: tuple[Node, ...], words: dict[tuple[Node, ...], int]) -> int:
-    lengths = {len(other) for other in words}
-    return sum([words.get(word[:length], 0) for length in lengths if length <= len(word)])
-
-
-# The others are judged by their automaton.
-
-
-def _degree(automaton: Automaton) -> float:
+def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
     """Return the degree of the polynomial that bounds the ways; inf if none does."""
     loops = _loops(automaton)
     if any(_is_exponential(automaton, loop) for loop in loops):
         return inf
+    if not has_few_ways and _most_ways(automaton, loops) > _FEW_WAYS:
+        return inf
     degree = _longest_chain(automaton, loops)
     others = [
-        _degree(follow(look.body, backward=look.behind, search=False)) for look in automaton.others
+        _degree(follow(look.body, backward=look.behind, search=False), has_few_ways=has_few_ways)
+        for look in automaton.others
     ]
     return degree + max(others, default=0)
 
@@ -232,6 +229,43 @@ def _has_two_ways(automaton: Automaton, loop: set[int]) -> bool:
             seen.add(pair)
             waiting += product(following[one], following[other])
     return False
+
+
+def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
+    """Return in how many ways one position can be reached over the same text, loops apart.
+
+    In a loop that would be exponential, but ``(a|a)(a|a)(a|a)…`` needs no loop to be slow. The
+    text is made by taking, letter by letter, the one that keeps most ways open.
+    """
+    loop_of = {position: number for number, loop in enumerate(loops) for position in loop}
+    graph = [
+        {
+            other: ways
+            for other, ways in following.items()
+            if other not in automaton.succeeding
+            and (position not in loop_of or loop_of.get(other) != loop_of[position])
+        }
+        for position, following in enumerate(automaton.following)
+    ]
+    always = dict.fromkeys(loop_of, 1)
+    reached = automaton.first | always
+    most = max([automaton.ways_round, *automaton.first.values()])
+    for _ in range(_LONGEST_TEXT):
+        by_letter: list[Counter[int]] = [Counter() for _ in range(automaton.alphabet.size)]
+        for position, ways in reached.items():
+            for other, ways_on in graph[position].items():
+                for letter in _bits(automaton.letters[other]):
+                    by_letter[letter][other] += ways * ways_on
+        best = max(by_letter, key=Counter.total)
+        if not best or most > _FEW_WAYS:
+            break
+        most = max(most, *best.values())
+        reached = always | best
+    return most
+
+
+def _bits(number: int) -> list[int]:
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
 
 
 def _always_succeeds(automaton: Automaton, position: int) -> bool:

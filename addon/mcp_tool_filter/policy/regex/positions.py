@@ -49,6 +49,8 @@ class Automaton:
     letters: list[int] = field(default_factory=list)  # of each position, as bits
     following: list[dict[int, int]] = field(default_factory=list)  # position to number of ways
     rounds: list[float] = field(default_factory=list)  # of the loop that the position is in
+    first: dict[int, int] = field(default_factory=dict)  # the ways in
+    ways_round: int = 1  # the ways past all positions
     search: int | None = None  # the position that skips what is before a match
     succeeding: set[int] = field(default_factory=set)  # from here on nothing can fail
     ending: set[int] = field(default_factory=set)  # a match may end here if the text does
@@ -98,6 +100,9 @@ class _Builder:
     def build(self, *, search: bool) -> Automaton:
         whole = self._part(self._root, 1)
         self._end(whole.last)
+        self._made.ways_round = max([1, *whole.empty.values()])
+        for (position, _), ways in whole.first.items():
+            _add(self._made.first, position, ways)
         if search:
             starts = {key: ways for key, ways in whole.first.items() if not key[1] & _AT_START}
             if starts and _FREE not in whole.empty:

@@ -30,8 +30,8 @@ from mcp_tool_filter.policy.regex.tree import (
     Repeat,
     Sequence,
     Unit,
+    branches,
     least_length,
-    walk,
 )
 
 
@@ -93,14 +93,14 @@ def captures_of(groups: int) -> int:
 
 def code_size(root: Node) -> int:
     """Return how many steps the program will have, more or less, without making it."""
-    looks = [node.body for node in walk(root) if isinstance(node, Look)]
+    looks = [node.body for node in branches(root) if isinstance(node, Look)]
     return sum(_size(part) for part in (root, *looks))
 
 
 def _size(node: Node) -> int:
     match node:
         case Sequence(items):
-            return sum([_size(item) for item in items])
+            return sum([1 if type(item) is Unit else _size(item) for item in items])
         case Choice(options):
             return sum([_size(option) + 2 for option in options])
         case Repeat(body):
@@ -217,7 +217,7 @@ class _Compiler:
         self._compile(body)
 
     def _forget_captures(self, body: Node) -> None:
-        if groups := [node.number for node in walk(body) if isinstance(node, Group)]:
+        if groups := [node.number for node in branches(body) if isinstance(node, Group)]:
             self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
 
     def _compile_further(self, body: Node) -> None:

@@ -91,14 +91,37 @@ def walk(node: Node) -> Iterator[Node]:
         waiting += children(node)
 
 
+def branches(node: Node) -> Iterator[Node]:
+    """Yield what ``walk`` does, but for single units: a list of names is little else."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [child for child in children(node) if type(child) is not Unit]
+
+
 def depth(node: Node) -> int:
     """Return the length of the longest way down. Does not recurse either."""
     deepest = 0
     level = [node]
     while level:
         deepest += 1
-        level = [child for parent in level for child in children(parent)]
+        level = [child for parent in level for child in children(parent) if type(child) is not Unit]
     return deepest
+
+
+def as_word(node: Node) -> str | None:
+    """Return the text if the node matches one text only, character by character."""
+    items = node.items if isinstance(node, Sequence) else (node,)
+    chars = []
+    for item in items:
+        if type(item) is not Unit or len(item.chars) != 1:
+            return None
+        low, high = item.chars[0]
+        if low != high:
+            return None
+        chars.append(chr(low))
+    return "".join(chars)
 
 
 def least_length(node: Node) -> int:
