@@ -69,6 +69,7 @@ class Peer:
     writer: asyncio.StreamWriter
     upstream: RawUpstream
     requests: list[RawRequest] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # its script is over
 
     async def request(self) -> RawRequest:
         """Wait for the next request. Raises IncompleteReadError when the peer leaves instead."""
@@ -147,6 +148,7 @@ async def raw_upstream(
         upstream.peers.append(peer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await script(peer)
+        peer.gone.set()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]

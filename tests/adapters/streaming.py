@@ -12,7 +12,11 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.mitmproxy_layers import choose_layer
-from mcp_tool_filter.adapters.mitmproxy_streams import connect_failed, upstream_failed
+from mcp_tool_filter.adapters.mitmproxy_streams import (
+    close_leftover,
+    connect_failed,
+    upstream_failed,
+)
 
 type Chunks = list[bytes]
 
@@ -78,6 +82,9 @@ class Streaming:
         assert flow.error
         self.errors.append(flow.error.msg)
         self.blamed.append(upstream_failed(flow))
+
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        close_leftover(data)
 
     def server_connect_error(self, data: ServerConnectionHookData) -> None:
         self.blamed_connects.append(connect_failed(data))

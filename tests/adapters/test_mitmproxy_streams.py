@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,59 @@ def test_only_one_of_several_streams_is_cut(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("body", [b"", b"data: theirs\n\n"])
+@pytest.mark.parametrize("client", ["h1", "h2"])
+def test_a_response_can_be_ended_before_it_begins(client: str, body: bytes, tmp_path: Path) -> None:
+    """In the ``responseheaders`` hook: what body the upstream sends is then of no account."""
+
+    class Refusing(Streaming):
+        def responseheaders(self, flow: HTTPFlow) -> None:
+            super().responseheaders(flow)
+            assert flow.response
+            flow.response.headers.pop("content-length")
+            if client == "h1":
+                flow.response.headers["transfer-encoding"] = "chunked"
+            assert end(flow, OURS)
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(body, kind="text/event-stream"))
+        await peer.left()
+
+    async def scenario() -> None:
+        addon = Refusing(on_chunk=lambda _flow, _data: [])
+        async with before(script, addon, tmp_path) as running:
+            if client == "h1":
+                async with raw_client(running.port) as h1:
+                    assert (await h1.ask(get())).body == OURS
+            else:
+                async with h2_client(running.port) as h2:
+                    assert (await h2.over(h2.ask("GET"))).data == OURS
+            assert addon.responses == addon.flows
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("when", ["chunk", "end"])
+def test_a_stream_can_be_ended_from_inside(when: str, tmp_path: Path) -> None:
+    def judge(flow: HTTPFlow, data: bytes) -> list[bytes]:
+        if bool(data) is (when == "chunk"):
+            end(flow, OURS)
+        return []
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(SSE_HEAD + chunk(FIRST) + LAST_CHUNK)
+        await peer.left()
+
+    async def scenario() -> None:
+        addon = Streaming(on_chunk=judge)
+        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+            assert (await client.ask(get())).body == OURS
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("when", ["chunk", "end"])
 def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
     """The upstream's last bytes may come with the ones that we cannot judge."""
@@ -439,3 +493,32 @@ def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> 
             assert b"unfiltered" not in await client.rest()
 
     asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
+    """mitmproxy cancels the task of each twice, and so the closing of its socket."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with (
+            raw_upstream(endless) as upstream,
+            proxy(addon, to=upstream.url, home=tmp_path) as running,
+        ):
+            async with h2_client(running.port) as client:
+                for number in [client.ask("GET") for _ in range(3)]:
+                    await client.until(number, lambda it: FIRST in it.data)
+            async with asyncio.timeout(20):
+                for peer in upstream.peers:
+                    await peer.gone.wait()
+
+    with uncollected():
+        asyncio.run(scenario())
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The garbage collector would close the sockets in the end."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

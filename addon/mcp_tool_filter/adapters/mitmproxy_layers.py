@@ -5,8 +5,7 @@ choose a ``FilteredHttpLayer``: mitmproxy's own ``HttpLayer`` but for what a fil
 hook gives:
 
 * an answer of ours where mitmproxy would write an HTML page (``install_error_answers``);
-* bytes put into an open response, its end, its abortion (the orders ``Inject``, ``End``, ``Cut``
-  and ``Lose``, which ``mitmproxy_streams`` sends);
+* bytes put into an open response, its end, its abortion (which ``mitmproxy_streams`` orders);
 * the hosts a client asked for, before mitmproxy writes the upstream's over them;
 * nothing that crashes, hangs or slips through: what a stream callable raises cuts the stream, an
   empty chunk is not mistaken for the end, no connection becomes a raw tunnel.
@@ -40,7 +39,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseHeaders,
     ResponseProtocolError,
 )
-from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook, HttpResponseHook
 from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
@@ -112,15 +111,8 @@ class Inject(Order):
 
 
 @dataclass
-class End(Order):
-    """Send these bytes as they are, and end the response well."""
-
-    last: bytes
-
-
-@dataclass
-class Cut(Order):
-    """Notice that the stream is doomed."""
+class Look(Order):
+    """Notice that the stream is to be ended, or is doomed."""
 
 
 @dataclass
@@ -220,7 +212,8 @@ class FilteredStream(HttpStream):
         super().__init__(context, stream_id)
         self.asked_hosts: tuple[str, ...] = ()
         self.failure: Failure | None = None
-        self.doomed: str | None = None  # why it will be cut
+        self.last: bytes | None = None  # what to end it with, at the next opportunity
+        self.doomed: str | None = None  # why it will be cut, sooner than that
         self.over = False  # the client has had its last byte
         self._upstream_asked = False
         self._headers_sent = False
@@ -228,7 +221,8 @@ class FilteredStream(HttpStream):
     @property
     def takes_bytes(self) -> bool:
         """Would bytes put into the response reach the client?"""
-        return not self.over and self.doomed is None and (self.is_streaming or self._will_stream)
+        going_on = not self.over and self.doomed is None and self.last is None
+        return going_on and (self.is_streaming or self._will_stream)
 
     @property
     def is_streaming(self) -> bool:
@@ -265,22 +259,32 @@ class FilteredStream(HttpStream):
     def _handle_event(self, event: events.Event) -> Steps:
         if self.over:
             return
-        if self.doomed is None:
+        if self._goes_on:
             yield from self._failing_closed(self._steps(event))
+        if self.doomed is None and self.last is not None and self._can_end:
+            yield from self._failing_closed(self._end(self.last))
         if self.doomed is not None and not self.over:
             yield from self._abort(self.doomed)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.doomed is None and (self.last is None or not self._can_end)
+
+    @property
+    def _can_end(self) -> bool:
+        return not self.over and self.server_state in (
+            self.state_stream_response_body,
+            self.state_consume_response_body,  # of a response that has no body
+        )
 
     def _steps(self, event: events.Event) -> Steps:
         match event:
             case Inject(chunk=chunk):
                 if self.server_state == self.state_stream_response_body:
                     yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
-            case End(last=last):
-                if self.server_state == self.state_stream_response_body:
-                    yield from self._end(last)
             case Lose(why=why):
                 yield from self._lose(why)
-            case Cut():
+            case Look():
                 pass
             case ResponseHeaders(response=response) if 100 <= response.status_code < 200 and (
                 response.status_code != 101
@@ -313,6 +317,8 @@ class FilteredStream(HttpStream):
     def _watched(self, command: commands.Command) -> Generator[commands.Command, Any, Any]:
         if isinstance(command, HttpRequestHeadersHook):
             _streams[self.flow.id] = self
+        if isinstance(command, HttpResponseHook) and self._headers_sent:
+            yield from self._send_rest(self.last or b"")
         if not isinstance(command, SendHttp):
             return (yield command)
         match command.event:
@@ -395,8 +401,10 @@ class FilteredStream(HttpStream):
     def _end(self, last: bytes) -> Steps:
         # First, for while the response hook waits the upstream may go on talking.
         yield from self._leave_upstream("the response was ended")
-        yield from self._send_rest(last)
-        yield from self.state_stream_response_body(ResponseEndOfMessage(self.stream_id))
+        if self.server_state == self.state_consume_response_body:
+            self.response_body_buf.clear()
+            self.response_body_buf += last
+        yield from self.server_state(ResponseEndOfMessage(self.stream_id))
         self.over = True
 
     def _lose(self, why: str) -> Steps:

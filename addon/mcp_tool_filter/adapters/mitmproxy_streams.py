@@ -14,16 +14,16 @@ import struct
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
+from mitmproxy.connection import Client
 from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.mitmproxy_layers import (
-    Cut,
-    End,
     Failure,
     FilteredStream,
     Inject,
     Injected,
+    Look,
     Lose,
     Order,
     open_streams,
@@ -53,13 +53,14 @@ def inject(flow: HTTPFlow, chunk: bytes) -> bool:
 def end(flow: HTTPFlow, last: bytes = b"") -> bool:
     """End the open response of this flow well; False when there is none.
 
-    ``last`` is sent as it is; then ``flow.response.stream`` is called for the end, as ever, and
-    the ``response`` hook. A response whose length was announced cannot be ended: cut it.
+    ``flow.response.stream`` is called for the end, as ever; then ``last`` is sent as it is. In the
+    ``responseheaders`` hook, too. A response whose length was announced cannot be ended: cut it.
     """
     stream = stream_of(flow)
     if stream is None or not stream.takes_bytes or stream.has_length:
         return False
-    return _give(End(stream, last))
+    stream.last = last
+    return _give(Look(stream))
 
 
 def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
@@ -71,7 +72,7 @@ def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
         stream.doomed = why
         if _ends_by_closing(stream):
             _reset_when_closed(flow)
-        _give(Cut(stream))
+        _give(Look(stream))
 
 
 def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
@@ -107,6 +108,18 @@ def connect_failed(data: ServerConnectionHookData) -> bool:
     return data.client.connected
 
 
+def close_leftover(data: ServerConnectionHookData) -> None:
+    """In the ``server_disconnected`` hook: close what mitmproxy may have left open.
+
+    It ends a connection by cancelling its task; when that happens twice, as for a client that
+    leaves several streams of one HTTP/2 connection, the socket stays open until it is collected.
+    """
+    handler = _handler_of(data.client)
+    io = handler.transports.pop(data.server, None) if handler else None
+    if io and io.writer:
+        io.writer.close()
+
+
 def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
     """Every host the client named for this request, as it sent them; mitmproxy overwrites them.
 
@@ -124,7 +137,7 @@ def client_host(flow: HTTPFlow) -> str | None:
 
 
 def _give(order: Order) -> bool:
-    handler = _handler_of(order.stream.flow)
+    handler = _handler_of(order.stream.flow.client_conn)
     if handler is None:
         return False
     task = asyncio.get_running_loop().create_task(handler.server_event(order))
@@ -133,13 +146,13 @@ def _give(order: Order) -> bool:
     return True
 
 
-def _handler_of(flow: HTTPFlow) -> ConnectionHandler | None:
+def _handler_of(client: Client) -> ConnectionHandler | None:
     server = ctx.master.addons.get("proxyserver")
-    return server.connections.get(flow.client_conn.id) if server else None
+    return server.connections.get(client.id) if server else None
 
 
 def _hang_up_on(flow: HTTPFlow) -> None:
-    if handler := _handler_of(flow):
+    if handler := _handler_of(flow.client_conn):
         # Not now: the connection may be in the midst of something.
         asyncio.get_running_loop().call_soon(handler.close_connection, flow.client_conn)
 
@@ -157,7 +170,7 @@ def _ends_by_closing(stream: FilteredStream) -> bool:
 
 def _reset_when_closed(flow: HTTPFlow) -> None:
     """Where closing means "this was all", only a TCP reset can say that it was not."""
-    handler = _handler_of(flow)
+    handler = _handler_of(flow.client_conn)
     if handler and (io := handler.transports.get(flow.client_conn)) and io.writer:
         sock = io.writer.get_extra_info("socket", None)
         if sock is not None:
