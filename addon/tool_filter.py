@@ -1,0 +1,92 @@
+"""What ``mitmdump -s`` loads: creates the addon, nothing else.
+
+    mitmdump -s addon/tool_filter.py --mode reverse:http://localhost:3000 --set deny='^file_.*$'
+
+mitmproxy goes on without a script that it cannot load, or not load again when the file is touched,
+and says nothing when an option of the script cannot be read. A proxy without its filter must not
+be: so the addon is registered beside the script, not in it, and whatever is in the way of that
+ends the process. (This file is read by any mitmproxy; the package asks for a recent one.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from mitmproxy import ctx, hooks, version
+
+NEEDED = (12, 2, 2)  # internals are used: see mcp_tool_filter/adapters/mitmproxy_layers.py
+TOO_NEW = (12, 3)
+
+_tasks: list[asyncio.Future[None]] = []
+
+
+def _import_addon() -> Any:
+    if not NEEDED <= _number(version.VERSION) < TOO_NEW:
+        raise RuntimeError(f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version.VERSION}")
+    from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+
+    return ToolFilter
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in text.split(".")[:3])
+
+
+# Now: while it reads this file, and only then, mitmproxy finds what lies beside it.
+_addon: Any = None
+_problem: Exception | None = None
+try:
+    _addon = _import_addon()
+except Exception as error:
+    _problem = error
+
+
+def load(_loader: object) -> None:
+    if "toolfilter" in ctx.master.addons.lookup:
+        return  # the file was touched, or is given twice: the one that runs stays
+    try:
+        if _problem:
+            raise _problem
+        _register(_addon())
+    except Exception as error:
+        _stop(_reason(error))
+
+
+def _register(addon: object) -> None:
+    manager = ctx.master.addons
+    scripts = manager.get("scriptloader")
+    manager.register(addon)
+    manager.chain.insert(manager.chain.index(scripts), addon)  # before any other script
+    manager.invoke_addon_sync(addon, hooks.ConfigureHook(set(ctx.options.keys())))
+    if scripts.is_running:  # somebody has added the script in mitmweb
+        _tasks.append(asyncio.ensure_future(manager.invoke_addon(addon, hooks.RunningHook())))
+
+
+def _reason(error: Exception) -> str:
+    """Two lines: what is wrong; why, or what would be right."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _what_to_install(error.name.partition(".")[0])
+    text = str(error) or type(error).__name__
+    if text.startswith("Error: "):
+        return text
+    return "Error: The tool filter cannot start\n" + " ".join(text.split())
+
+
+def _what_to_install(module: str) -> str:
+    if getattr(sys, "frozen", False):
+        why = "mitmproxy's standalone program cannot load it. Install mitmproxy with pipx or pip"
+    elif module == "mcp_tool_filter":
+        why = "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter"
+    else:
+        why = (
+            f"Install it beside mitmproxy: pipx inject mitmproxy {module}, or pip install {module}"
+        )
+    return f"Error: The tool filter needs {module}\n{why}"
+
+
+def _stop(reason: str) -> None:
+    sys.stderr.write(reason + "\n")
+    sys.stderr.flush()
+    sys.exit(1)
