@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from mcp_tool_filter.policy.regex.charset import CharSet
+from mcp_tool_filter.policy.regex.charset import LAST_UNIT, CharSet
 
 
 class _Letters(dict[str, int]):
@@ -29,7 +29,7 @@ class _Letters(dict[str, int]):
 class Alphabet:
     def __init__(self, sets: Iterable[CharSet]) -> None:
         edges = {edge for chars in sets for low, high in chars for edge in (low, high + 1)}
-        self._cuts = sorted(edges - {0})
+        self._cuts = sorted(edges - {0, LAST_UNIT + 1})
         self.size = len(self._cuts) + 1
         self.letters = _Letters(self._cuts)
 

@@ -43,7 +43,8 @@ from mcp_tool_filter.policy.regex.tree import (
 
 type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
 
-_TOO_HIGH = 4  # the degree that is refused
+_FEW_LOOPS = 3  # one after the other, they are always safe
+_TOO_HIGH = 3.3  # the degree that is refused: 4, or what four loops up to a hundred come near
 _LENGTH = 256  # of a name: what a loop without end amounts to
 _FEW_WAYS = 5_000  # so many can be tried
 _DEEPEST = 200
@@ -61,7 +62,7 @@ def is_safe(root: Node) -> bool:
     has_few_ways = count_ways(root) <= _FEW_WAYS
     loops = count_loops(root)
     # Most patterns have few loops, each over one set, and no long way to go.
-    if has_few_ways and loops is not None and loops + (not anchored(root)) < _TOO_HIGH:
+    if has_few_ways and loops is not None and loops + (not anchored(root)) <= _FEW_LOOPS:
         return True
     automaton = follow(root, search=not anchored(root))
     return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH

@@ -81,5 +81,4 @@ class Matcher:
             self._alphabet,
             self._allowance,
             anchored=anchored(self._regex.root),
-            stop_at_match=True,
         )

@@ -40,18 +40,18 @@ class Scan:
         allowance: Allowance,
         *,
         anchored: bool = False,
-        stop_at_match: bool = False,
+        tabulates: bool = False,
     ) -> None:
         self._code = program.code
         self._backward = program.backward
         self._alphabet = alphabet
         self._allowance = allowance
         self._anchored = anchored
-        self._stop_at_match = stop_at_match
+        self._tabulates = tabulates
         self._masks = [alphabet.mask(chars) for chars in program.sets]
         self._word_letters = alphabet.mask(WORD)
         self._end = alphabet.size  # the letter after the last
-        self._looks = [Scan(look, alphabet, allowance) for look in program.looks]
+        self._looks = [Scan(look, alphabet, allowance, tabulates=True) for look in program.looks]
         self._forget()
 
     def search(self, letters: list[int]) -> bool:
@@ -94,7 +94,7 @@ class Scan:
             if len(self._states) >= _MOST_STATES:
                 self._forget()
             dead = self._anchored and not places
-            stop = (matched and self._stop_at_match) or dead
+            stop = (matched and not self._tabulates) or dead
             following = self._states[known] = _State(
                 places, first=False, word=word, matched=matched, stop=stop
             )

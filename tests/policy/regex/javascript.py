@@ -1,0 +1,129 @@
+"""JavaScript's own opinion: Node where there is one, and what Node 20 said once.
+
+``javascript.jsonl`` holds patterns, whether ``new RegExp`` takes them, and names that they match
+and miss. ``safety.jsonl`` holds patterns that recheck 4.5 (npm) proved to be exponential or
+harmless, generated like those in ``patterns`` below.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+_HERE = Path(__file__).parent
+
+_ASK = """
+require('readline').createInterface({input: process.stdin}).on('line', line => {
+    const {pattern, names} = JSON.parse(line);
+    let answer = null;
+    try { const regex = new RegExp(pattern); answer = names.map(name => regex.test(name)); }
+    catch (error) { }
+    console.log(JSON.stringify(answer));
+});
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    pattern: str
+    valid: bool
+    matches: tuple[str, ...]
+    misses: tuple[str, ...]
+
+
+class Node:
+    """A Node process that answers one question a line."""
+
+    def __init__(self, program: str) -> None:
+        self._process = subprocess.Popen(
+            [program, "-e", _ASK],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def ask(self, pattern: str, *names: str) -> list[bool] | None:
+        """Return whether the pattern matches each of the names; None if it is no regex."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps({"pattern": pattern, "names": names}) + "\n")
+        self._process.stdin.flush()
+        answer: list[bool] | None = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def running_node() -> Iterator[Node]:
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("Node is not installed: JavaScript cannot be asked")
+    node = Node(program)
+    yield node
+    node.close()
+
+
+def recorded() -> list[Recorded]:
+    lines = (_HERE / "javascript.jsonl").read_text("utf-8").splitlines()
+    return [
+        Recorded(
+            row["pattern"],
+            row["valid"],
+            tuple(row.get("matches", ())),
+            tuple(row.get("misses", ())),
+        )
+        for row in map(json.loads, lines)
+    ]
+
+
+def labelled(label: str) -> list[str]:
+    lines = (_HERE / "safety.jsonl").read_text("utf-8").splitlines()
+    return [row["pattern"] for row in map(json.loads, lines) if row["class"] == label]
+
+
+_ATOMS = st.sampled_from(
+    [
+        *("a", "b", "ab", "_", "-", "x", "1", "é", "😀", "{", "}", "]", "a{,2}"),
+        *(".", "[ab]", "[^a]", "[a-z]", "[]", "[^]", r"[\w.-]", "[😀]", "(?:)", "^", "$"),
+        *(r"\w", r"\d", r"\s", r"\W", r"\b", r"\B", r"\.", r"\1", r"\2"),
+        *(r"\ud83d", r"\u{2}", r"\x61", r"\141", r"\0", r"\cA", r"\c"),
+    ]
+)
+_COUNTS = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{0,2}", "{1,3}", "{2,}", "{0}"])
+_OPENINGS = st.sampled_from(["(?:", "(", "(?=", "(?!", "(?<=", "(?<!"])
+
+
+def _larger(smaller: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    sequences = st.lists(smaller, max_size=4).map("".join)
+    choices = st.lists(sequences, min_size=1, max_size=3).map("|".join)
+    groups = st.builds("{}{})".format, _OPENINGS, choices)
+    return choices | groups | st.builds("{}{}".format, groups | _ATOMS, _COUNTS)
+
+
+def patterns() -> st.SearchStrategy[str]:
+    """Patterns of the kind that people write, and many that nobody would."""
+    return st.recursive(_ATOMS, _larger, max_leaves=12)
+
+
+def nonsense() -> st.SearchStrategy[str]:
+    """What might be a pattern."""
+    pieces = st.sampled_from(
+        [*r"\\\()[]{}?*+|^$.-,:=!<>kuxcbdwps0189aN_", "(?<a>", r"\k<a>", "{1,2}"]
+    )
+    return st.lists(pieces, max_size=9).map("".join)
+
+
+def names() -> st.SearchStrategy[str]:
+    characters = st.sampled_from(
+        ["a", "b", "_", "x", "1", "-", ".", " ", "\n", "é", "😀", "\ud83d"]
+    )
+    return st.lists(characters, max_size=8).map("".join)

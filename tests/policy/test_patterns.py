@@ -1,0 +1,104 @@
+"""Deny and allow: a pattern is used, or the start fails."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.policy.patterns import MAX_NAME, parse_pattern, split_patterns
+
+
+@pytest.mark.parametrize(
+    ("value", "patterns"),
+    [
+        ("^file_.*$,.*_database$", ["^file_.*$", ".*_database$"]),
+        ("a{1,2},b", ["a{1,2}", "b"]),
+        ("[,],b", ["[,]", "b"]),
+        (r"[\],(],b", [r"[\],(]", "b"]),
+        ("(a,b),(?:c,(d,e)),f", ["(a,b)", "(?:c,(d,e))", "f"]),
+        (r"a\,b,c", [r"a\,b", "c"]),
+        (r"a\\,b", [r"a\\", "b"]),
+        (r"\(,\[,\{", [r"\(", r"\[", r"\{"]),
+        ("a),b", ["a)", "b"]),
+        ("a{,b", ["a{", "b"]),
+        (" a , b ", [" a ", " b "]),  # white space is as typed
+        ("a\nb,c", ["a\nb", "c"]),
+    ],
+)
+def test_a_comma_separates_except_inside(value: str, patterns: list[str]) -> None:
+    assert split_patterns(value) == patterns
+
+
+@pytest.mark.parametrize("value", ["", ",", "a,", ",a", "a,,b"])
+def test_an_empty_part_is_refused(value: str) -> None:
+    """It would match every tool: more likely it is a slip."""
+    with pytest.raises(InvalidPattern) as caught:
+        split_patterns(value)
+    assert str(caught.value) == (
+        'Error: Invalid regex pattern in deny list: ""\nPattern must be valid JavaScript regex'
+    )
+
+
+@given(st.lists(st.text("ab,()[]{}\\^$ ", min_size=1)).map(",".join))
+def test_nothing_that_was_typed_gets_lost(value: str) -> None:
+    try:
+        parts = split_patterns(value)
+    except InvalidPattern:
+        return
+    assert ",".join(parts) == value
+
+
+def test_a_pattern_keeps_the_text_it_was_made_of() -> None:
+    assert parse_pattern(r"^\u0061").text == r"^\u0061"
+
+
+def test_what_is_no_javascript_stops_the_start() -> None:
+    with pytest.raises(InvalidPattern) as caught:
+        parse_pattern("^[a-z")
+    assert str(caught.value) == (
+        'Error: Invalid regex pattern in deny list: "^[a-z"\nPattern must be valid JavaScript regex'
+    )
+
+
+def test_the_error_names_the_list_that_the_pattern_is_in() -> None:
+    with pytest.raises(InvalidPattern, match="in allow list"):
+        parse_pattern("[", option="allow")
+    with pytest.raises(InvalidPattern, match="in allow list"):
+        split_patterns("a,,b", option="allow")
+
+
+def test_what_could_backtrack_for_ever_stops_the_start() -> None:
+    with pytest.raises(UnsafePattern) as caught:
+        parse_pattern("(a+)+")
+    assert str(caught.value) == (
+        'Error: Unsafe regex pattern detected: "(a+)+"\n'
+        "Pattern could cause catastrophic backtracking"
+    )
+
+
+def test_a_pattern_is_searched_for_anywhere() -> None:
+    assert parse_pattern("delete").matches("my_delete_tool")
+    assert not parse_pattern("delete").matches("DELETE")
+    assert not parse_pattern("delete$").matches("delete\n")
+
+
+@pytest.mark.parametrize("pattern", ["x", "a{2000}", r"^(?!.*(.).*\1)b", r"(a*)\1x"])
+def test_a_name_too_costly_to_judge_is_judged_against_the_tool(pattern: str) -> None:
+    """Denied by a deny pattern, not allowed by an allow pattern."""
+    endless = "a" * 2_000_000
+    assert parse_pattern(pattern).matches(endless)
+    assert not parse_pattern(pattern, option="allow").matches(endless)
+
+
+def test_a_name_that_may_be_exposed_is_always_judged() -> None:
+    name = "a" * MAX_NAME
+    assert parse_pattern(r"^(?!.*(.).*\1)").matches(name) is False
+    assert parse_pattern("^.*b.*b.*$").matches(name) is False
+    assert parse_pattern(f"^a{{{MAX_NAME}}}$", option="allow").matches(name) is True
+
+
+def test_patterns_with_the_same_text_are_the_same_pattern() -> None:
+    """So that a report can count by pattern."""
+    assert len({parse_pattern("a"), parse_pattern("a"), parse_pattern("b")}) == 2
