@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
+from mitmproxy.connection import Client
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
@@ -37,6 +38,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     is_event_stream,
     json_response,
     keep_with_us,
+    lost_to,
     prepare_for_upstream,
     refuse_upgrade,
     replace_answer,
@@ -50,6 +52,12 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
     install_error_answers,
 )
 from mcp_tool_filter.adapters.mitmproxy_options import NAMES, declare_options, read_config
+from mcp_tool_filter.adapters.mitmproxy_settings import (
+    Loopback,
+    bound_messages,
+    keep_quiet_streams_alive,
+    refuse_dangerous_options,
+)
 from mcp_tool_filter.adapters.mitmproxy_start import (
     Fetcher,
     introduce,
@@ -123,12 +131,14 @@ class ToolFilter:
         self._is_running = False
         self._warned: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loopback = Loopback()
         self.ending = Ending()
 
     # Start and end
 
     def load(self, loader: Loader) -> None:
         declare_options(loader)
+        self._loopback.load(ctx.options)
         install_error_answers(self._error_answer)
 
     def configure(self, updated: set[str]) -> None:
@@ -146,12 +156,18 @@ class ToolFilter:
             names = ", ".join(ctx.options.deferred)
             self._problem = InvalidOption("--set", names, why="There is no option of this name")
         if self._problem:
-            self.ending.fatal(str(self._problem))
+            self._stop(str(self._problem))
         else:
+            bound_messages(ctx.options, self._config.limits.pending)
             self._in_background(self._start())
 
     def done(self) -> None:
         self.ending.done()
+
+    def _stop(self, why: str) -> None:
+        """End the process; who waits for the start is answered."""
+        self.ending.fatal(why)
+        self._ready.set()
 
     def _configure(self, updated: set[str]) -> None:
         if danger := refuse_dangerous_options(ctx.options):
@@ -173,6 +189,7 @@ class ToolFilter:
     async def _start(self) -> None:
         await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
         try:
+            await self._loopback.rebind()
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec in self._listeners:
                     continue
@@ -185,12 +202,15 @@ class ToolFilter:
                 self._report(render_report(who, listener.snapshot))
             self._ready.set()
         except StartError as error:
-            self.ending.fatal(str(error))
+            self._stop(str(error))
         except Exception:
             log.exception("cannot start")
-            self.ending.fatal("Error: The tool filter cannot start\nThis is a bug of ours")
+            self._stop("Error: The tool filter cannot start\nThis is a bug of ours")
 
     # Requests
+
+    def client_connected(self, client: Client) -> None:
+        self._loopback.client_connected(client)
 
     def next_layer(self, layer: NextLayer) -> None:
         choose_layer(layer)
@@ -201,7 +221,10 @@ class ToolFilter:
                 self._answer(flow, Answered(403, _FORBIDDEN))
                 return
             await self._ready.wait()
-            self._judge_request(flow)
+            if self.ending.has_begun:
+                self._answer(flow, Answered(200, lost_to(flow.request)))
+            else:
+                self._judge_request(flow)
 
     def _may_speak(self, flow: HTTPFlow) -> bool:
         """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""

@@ -7,12 +7,18 @@ from collections.abc import Callable
 
 from mitmproxy.http import HTTPFlow, Request, Response
 
+from mcp_tool_filter.adapters.listener import LOST_ANSWER
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.policy.guard import kept_with_us
 from mcp_tool_filter.policy.head import Head
+from mcp_tool_filter.protocol.messages import (
+    UPSTREAM_LOST,
+    ids_in,
+    render_batch,
+    render_error,
+)
 from mcp_tool_filter.stream import FilteredStream
 
-_LEADING_ELSEWHERE = ("alt-svc", "refresh", "link")
 _ABSOLUTE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?[/\\]{2}[^\s<>\"',;]*", re.IGNORECASE)
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 
@@ -25,6 +31,13 @@ def json_response(status: int, body: bytes) -> Response:
     if not body:
         return Response.make(status)
     return Response.make(status, body, {"content-type": "application/json"})
+
+
+def lost_to(request: Request) -> bytes:
+    """Answer a request whose upstream is gone, or was never found."""
+    ids = ids_in(request.raw_content or b"")
+    replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in (*ids,) or (None,)]
+    return replies[0] if len(replies) == 1 else render_batch(replies)
 
 
 def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...]) -> None:
@@ -69,23 +82,21 @@ def replace_answer(response: Response, status: int, body: bytes) -> None:
 
 def keep_with_us(response: Response, upstream: str) -> bool:
     """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
+    response.headers.pop("alt-svc", None)
     for name in ("location", "content-location"):
         if name in response.headers:
             kept = kept_with_us(response.headers[name], upstream)
-            if kept is not None:
-                response.headers[name] = kept
-    for name in _LEADING_ELSEWHERE:
-        values = response.headers.get_all(name)
-        if name == "alt-svc":
-            response.headers.pop(name, None)
-        elif any(_ABSOLUTE.search(value) for value in values):
+            response.headers[name] = response.headers[name] if kept is None else kept
+    for name in ("refresh", "link"):
+        if values := response.headers.get_all(name):
             response.headers.set_all(name, [_relative(value, upstream) for value in values])
-    location = response.headers.get("location", "")
-    return not (300 <= response.status_code < 400 and _ABSOLUTE.match(location.strip()))
+    location: str = response.headers.get("location", "")
+    is_redirect: bool = 300 <= response.status_code < 400
+    return not is_redirect or _ABSOLUTE.match(location.strip()) is None
 
 
 def is_event_stream(response: Response) -> bool:
-    kind = response.headers.get("content-type", "").partition(";")[0]
+    kind: str = response.headers.get("content-type", "").partition(";")[0]
     return kind.strip().lower() == "text/event-stream"
 
 

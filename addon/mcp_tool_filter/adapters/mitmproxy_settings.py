@@ -66,6 +66,11 @@ def keep_quiet_streams_alive(options: Options) -> None:
     _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy="lazy")
 
 
+def bound_messages(options: Options, most: int) -> None:
+    """Let nobody make mitmproxy hold more of one body; our own limit comes well before."""
+    _set_unless_set(options, body_size_limit=str(most))
+
+
 def was_set(options: Options, name: str) -> bool:
     """Has a user, or the configuration file, set this option, if only to its default?"""
     return options._options[name].value is not optmanager.unset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.options import Options
@@ -41,6 +42,9 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
     host, port = mode.address
     tls = mode.scheme == "https"
     certificate = options.client_certs
+    if certificate and Path(certificate).expanduser().is_dir():  # as mitmproxy reads it
+        own = Path(certificate).expanduser() / f"{host}.pem"
+        certificate = str(own) if own.exists() else None
     return Target(
         url=f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
         endpoint=config.endpoint,

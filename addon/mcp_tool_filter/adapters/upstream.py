@@ -226,16 +226,14 @@ class _Search:
         raise ProtocolError(f"{_most_telling(problems)}; {_NOWHERE}")
 
     async def _find_at(self, path: str) -> _Found:
-        """Try both ways at the path that the user gave."""
-        first, second = self._ways(path)
-        try:
-            return await first(path)
-        except _NotHere as nothing:
-            problem = nothing.problem
-        try:
-            return await second(path)
-        except _NotHere as nothing:
-            raise _most_telling([problem, nothing.problem]) from None
+        """Try all ways at the path that the user gave."""
+        problems = []
+        for way in (*self._ways(path), self._by_initialize):
+            try:
+                return await way(path)
+            except _NotHere as nothing:
+                problems.append(nothing.problem)
+        raise _most_telling(problems)
 
     async def _guess(self, path: str) -> _Found:
         """Try a path that may well not exist, with as few requests as will tell."""
