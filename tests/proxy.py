@@ -18,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pty
 import re
 import signal
 import ssl
 import sys
+import termios
 import warnings
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,6 +39,8 @@ with warnings.catch_warnings():
     from cryptography.hazmat.primitives import serialization
     from mitmproxy import certs, master, options
     from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
+
+from tests.raw_upstream import free_port
 
 REPOSITORY = Path(__file__).parent.parent
 SCRIPT = str(REPOSITORY / "addon" / "tool_filter.py")
@@ -156,9 +160,21 @@ class RunningTool:
 
     async def listening(self) -> int:
         """Wait until it says where it listens; the port."""
+        if self.port:  # the console says it nowhere, but was given a port
+            await self._accepting()
+            return self.port
         found = await self.says(r"proxy to .* listening at \S*:(\d+)")
         self.port = int(found[1])
         return self.port
+
+    async def _accepting(self) -> None:
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                with suppress(ConnectionRefusedError):
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    writer.close()
+                    return
+                await asyncio.sleep(0.02)
 
     async def says(self, pattern: str) -> re.Match[str]:
         """Wait until its output has a match for ``pattern``; fail when it ends before."""
@@ -179,12 +195,18 @@ class RunningTool:
         self.process.send_signal(number)
 
     async def _read(self, stream: asyncio.StreamReader, into: bytearray) -> None:
-        while data := await stream.read(65536):
+        while data := await self._some(stream):
             async with self._news:
                 into += data
                 self._news.notify_all()
         async with self._news:
             self._news.notify_all()
+
+    @staticmethod
+    async def _some(stream: asyncio.StreamReader) -> bytes:
+        with suppress(OSError):  # a terminal whose process has ended
+            return await stream.read(65536)
+        return b""
 
 
 @asynccontextmanager
@@ -192,34 +214,40 @@ async def tool(
     name: ToolName,
     *arguments: str,
     home: Path,
-    port: int = 0,
     listen_host: str | None = "127.0.0.1",
     environment: dict[str, str] | None = None,
+    stderr_in_terminal: bool = False,
 ) -> AsyncIterator[RunningTool]:
-    """Start ``mitmdump`` or ``mitmweb`` with these arguments, as a user does."""
+    """Start mitmdump, mitmweb or mitmproxy (this one in a terminal) as a user does."""
+    port = free_port() if name == "mitmproxy" else 0
     own = ["--set", f"confdir={home}", "--listen-port", str(port)]
     if listen_host is not None:
         own += ["--listen-host", listen_host]
     if name == "mitmweb":
-        own += ["--no-web-open-browser", "--web-port", str(_free_port())]
+        own += ["--no-web-open-browser", "--web-port", str(free_port())]
+    terminal = _Terminal() if name == "mitmproxy" else None
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         f"import sys; from mitmproxy.tools.main import {name}; sys.argv[0] = '{name}'; {name}()",
         *own,
         *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
+        stdin=terminal.end if terminal else asyncio.subprocess.DEVNULL,
+        stdout=terminal.end if terminal else asyncio.subprocess.PIPE,
+        stderr=terminal.end if terminal and stderr_in_terminal else asyncio.subprocess.PIPE,
+        env={
+            **os.environ,
+            "NO_COLOR": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TERM": "xterm",
+            **(environment or {}),
+        },
     )
-    running = RunningTool(process)
-    assert process.stdout
-    assert process.stderr
-    running._readers += [
-        asyncio.create_task(running._read(process.stdout, running._stdout)),
-        asyncio.create_task(running._read(process.stderr, running._stderr)),
-    ]
+    running = RunningTool(process, port)
+    stdout = await terminal.reader() if terminal else process.stdout
+    for stream, text in (stdout, running._stdout), (process.stderr, running._stderr):
+        if stream:
+            running._readers.append(asyncio.create_task(running._read(stream, text)))
     try:
         yield running
     finally:
@@ -227,12 +255,29 @@ async def tool(
             process.kill()
         await asyncio.gather(*running._readers)
         await process.wait()
+        if terminal:
+            terminal.close()
 
 
-def _free_port() -> int:
-    from tests.raw_upstream import free_port
+class _Terminal:
+    """A pseudoterminal: ``end`` is for the process, ``reader`` is what a person would see."""
 
-    return free_port()
+    def __init__(self) -> None:
+        self._ours, self.end = pty.openpty()
+        termios.tcsetwinsize(self.end, (24, 80))
+        self._transport: asyncio.ReadTransport | None = None
+
+    async def reader(self) -> asyncio.StreamReader:
+        os.close(self.end)  # the process has it now; it hangs up by ending
+        reader = asyncio.StreamReader()
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._ours, "rb")
+        )
+        return reader
+
+    def close(self) -> None:
+        if self._transport:
+            self._transport.close()
 
 
 def certified(home: Path) -> ssl.SSLContext:

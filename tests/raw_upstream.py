@@ -29,6 +29,7 @@ SSE_HEAD = (
     b"Cache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
+TIMEOUT = 20.0  # generous, and only met by what hangs
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -126,6 +127,12 @@ class RawUpstream:
     @property
     def url(self) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    async def asked(self, count: int) -> None:
+        """Wait until as many requests have come."""
+        async with asyncio.timeout(TIMEOUT):
+            while len(self.requests) < count:
+                await asyncio.sleep(0.002)
 
     async def stop(self) -> None:
         """Listen no longer and break off every connection: later ones are refused."""
