@@ -49,7 +49,7 @@ def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
             yield _introduced(process, len(upstreams))
         finally:
             process.terminate()
-            process.wait()
+            process.communicate()
 
 
 def _introduced(process: subprocess.Popen[str], listeners: int) -> Filter:
@@ -66,5 +66,4 @@ def _introduced(process: subprocess.Popen[str], listeners: int) -> Filter:
         assert line, f"it ended: {process.wait()}\n{report}"
         report += line
     alarm.cancel()
-    threading.Thread(target=process.stderr.read, daemon=True).start()
     return Filter(process, [int(port) for port in ports], report)
