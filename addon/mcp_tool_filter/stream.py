@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.answer import could_show_tool
 from mcp_tool_filter.policy.chain import Situation, decide_from_upstream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
@@ -90,30 +91,34 @@ class FilteredStream:
             return b""
         try:
             rest = self._parser.finish()
-            seen = rest if rest and self._judge(parse_event(rest)) == rest else b""
-            return seen + (_errors(self._exchanges.take_all()) if self._is_damaged else b"")
+            seen = self._judge(parse_event(rest)) if rest else b""
+            errors = _errors(self._exchanges.take_all()) if self._is_damaged else b""
+            return b"\n\n".join(filter(None, [seen, errors]))
         except Exception as failure:
             self.failure = failure
             return b""
 
     def _judge(self, event: Event | Oversized) -> bytes:
         if isinstance(event, Oversized):
-            return self._refuse(b'"id"', f"an event longer than {self._limits.pending} bytes")
+            why = f"an event longer than {self._limits.pending} bytes"
+            return self._refuse(why, event.beginning, is_cut=True)
         if event.hides_a_line():
-            return self._refuse(b"", "a line end that only some readers see")
+            return self._refuse("a line end that only some readers see")
         if event.name.strip().lower() == b"endpoint":
             return self._judge_endpoint(event)
-        if not _may_be_message(event):
-            return event.raw if _is_harmless(event) else self._refuse(b"", "not a message")
+        if not event.data:
+            return event.raw if _is_harmless(event.raw) else self._refuse("not a message")
         try:
-            return self._judge_message(event, event.data or b"")
+            return self._judge_message(event, event.data)
         except ProtocolError as error:
-            return self._refuse(event.data or b"", str(error))
+            if not event.is_message and self._may_pass(event.data):
+                return event.raw
+            return self._refuse(str(error), event.data)
 
     def _judge_message(self, event: Event, data: bytes) -> bytes:
         message = parse_message(data, self._limits)
         asked = self._exchanges.method_of(message)
-        verdict = decide_from_upstream(message, self._situation, asked)
+        verdict = decide_from_upstream(message, self._situation, self._exchanges.method_of)
         self._exchanges.note_answered(message)
         self._on_verdict(message, verdict, asked)
         match verdict:
@@ -127,20 +132,25 @@ class FilteredStream:
                 assert_never(unexpected)
 
     def _judge_endpoint(self, event: Event) -> bytes:
-        url = (event.data or b"").decode("utf-8", "replace").strip()
-        kept = self._on_endpoint(url)
-        if kept is None:
-            return self._refuse(b"", "an endpoint that leads round us")
-        return event.raw if kept.encode() == event.data else with_data(event, kept.encode())
+        data = event.data or b""
+        kept = self._on_endpoint(data.decode("utf-8", "replace").strip())
+        if not data or kept is None:
+            return self._refuse("an endpoint that leads round us")
+        return event.raw if kept.encode() == data else with_data(event, kept.encode())
 
-    def _refuse(self, data: bytes, why: str) -> bytes:
-        """Keep an event back, and tell those who wait for it."""
-        ids = self._exchanges.take(ids_guessed_in(data))
-        if not ids and len(self._exchanges) == 1 and b'"id"' in data:
+    def _may_pass(self, data: bytes) -> bool:
+        """Judge the data of an event by a name of its own, which no client takes for a message."""
+        return _is_harmless(data) and not could_show_tool(
+            data, self._situation.snapshot.denied, self._limits
+        )
+
+    def _refuse(self, why: str, said: bytes = b"", *, is_cut: bool = False) -> bytes:
+        """Keep an event back, and tell those who wait for what it ``said``."""
+        ids = self._exchanges.take(ids_guessed_in(said))
+        if not ids and len(self._exchanges) == 1 and (is_cut or b'"id"' in said):
             ids = self._exchanges.take_all()  # it can only have been for this one
         self._is_damaged = True
-        reason = Reason(Why.INVALID, detail=why)
-        self._on_verdict(None, Drop(reason), None)
+        self._on_verdict(None, Drop(Reason(Why.INVALID, detail=why)), None)
         return _errors(ids)
 
 
@@ -148,13 +158,6 @@ def _errors(ids: list[str]) -> bytes:
     return b"".join(render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER)) for id in ids)
 
 
-def _may_be_message(event: Event) -> bool:
-    if not event.data:
-        return False
-    return event.is_message or event.data.lstrip()[:1] in (b"{", b"[")
-
-
-def _is_harmless(event: Event) -> bool:
-    """Tell whether an event that is no message shows no definition either."""
-    text = event.raw.decode("utf-8", "replace").lower()
-    return "inputschema" not in text and "\\u" not in text
+def _is_harmless(raw: bytes) -> bool:
+    """Tell whether bytes that are no message show no definition either."""
+    return b"\\u" not in raw and b"schema" not in raw.lower()

@@ -6,7 +6,6 @@ as values, and whoever owns the connection carries it out.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from urllib.parse import urljoin
 
 from mcp_tool_filter.adapters.upstream import Fetched
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.policy.answer import could_show_tool, refuse_partial
 from mcp_tool_filter.policy.chain import (
     Situation,
     decide_from_client,
@@ -44,11 +44,9 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS, has_initialize
-from mcp_tool_filter.protocol.scan import scan
 from mcp_tool_filter.protocol.sse import render_event
 from mcp_tool_filter.protocol.tools import (
     Listing,
-    has_definition,
     parse_list_request,
     parse_listing,
 )
@@ -61,8 +59,6 @@ _STATUS = {
     Why.MISMATCH: 400,
     Why.FORBIDDEN: 403,
 }
-
-_READABLE = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
 
 type Watcher = Callable[[Message | None, Verdict], None]
 
@@ -301,7 +297,8 @@ class Listener:
             self._check_other_answer(asked, status, body, error)
             return decoded
         method = asked.exchanges.method_of(message)
-        verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method)
+        situation = Situation(snapshot=self.snapshot)
+        verdict = decide_from_upstream(message, situation, asked.exchanges.method_of)
         self._learn(asked, message, verdict, method)
         asked.exchanges.note_answered(message)
         if isinstance(verdict, Rewrite):
@@ -314,8 +311,7 @@ class Listener:
         """Raise ProtocolError unless an answer that is no message may pass."""
         if asked.waits and 200 <= status < 300 and status not in (202, 204):
             raise error
-        shown = self.snapshot.names
-        if could_hold_definition(body, shown, self.config.limits):
+        if could_show_tool(body, self.snapshot.denied, self.config.limits):
             raise error
 
     def invalid_answer(self, asked: Asked, why: str = "not HTTP") -> Answered:
@@ -349,7 +345,8 @@ class Listener:
             if from_client:
                 return self._judge_heard(asked, message)
             method = asked.exchanges.method_of(message)
-            verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method)
+            situation = Situation(snapshot=self.snapshot)
+            verdict = decide_from_upstream(message, situation, asked.exchanges.method_of)
             self._learn(asked, message, verdict, method)
             asked.exchanges.note_answered(message)
         except ProtocolError as error:
@@ -425,26 +422,6 @@ class Listener:
     def _learn_envelope(self, revision: str, message: Response) -> None:
         if listing := parse_listing(message):
             self.envelopes.learn(revision, listing)
-
-
-def refuse_partial(status: int, content_type: str) -> None:
-    """Raise ProtocolError for what shows a part, or in letters that we do not read."""
-    if status == 206:
-        raise ProtocolError("a part of an answer that nobody asked for in parts")
-    charset = re.search(r"""charset\s*=\s*["']?([^"';\s]+)""", content_type.lower())
-    if charset and charset[1] not in _READABLE:
-        raise ProtocolError("a charset that is not accepted")
-
-
-def could_hold_definition(body: bytes, shown: frozenset[str], limits: Limits) -> bool:
-    """Tell whether some client could find a hidden tool in a body that is no message."""
-    start = body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    try:
-        scan(body, {}, limits)
-    except ProtocolError:
-        bare = body.replace(b"\0", b"").lower()
-        return start in (b"{", b"[") or (start != b"<" and b"inputschema" in bare)
-    return has_definition(body.decode(), shown)
 
 
 def _listings_in(fetched: Fetched) -> tuple[Listing, ...]:

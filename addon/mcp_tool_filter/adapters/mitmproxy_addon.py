@@ -29,7 +29,6 @@ from mcp_tool_filter.adapters.listener import (
     Answered,
     Asked,
     Listener,
-    refuse_partial,
 )
 from mcp_tool_filter.adapters.mitmproxy_exit import Ending
 from mcp_tool_filter.adapters.mitmproxy_flows import (
@@ -78,6 +77,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
 from mcp_tool_filter.adapters.upstream import fetch, is_reachable
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report
+from mcp_tool_filter.policy.answer import refuse_partial
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.head import is_websocket
 from mcp_tool_filter.policy.snapshot import shown

@@ -6,6 +6,7 @@ what goes on is put together again, and what we answer ourselves is owed to its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mcp_tool_filter.policy.snapshot import Snapshot
@@ -17,6 +18,7 @@ from mcp_tool_filter.policy.tool_filter import (
     decide_listing,
 )
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Batch,
@@ -31,6 +33,8 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.tools import ListRequest, parse_list_request, parse_tool_call
 
+_LIMITS = Limits()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
@@ -44,6 +48,14 @@ class Situation:
     """The client's session is known, and it has no credentials of its own."""
 
 
+type MethodOf = Callable[[Message], str | None]
+"""What a response answers, if that is known."""
+
+
+def _unknown(message: Message) -> None:
+    return None
+
+
 def decide_from_client(message: Message, situation: Situation) -> Verdict:
     """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
     if isinstance(message, Batch):
@@ -52,18 +64,20 @@ def decide_from_client(message: Message, situation: Situation) -> Verdict:
 
 
 def decide_from_upstream(
-    message: Message, situation: Situation, asked: str | None = None
+    message: Message, situation: Situation, method_of: MethodOf = _unknown
 ) -> Verdict:
-    """Decide on what the upstream says, ``asked`` by a method if that is known."""
+    """Decide on what the upstream says. Raises ProtocolError for what cannot be judged."""
     if isinstance(message, Batch):
-        return _decide_batch_from_upstream(message, situation)
-    return _decide_single_from_upstream(message, situation, asked)
+        return _decide_batch_from_upstream(message, situation, method_of)
+    return _decide_single_from_upstream(message, situation, method_of)
 
 
-def refusal(raw: bytes, why: Why, code: int = INVALID_REQUEST, text: str = "") -> Reply:
+def refusal(
+    raw: bytes, why: Why, code: int = INVALID_REQUEST, text: str = "", limits: Limits = _LIMITS
+) -> Reply:
     """Answer what we cannot judge, to all who may be waiting for it."""
     message = text or "Invalid Request"
-    replies = [render_error(id, code, message) for id in ids_in(raw)]
+    replies = [render_error(id, code, message) for id in ids_in(raw, limits)]
     body = render_batch(replies) if len(replies) > 1 else (replies or [b""])[0]
     return Reply(body or render_error(None, code, message), Reason(why, detail=message))
 
@@ -105,22 +119,20 @@ def _decide_batch_from_client(batch: Batch, situation: Situation) -> Verdict:
 
 
 def _decide_single_from_upstream(
-    message: Single, situation: Situation, asked: str | None
+    message: Single, situation: Situation, method_of: MethodOf
 ) -> Verdict:
     match message:
         case Request(method="sampling/createMessage"):
             return Forward()  # its tools are the model's, for that one request
-        case Response(result=None):
-            return Forward()
         case Request() | Notification():
             return decide_listing(message, situation.snapshot, expected=False)
         case Response():
-            expected = asked in (None, "tools/list")
+            expected = method_of(message) in (None, "tools/list")
             return decide_listing(message, situation.snapshot, expected=expected)
 
 
-def _decide_batch_from_upstream(batch: Batch, situation: Situation) -> Verdict:
-    verdicts = [_decide_single_from_upstream(one, situation, None) for one in batch.members]
+def _decide_batch_from_upstream(batch: Batch, situation: Situation, method_of: MethodOf) -> Verdict:
+    verdicts = [_decide_single_from_upstream(one, situation, method_of) for one in batch.members]
     if all(isinstance(verdict, Forward) for verdict in verdicts):
         return Forward()
     members = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
-from mcp_tool_filter.protocol.tools import Definition, Listing
+from mcp_tool_filter.protocol.tools import Definition, Listing, shows_tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,9 @@ def take_snapshot(
             denied_bytes += len(definition.raw)
         else:
             allowed[name] = definition.raw
+    for name in [name for name, raw in allowed.items() if shows_tool(raw.decode(), denied)]:
+        del allowed[name]
+        faults.append(f"the tool {shown(name)} carries the definition of another: not exposed")
     return Snapshot(
         allowed=MappingProxyType(allowed),
         denied=MappingProxyType(denied),

@@ -14,8 +14,9 @@ from mcp_tool_filter.protocol.tools import (
     Listing,
     ListRequest,
     ToolCall,
-    has_definition,
+    besides_content,
     parse_listing,
+    shows_tool,
 )
 
 
@@ -64,6 +65,8 @@ def decide_list(
     sound: bool,
 ) -> Verdict:
     """Answer from the snapshot where that is ``sound``; else the upstream's answer is rewritten."""
+    if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.denied):
+        envelope = None  # it was learned before these tools were denied
     if list_from is ListFrom.UPSTREAM:
         return Forward()
     if list_from is ListFrom.AUTO and (not sound or request.has_cursor or envelope is None):
@@ -76,23 +79,26 @@ def decide_list(
 def decide_listing(message: Single, snapshot: Snapshot, *, expected: bool = True) -> Verdict:
     """Take out of a message every definition that the snapshot does not allow.
 
-    Raises ProtocolError for a list that cannot be judged. Where no list is ``expected`` (the
-    answer to a method that has other business with a member ``tools``), what has nothing of a
-    definition stays.
+    Raises ProtocolError for one that cannot be taken out. Where no list is ``expected`` (a method
+    that has other business with a member ``tools``), what shows no tool stays as it is.
     """
+    listing = _listing_in(message, expected)
+    rest = besides_content(message) if listing is None else listing.surroundings
+    if shows_tool(rest, snapshot.denied):
+        raise ProtocolError("the definition of a hidden tool outside of a tool list")
+    return Forward() if listing is None else _rewrite(listing, snapshot)
+
+
+def _listing_in(message: Single, expected: bool) -> Listing | None:
     try:
         listing = parse_listing(message)
     except ProtocolError:
-        if expected or has_definition(message.place.raw.decode(), snapshot.names):
+        if expected:
             raise
-        return Forward()
-    if listing is None:
-        return Forward()
-    if listing.others_hide_a_definition(snapshot.names):
-        raise ProtocolError("a definition beside the tool list")
-    if not expected and not any(one.is_like_a_tool for one in listing.definitions):
-        return Forward()
-    return _rewrite(listing, snapshot)
+        return None
+    if listing and not expected and not any(one.is_like_a_tool for one in listing.definitions):
+        return None
+    return listing
 
 
 def _rewrite(listing: Listing, snapshot: Snapshot) -> Verdict:

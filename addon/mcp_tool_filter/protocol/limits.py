@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcp_tool_filter.errors import ProtocolError
+
 MEBIBYTE = 1024 * 1024
+
+
+class OverLimit(ProtocolError):
+    """A peer sent what may be honest, but is more than we hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
@@ -40,9 +40,14 @@ _MESSAGE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()
 _NUMBER_OR_STRING = re.compile(r'["0-9-]')
-_LIKE_AN_ID = re.compile(rb'"id"\s*:\s*("(?:[^"\\]|\\.){0,256}"|-?\d[\d.eE+-]{0,256})')
+_LIKE_AN_ID = re.compile(
+    rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,256}"'
+    rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
+)
 _NEAR = 4096
-_LIKE_A_CALL = re.compile(r"[\W_]*tools[\W_]*call[\W_]*")
+_LIKE_A_CALL = re.compile(r"(?:.*[\W_])?tools[\W_]*call[\W_]*", re.DOTALL)
+_AS_IN_A_URL = re.compile(r"[?#;]")
+_LIKE_AN_INDEX = re.compile(r"-?[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +113,14 @@ def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
 
 def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
     """Tell whether valid JSON could be meant as a message. Raises ProtocolError if not valid."""
-    found: list[str] = []
-
-    def note(pairs: list[tuple[str, object]]) -> None:
-        found.extend(fold(key) for key, _ in pairs)
-
-    scan(raw, {}, limits)
-    json.loads(raw, object_pairs_hook=note, parse_int=str)
-    return not {"jsonrpc", "method"}.isdisjoint(found)
+    text, _ = scan(raw, {}, limits)
+    return _holds_message(text)
 
 
-def ids_in(raw: bytes) -> list[str]:
+def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
     """Return the ids of a message that we refuse, if there is no doubt about them."""
     try:
-        text, root = scan(raw, {})
+        text, root = scan(raw, {}, limits)
     except ProtocolError:
         return []
     objects = [root] if root.members is not None else root.elements or ()
@@ -136,7 +135,7 @@ def ids_in(raw: bytes) -> list[str]:
 def ids_guessed_in(raw: bytes) -> list[str]:
     """Return all that may be an id near the ends of a message that cannot be read."""
     ends = raw if len(raw) <= 2 * _NEAR else raw[:_NEAR] + b" " + raw[-_NEAR:]
-    return [id.decode("utf-8", "replace") for id in _LIKE_AN_ID.findall(ends)]
+    return [id.decode() for id in _LIKE_AN_ID.findall(ends) if _is_utf8(id)]
 
 
 def singles(message: Message) -> Iterator[Single]:
@@ -163,7 +162,7 @@ def _single(text: str, root: Value) -> Single:
     if root.members is None:
         raise ProtocolError("not a JSON-RPC message")
     place = Place(text, root.start, root.end)
-    parts = _envelope(root)
+    parts = _envelope(text, root)
     version = parts.get("jsonrpc")
     if version is None or version.text != "2.0":
         raise ProtocolError("not a JSON-RPC 2.0 message")
@@ -175,6 +174,8 @@ def _single(text: str, root: Value) -> Single:
         raise ProtocolError("the method is not a string")
     refuse_lookalike(method.text)
     params = parts.get("params")
+    if params is not None and _written(text, params) == "null":
+        params = None  # as some libraries write that there are none
     if params is not None and params.members is None and params.elements is None:
         raise ProtocolError("params is neither an object nor an array")
     if (id := parts.get("id")) is None:
@@ -205,14 +206,29 @@ def _check_error(text: str, error: Value) -> None:
         raise ProtocolError("an error without a message")
 
 
-def _envelope(root: Value) -> dict[str, Value]:
+def _envelope(text: str, root: Value) -> dict[str, Value]:
     """Return the members by key, refusing every key that two readers could take differently."""
     members = root.members or ()
     refuse_repeated(members)
     for member in members:
-        if member.key not in _ENVELOPE and fold(member.key) in (*_ENVELOPE, "__proto__"):
+        if member.key in _ENVELOPE:
+            continue
+        if fold(member.key) in _ENVELOPE or is_misleading(member.key):
             raise ProtocolError("a key that could be taken for another")
+        if _holds_message(_written(text, member.value)):
+            raise ProtocolError("a message within a message")
     return {member.key: member.value for member in members}
+
+
+def _holds_message(json_text: str) -> bool:
+    """Tell whether some reader could find a message in JSON, at whatever depth."""
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, object]]) -> None:
+        found.extend(fold(key) for key, _ in pairs)
+
+    json.loads(json_text, object_pairs_hook=note, parse_int=str)
+    return not {"jsonrpc", "method"}.isdisjoint(found) or "jsonrpc" in json_text.lower()
 
 
 def refuse_repeated(members: tuple[Member, ...]) -> None:
@@ -223,19 +239,35 @@ def refuse_repeated(members: tuple[Member, ...]) -> None:
 
 def refuse_misreadable(members: tuple[Member, ...], known: frozenset[str]) -> None:
     """Raise ProtocolError for keys that a careless reader could confuse with one another."""
-    most = Counter(fold(member.key) for member in members)
-    if any(count > 1 for count in most.values()) or "__proto__" in most:
+    if len({fold(member.key) for member in members}) != len(members):
         raise ProtocolError("keys that could be taken for one another")
-    if any(member.key not in known and fold(member.key) in known for member in members):
-        raise ProtocolError("a key that could be taken for another")
+    for member in members:
+        if member.key not in known and (fold(member.key) in known or is_misleading(member.key)):
+            raise ProtocolError("a key that could be taken for another")
+
+
+def is_misleading(key: str) -> bool:
+    """Tell whether a key changes what its object is: JavaScript's prototype, PHP's list."""
+    plain = fold(key)
+    return plain == "__proto__" or _LIKE_AN_INDEX.fullmatch(plain) is not None
 
 
 def refuse_lookalike(method: str) -> None:
     """Raise ProtocolError for a method that a careless reader takes for ``tools/call``."""
-    if method != "tools/call" and _LIKE_A_CALL.fullmatch(fold(method)):
+    if method != "tools/call" and is_like_a_call(method):
         raise ProtocolError("a method that could be taken for another")
     if has_lone_surrogate(method):
         raise ProtocolError("half a surrogate pair in the method")
+
+
+def is_like_a_call(text: str) -> bool:
+    """Tell whether a text is ``tools/call`` to someone: also as a path, or in another case.
+
+    >>> [is_like_a_call(text) for text in ("Tools.Call", "/x/tools%2fcall?", "tools/calls")]
+    [True, True, False]
+    """
+    path = _AS_IN_A_URL.split(unquote(unquote(text)), maxsplit=1)[0]
+    return _LIKE_A_CALL.fullmatch(fold(path)) is not None
 
 
 def _id(text: str, id: Value, *, or_null: bool) -> str:
@@ -256,3 +288,11 @@ def _written(text: str, value: Value) -> str:
 
 def _all_named(value: Value, key: str) -> list[Value]:
     return [member.value for member in value.members or () if fold(member.key) == key]
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

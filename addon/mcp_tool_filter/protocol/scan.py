@@ -21,21 +21,22 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
 
 type Outline = Mapping[str, "Outline"]
 """Which members of an object to open, and which of theirs; an array's elements share it."""
 
 _LIMITS = Limits()
 _skip_space = re.compile(r"[ \t\n\r]*").match
-_ESCAPED = re.compile(rb"\\.", re.DOTALL)
-_STRING = re.compile(rb'"[^"]*"')
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level in, one level out
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LONGEST_FOLDED = 64  # characters; every key that matters to us is shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Member:
 def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, Value]:
     """Read one JSON document; return its text and its root, opened."""
     if len(raw) > limits.message:
-        raise ProtocolError(f"a message is longer than {limits.message} bytes")
+        raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     check_depth(raw, limits.depth)
     try:
@@ -103,30 +104,35 @@ def decode(raw: bytes) -> str:
 
 
 def check_depth(raw: bytes, deepest: int) -> None:
-    """Refuse text that nests more than ``deepest`` levels. (Its brackets need not match.)"""
+    """Refuse text that nests more than ``deepest`` levels, as far as it is JSON."""
     if raw.count(b"[") + raw.count(b"{") <= deepest:
         return
-    bare = _ESCAPED.sub(b"", raw) if b"\\" in raw else raw
-    brackets = _STRING.sub(b"", bare.translate(None, _NO_STRUCTURE))
-    for _ in range(deepest):  # each round takes the innermost level off
-        if not brackets:
-            return
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    if brackets:
-        raise ProtocolError(f"nested deeper than {deepest} levels, or not valid JSON")
+    quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
+    pieces = quotes_only.translate(None, _NO_STRUCTURE).split(b'"')
+    brackets = b"".join(pieces[::2])  # every other piece is a string
+    levels = accumulate(memoryview(brackets.translate(_STEPS)).cast("b"))
+    if any(map(deepest.__lt__, levels)):
+        raise OverLimit(f"nested deeper than {deepest} levels")
 
 
 def fold(key: str) -> str:
     """Return what a careless reader could take a key for: case, width, NUL and space forgotten.
 
-    >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME")
-    ('params', 'method', 'name')
+    >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME"), fold("na\\u200bme")
+    ('params', 'method', 'name', 'name')
     """
-    plain = key.split("\0", 1)[0] if "\0" in key else key
-    if plain.isascii():
+    plain = key.split("\0", 1)[0]
+    if plain.isascii() and plain.isprintable():
         return plain.strip().lower()
-    letters = unicodedata.normalize("NFKC", plain).casefold()
-    return "".join(c for c in letters if unicodedata.category(c)[0] not in "CZM").strip()
+    letters = _visible(plain)
+    if len(letters) > _LONGEST_FOLDED:  # to normalize is quadratic, and would gain nothing
+        return plain
+    # Java takes a dotless i for an i.
+    return _visible(unicodedata.normalize("NFKC", letters).casefold().replace("\u0131", "i"))
+
+
+def _visible(text: str) -> str:
+    return "".join(char for char in text if unicodedata.category(char)[0] not in "CZM")
 
 
 def has_lone_surrogate(text: str) -> bool:

@@ -1,14 +1,15 @@
 r"""Server-sent events, cut from a byte stream.
 
 A response body arrives in chunks that end anywhere, also between a CR and its LF. An event
-keeps the bytes it was made of, so that one we agree with leaves exactly as it came:
+keeps the bytes it was made of, so that one we agree with leaves exactly as it came; what stands
+between events (comments, blank lines) comes as an event without data:
 
->>> EventParser().feed(b"data: one\n\n: ping\n\nda")
-[Event(raw=b'data: one\n\n', data=b'one', name=b''), Event(raw=b': ping\n\n', data=None, name=b'')]
+>>> [(event.raw, event.data) for event in EventParser().feed(b"data: one\n\n: ping\n\nda")]
+[(b'data: one\n\n', b'one'), (b': ping\n', None), (b'\n', None)]
 
 An event that grows past its limit is let go, and said so; the ones behind it are read on:
 
->>> parser = EventParser(max_pending=8)
+>>> parser = EventParser(max_pending=9)
 >>> [parser.feed(chunk) for chunk in (b"data: 12345678", b"9", b"\n\ndata: x\n\n")][-1]
 [Oversized(), Event(raw=b'data: x\n\n', data=b'x', name=b'')]
 """
@@ -16,15 +17,18 @@ An event that grows past its limit is let go, and said so; the ones behind it ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
-# CRLF, LF or CR ends a line; the atomic group (?>…) keeps a CRLF from being counted twice.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
+# CRLF, LF or CR ends a line; the atomic group (?>…) keeps a CRLF from being counted twice. The LF
+# of a last CRLF is left to the blank lines that follow: it may not have come yet.
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)[\r\n]")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_BLANK_LINES = re.compile(rb"[\r\n]+")
 # Comments keep a quiet stream alive, often without a blank line: they are not held back.
-_COMMENTS = re.compile(rb"(?:\r\n|\n|\r)*(?::[^\r\n]*(?:\r\n|\n|\r))+")
+_COMMENT_END = re.compile(rb"[\r\n]")
+_KEPT = 4096  # bytes of what is too long: its id may be among them
 _BOM = b"\xef\xbb\xbf"
 # Where httpx (like str.splitlines) ends a line and the standard does not.
 _OTHER_LINE_ENDS = re.compile(rb"[\x0b\x0c\x1c-\x1e]|\xc2\x85|\xe2\x80[\xa8\xa9]")
@@ -56,51 +60,70 @@ class Event:
 class Oversized:
     """Stands where an event was longer than we hold."""
 
+    beginning: bytes = field(default=b"", repr=False)
+
 
 class EventParser:
-    """One for each response body."""
+    """One for each response body. Wherever that is cut, it yields the same.
+
+    (But for blank lines between events: they come as soon as they are there.)
+    """
 
     def __init__(self, *, max_pending: int = 20 * MEBIBYTE) -> None:
         self._max_pending = max_pending
         self._buffer = bytearray()
-        self._searched = 0  # no blank line ends before this offset
-        self._skipping = False  # inside an event that was too long
         self._begun = False
+        self._end: re.Pattern[bytes] | None = None  # of what has begun to come
+        self._searched = 0  # it does not end before this offset
+        self._skipped: bytes | None = None  # how it began, if it is too long
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
         self._buffer += chunk
         events: list[Event | Oversized] = []
-        done = 0
-        while blank_line := _BLANK_LINE.search(self._buffer, max(done, self._searched)):
-            events.append(self._take(bytes(self._buffer[done : blank_line.end()])))
-            self._searched = done = blank_line.end()
-        del self._buffer[:done]
-        if not self._skipping and (comments := _COMMENTS.match(self._buffer)):
-            events.append(Event(comments.group(), None))
-            del self._buffer[: comments.end()]
-        if len(self._buffer) > self._max_pending:
-            self._skipping = True
-        if self._skipping:
+        start = 0
+        while (end := self._find_end(start)) is not None:
+            events.append(self._take(bytes(self._buffer[start:end])))
+            self._searched = start = end
+        del self._buffer[:start]
+        if self._skipped is None and len(self._buffer) > self._max_pending:
+            self._skipped = self._beginning_of(self._buffer)
+        if self._skipped is not None:
             del self._buffer[:-3]  # as much as a blank line can be begun with
         self._searched = max(0, len(self._buffer) - 3)
         return events
 
     def finish(self) -> bytes:
         """Return what stands after the last event: by the standard, nobody reads it."""
-        rest = b"" if self._skipping else bytes(self._buffer)
+        rest = bytes(self._buffer) if self._skipped is None else b""
         self._buffer.clear()
         return rest
 
-    def _take(self, raw: bytes) -> Event | Oversized:
-        if self._skipping:
-            self._skipping = False
-            return Oversized()
-        event = parse_event(raw.removeprefix(_BOM) if not self._begun else raw)
+    def _find_end(self, start: int) -> int | None:
+        """Return where that ends which begins at ``start``: a BOM, blank lines, an event."""
         if not self._begun:
+            if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
+                return None
             self._begun = True
-            return Event(raw, event.data, event.name)
-        return event
+            if self._buffer.startswith(_BOM):
+                return len(_BOM)
+        if start == len(self._buffer):
+            return None
+        if self._end is None:
+            if blank_lines := _BLANK_LINES.match(self._buffer, start):
+                return blank_lines.end()
+            self._end = _COMMENT_END if self._buffer[start : start + 1] == b":" else _EVENT_END
+        end = self._end.search(self._buffer, max(start, self._searched))
+        return end.end() if end else None
+
+    def _take(self, raw: bytes) -> Event | Oversized:
+        skipped, self._skipped, self._end = self._skipped, None, None
+        if skipped is None and len(raw) > self._max_pending:
+            skipped = self._beginning_of(raw)
+        return parse_event(raw) if skipped is None else Oversized(skipped)
+
+    def _beginning_of(self, raw: bytes | bytearray) -> bytes:
+        return bytes(raw[: min(_KEPT, self._max_pending)])
 
 
 def parse_event(raw: bytes) -> Event:
@@ -129,15 +152,12 @@ def with_data(event: Event, data: bytes) -> bytes:
     first = next(number for number, line in enumerate(lines) if _is_data(line))
     newline = lines[first].removeprefix(lines[first].rstrip(b"\r\n")) or b"\n"
     written = [b"data: " + part + newline for part in data.split(b"\n")]
-    if lines[first].startswith(_BOM):
-        written.insert(0, _BOM)
     kept = [line for line in lines[first + 1 :] if not _is_data(line)]
     return b"".join([*lines[:first], *written, *kept])
 
 
 def _is_data(line: bytes) -> bool:
-    field = line.removeprefix(_BOM)
-    return field.startswith(b"data:") or _LINE_END.split(field, maxsplit=1)[0] == b"data"
+    return line.startswith(b"data:") or line.rstrip(b"\r\n") == b"data"
 
 
 def _lines_with_ends(raw: bytes) -> list[bytes]:

@@ -15,7 +15,7 @@ b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import ProtocolError
@@ -25,11 +25,14 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     Response,
     Single,
+    is_misleading,
     refuse_misreadable,
 )
 from mcp_tool_filter.protocol.scan import Value, fold, has_lone_surrogate
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
+# What a result says by order of tools, resources and prompts; and what an upstream asks in turn.
+_CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,10 @@ class Listing:
     head: str = field(repr=False)
     tail: str = field(repr=False)
 
-    def others_hide_a_definition(self, shown: frozenset[str]) -> bool:
-        """Tell whether a member beside the list carries a tool that is not ``shown``."""
-        return has_definition(self.frame[0] + "null" + self.frame[1], shown)
+    @property
+    def surroundings(self) -> str:
+        """The message without its tools."""
+        return self.head + "null" + self.tail
 
     def with_tools(self, tools: Iterable[bytes]) -> bytes:
         """Return the message with other tools; everything around them stays as it came."""
@@ -123,26 +127,82 @@ def parse_listing(message: Single) -> Listing | None:
     return _listing(message.place, holder, alike[0].value)
 
 
-def has_definition(text: str, shown: frozenset[str]) -> bool:
-    """Tell whether JSON holds, at any depth, the definition of a tool that is not shown."""
-    if not _may_hold_definition(text):
-        return False
-    found = False
-
-    def look(pairs: list[tuple[str, object]]) -> object:
-        nonlocal found
-        keys = {fold(key) for key, _ in pairs}
-        names = [value for key, value in pairs if fold(key) == "name"]
-        hidden = [name for name in names if not isinstance(name, str) or name not in shown]
-        found = found or ("inputschema" in keys and (bool(hidden) or not names))
-        return None
-
-    json.loads(text, object_pairs_hook=look, parse_int=str)
-    return found
+def besides_content(message: Single) -> str:
+    """Return a message without what it only carries: what tools, prompts and resources say."""
+    place = message.place
+    result = message.result if isinstance(message, Response) else None
+    pieces = []
+    start = place.start
+    for member in (result and result.members) or ():
+        if member.key in _CONTENT:
+            pieces.append(place.text[start : member.value.start])
+            start = member.value.end
+    return "null".join([*pieces, place.text[start : place.end]])
 
 
-def _may_hold_definition(text: str) -> bool:
-    return "\\u" in text or "inputschema" in text.lower() or not text.isascii()
+def shows_tool(json_text: str, names: Collection[str]) -> bool:
+    """Tell whether JSON shows, at whatever depth, the definition of a tool of these names.
+
+    A definition is known by its ``inputSchema``, or by standing in something called ``tools``.
+    """
+    return bool(names) and _may_show_tool(json_text) and _Search(names).finds_in(json_text)
+
+
+def _may_show_tool(json_text: str) -> bool:
+    if "\\u" in json_text or not json_text.isascii():
+        return True
+    folded = json_text.lower()
+    return "schema" in folded or "tools" in folded
+
+
+class _Object:
+    """What a search remembers of an object: its names, its schema, the objects in it."""
+
+    __slots__ = ("has_schema", "members", "names")
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        self.names = [value for key, value in pairs if fold(key) == "name"]
+        self.has_schema = any(fold(key).replace("_", "") == "inputschema" for key, _ in pairs)
+        self.members = [(key, value) for key, value in pairs if isinstance(value, _Object)]
+
+
+class _Search:
+    """Looks at each object as the decoder finishes it, the innermost first."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._found = False
+
+    def finds_in(self, json_text: str) -> bool:
+        json.loads(json_text, object_pairs_hook=self._look, parse_int=str)
+        return self._found
+
+    def _look(self, pairs: list[tuple[str, object]]) -> _Object:
+        seen = _Object(pairs)
+        shown: list[tuple[str | None, _Object]]
+        shown = [(key, member) for key, member in seen.members if member.has_schema]
+        shown += [(None, seen)] if seen.has_schema else []
+        for key, value in pairs:
+            if fold(key) == "tools":
+                shown += _tools_in(value)
+        if any(name in self._names for tool in shown for name in _names_of(*tool)):
+            self._found = True
+        return seen
+
+
+def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:
+    if isinstance(value, _Object):
+        yield from value.members
+    elif isinstance(value, list):
+        for element in value:
+            if isinstance(element, _Object):
+                yield None, element
+            else:
+                yield from _tools_in(element)
+
+
+def _names_of(key: str | None, tool: _Object) -> Iterator[str]:
+    return (name for name in (key, *tool.names) if isinstance(name, str))
 
 
 def _listing(place: Place, holder: Value, tools: Value) -> Listing:
@@ -173,7 +233,7 @@ def _problem(text: str, element: Value) -> str | None:
     if element.members is None:
         return "a tool that is no object"
     folded = [fold(member.key) for member in element.members]
-    if len(set(folded)) != len(folded):
+    if len(set(folded)) != len(folded) or any(map(is_misleading, folded)):
         return "a tool with a key that could be read in two ways"
     name, schema = element.get("name"), element.get("inputSchema")
     if name is None or name.text is None:
