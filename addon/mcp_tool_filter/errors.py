@@ -39,6 +39,11 @@ class InvalidOption(StartError):
         super().__init__(f"Invalid value for {option}: {given!r}", why=why)
 
 
+class UnknownOption(StartError):
+    def __init__(self, option: str, *, why: str) -> None:
+        super().__init__(f"Unknown option: {option}", why=why)
+
+
 class ConnectFailed(StartError):
     def __init__(self, url: str, *, why: str) -> None:
         super().__init__(f"Failed to connect to upstream MCP at {url}", why=why)

@@ -50,7 +50,12 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
     choose_layer,
     install_error_answers,
 )
-from mcp_tool_filter.adapters.mitmproxy_options import NAMES, declare_options, read_config
+from mcp_tool_filter.adapters.mitmproxy_options import (
+    NAMES,
+    declare_options,
+    read_config,
+    unknown_option,
+)
 from mcp_tool_filter.adapters.mitmproxy_settings import (
     Loopback,
     bound_messages,
@@ -75,7 +80,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
     upstream_failed,
 )
 from mcp_tool_filter.adapters.upstream import fetch, is_reachable
-from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
+from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report
 from mcp_tool_filter.policy.answer import refuse_partial
 from mcp_tool_filter.policy.config import Config
@@ -150,16 +155,15 @@ class ToolFilter:
             self._problem = self._problem or error
 
     def running(self) -> None:
-        self._is_running = True
-        keep_quiet_streams_alive(ctx.options)
-        if ctx.options.deferred and not self._problem:
-            names = ", ".join(ctx.options.deferred)
-            self._problem = InvalidOption("--set", names, why="There is no option of this name")
+        if ctx.options.deferred:
+            self._problem = self._problem or unknown_option(next(iter(ctx.options.deferred)))
         if self._problem:
             self._stop(str(self._problem))
-        else:
-            bound_messages(ctx.options, self._config.limits.pending)
-            self._in_background(self._start())
+            return
+        keep_quiet_streams_alive(ctx.options)
+        bound_messages(ctx.options, self._config.limits.pending)
+        self._is_running = True
+        self._in_background(self._start())
 
     def done(self) -> None:
         self.ending.done()

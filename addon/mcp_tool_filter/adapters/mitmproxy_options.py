@@ -7,9 +7,10 @@ addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_confi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import InvalidOption, UnknownOption
 from mcp_tool_filter.policy.config import Config, parse_config
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ def read_config(options: Options) -> Config:
     """Check our options. Raises StartError with the text that is wrong."""
     given = {option.name: _read(options, option) for option in _OPTIONS}
     return parse_config(**given)  # type: ignore[arg-type]
+
+
+def unknown_option(name: str) -> UnknownOption:
+    """Say that mitmproxy has no such option, which it would ignore for ever."""
+    close = get_close_matches(name, NAMES, n=1)
+    why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists those there are"
+    return UnknownOption(name, why=why)
 
 
 def _read(options: Options, option: _Option) -> str | Sequence[str]:
