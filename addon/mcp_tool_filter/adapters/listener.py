@@ -124,18 +124,19 @@ class Listener:
     sessions: Sessions = field(init=False)
     envelopes: Envelopes = field(default_factory=Envelopes)
     legacy: dict[str, LegacyStream] = field(default_factory=dict)
-    _listings: tuple[Listing, ...] = field(init=False)
+    listings: tuple[Listing, ...] = field(init=False)
+    """The pages of the tool list, as they were fetched."""
 
     def __post_init__(self) -> None:
-        self._listings = _listings_in(self.fetched)
+        self.listings = _listings_in(self.fetched)
         self.snapshot = self.snapshot_for(self.config)
         self.sessions = Sessions(self.config.limits)
-        if self._listings:
-            self.envelopes.learn(self.fetched.revision, self._listings[0])
+        if self.listings:
+            self.envelopes.learn(self.fetched.revision, self.listings[0])
 
     def snapshot_for(self, config: Config) -> Snapshot:
         """Apply other patterns to what was fetched."""
-        return take_snapshot(self._listings, config.deny, config.allow)
+        return take_snapshot(self.listings, config.deny, config.allow)
 
     # Requests
 
