@@ -218,11 +218,14 @@ async def tool(
     environment: dict[str, str] | None = None,
     stderr_in_terminal: bool = False,
 ) -> AsyncIterator[RunningTool]:
-    """Start mitmdump, mitmweb or mitmproxy (this one in a terminal) as a user does."""
+    """Start mitmdump, mitmweb or mitmproxy (this one in a terminal) as a user does.
+
+    It listens on a free port of the loopback, unless ``listen_host`` is None.
+    """
     port = free_port() if name == "mitmproxy" else 0
-    own = ["--set", f"confdir={home}", "--listen-port", str(port)]
+    own = ["--set", f"confdir={home}"]
     if listen_host is not None:
-        own += ["--listen-host", listen_host]
+        own += ["--listen-host", listen_host, "--listen-port", str(port)]
     if name == "mitmweb":
         own += ["--no-web-open-browser", "--web-port", str(free_port())]
     terminal = _Terminal() if name == "mitmproxy" else None
