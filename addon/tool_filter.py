@@ -49,7 +49,7 @@ def load(_loader: object) -> None:
     try:
         if _problem:
             raise _problem
-        _register(_addon())
+        _register(_addon(argv=sys.argv))
     except Exception as error:
         _stop(_reason(error))
 

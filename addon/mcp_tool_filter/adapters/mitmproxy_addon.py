@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +24,8 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.websocket import WebSocketMessage
 
-from mcp_tool_filter.adapters.listener import (
-    LOST_ANSWER,
-    Answered,
-    Asked,
-    Listener,
-)
+from mcp_tool_filter.adapters.exchange import Answered, Asked
+from mcp_tool_filter.adapters.listener import LOST_ANSWER, Listener
 from mcp_tool_filter.adapters.mitmproxy_exit import Ending
 from mcp_tool_filter.adapters.mitmproxy_flows import (
     frame_as_stream,
@@ -53,6 +49,7 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
 from mcp_tool_filter.adapters.mitmproxy_options import (
     NAMES,
     declare_options,
+    overruled_option,
     read_config,
     unknown_option,
 )
@@ -122,9 +119,17 @@ class ToolFilter:
     """The addon. One listener for each ``--mode reverse:URL``."""
 
     def __init__(
-        self, *, fetch: Fetcher = fetch, report: Callable[[str], None] | None = None
+        self,
+        *,
+        fetch: Fetcher = fetch,
+        report: Callable[[str], None] | None = None,
+        argv: Sequence[str] = (),
     ) -> None:
-        """``fetch`` asks for the tools; ``report`` is told who is served once they are known."""
+        """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
+
+        ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
+        """
+        self._argv = argv
         self._fetch = fetch
         self._report = report or say
         self._config = Config()
@@ -155,8 +160,11 @@ class ToolFilter:
             self._problem = self._problem or error
 
     def running(self) -> None:
-        if ctx.options.deferred:
-            self._problem = self._problem or unknown_option(next(iter(ctx.options.deferred)))
+        self._problem = (
+            self._problem
+            or unknown_option(ctx.options.deferred)
+            or overruled_option(ctx.options, self._argv)
+        )
         if self._problem:
             self._stop(str(self._problem))
             return
@@ -341,7 +349,7 @@ class ToolFilter:
             raw,
         )
         if answered:
-            replace_answer(response, answered.status, answered.body)
+            replace_answer(response, answered.status, answered.body, answered.content_type)
 
     def _end_stream(self, flow: HTTPFlow, judged: _Judged) -> None:
         judged.listener.close_stream(judged.asked)

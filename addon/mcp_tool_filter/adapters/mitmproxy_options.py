@@ -6,8 +6,9 @@ addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_confi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from mcp_tool_filter.errors import InvalidOption, UnknownOption
@@ -55,11 +56,30 @@ def read_config(options: Options) -> Config:
     return parse_config(**given)  # type: ignore[arg-type]
 
 
-def unknown_option(name: str) -> UnknownOption:
-    """Say that mitmproxy has no such option, which it would ignore for ever."""
-    close = get_close_matches(name, NAMES, n=1)
-    why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists those there are"
-    return UnknownOption(name, why=why)
+def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
+    """Name an option that nobody has declared: mitmproxy would ignore it for ever."""
+    for name in deferred:
+        close = get_close_matches(name, NAMES, n=1)
+        why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists those there are"
+        return UnknownOption(name, why=why)
+    return None
+
+
+def overruled_option(options: Options, argv: Sequence[str]) -> InvalidOption | None:
+    """Name an option of ours that was typed and has no effect.
+
+    mitmproxy lets the file config.yaml win over ``--set``, and says nothing.
+    """
+    typed: dict[str, list[str]] = {}
+    for flag, text in pairwise(argv):
+        name, equals, value = text.partition("=")
+        if flag == "--set" and equals and name in NAMES:
+            typed.setdefault(name, []).append(value)
+    for name, values in typed.items():
+        if list(getattr(options, name)) != values:
+            why = f"config.yaml in {options.confdir} sets it otherwise, and mitmproxy lets that win"
+            return InvalidOption(f"--set {name}", ", ".join(values), why=why)
+    return None
 
 
 def _read(options: Options, option: _Option) -> str | Sequence[str]:

@@ -1,0 +1,214 @@
+"""What a person reads, and the exit code, when it cannot start or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
+from tests.proxy import SCRIPT, RunningTool
+from tests.proxy import tool as started
+from tests.raw_client import post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+
+TOOLS = ("mitmdump", "mitmweb", "mitmproxy")
+NOBODY = "reverse:http://127.0.0.1:1"
+CALL = b'{"jsonrpc":"2.0","id":"%d","method":"tools/call","params":{"name":"read_file"}}'
+LOST = b'{"jsonrpc":"2.0","id":"%d","error":{"code":-32000,"message":"Upstream connection lost"}}'
+
+
+async def end(name: str, home: Path, mode: str, *options: str) -> tuple[int, str]:
+    """The exit code, and what was said on stderr."""
+    sets = [part for option in options for part in ("--set", option)]
+    async with started(name, "-s", SCRIPT, "--mode", mode, *sets, home=home) as it:
+        return await it.exit_code(), it.stderr.replace("\r\n", "\n")
+
+
+def assert_says(said: tuple[int, str], text: str, name: str = "mitmdump") -> None:
+    code, stderr = said
+    assert code == 1
+    if name == "mitmproxy":  # it draws on its terminal, which is its stderr too
+        assert stderr.rstrip().endswith(text)
+    else:
+        assert stderr == text + "\n"
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (
+            "deny=^[a-z",
+            'Error: Invalid regex pattern in deny list: "^[a-z"\n'
+            "Pattern must be valid JavaScript regex",
+        ),
+        (
+            "deny=(a+)+",
+            'Error: Unsafe regex pattern detected: "(a+)+"\n'
+            "Pattern could cause catastrophic backtracking",
+        ),
+        (
+            "deny=^x$",
+            "Error: Failed to connect to upstream MCP at http://127.0.0.1:1\nConnection refused",
+        ),
+        ("dney=x", "Error: Unknown option: dney\nDid you mean deny?"),
+        (
+            "tools_list=never",
+            "Error: Invalid value for tools_list: 'never'\nIt is one of: auto, cache, upstream",
+        ),
+    ],
+)
+def test_a_start_that_cannot_be_says_why_in_two_lines(
+    name: str, option: str, text: str, tmp_path: Path
+) -> None:
+    said = asyncio.run(end(name, tmp_path, NOBODY, option))
+    assert_says(said, text, name)
+
+
+def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.left()
+
+    async def main() -> tuple[int, str, str]:
+        async with raw_upstream(script) as upstream:
+            mode = f"reverse:{upstream.url}"
+            return *await end("mitmdump", tmp_path, mode, "connection_timeout=300"), upstream.url
+
+    code, stderr, url = asyncio.run(main())
+    text = f"Error: Failed to connect to upstream MCP at {url}\nConnection timeout after 300ms"
+    assert_says((code, stderr), text)
+
+
+def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
+            mode = f"reverse:{upstream.url}"
+            return await end("mitmdump", tmp_path, mode, "tool_list_timeout=300")
+
+    text = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 300ms"
+    assert_says(asyncio.run(main()), text)
+
+
+def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
+    def lists(_request: RawRequest, _id: str) -> bytes:
+        return answer(b"no", status="503 Service Unavailable", kind="text/plain")
+
+    async def main() -> tuple[int, str]:
+        async with mcp_upstream(tools=[], lists=lists) as upstream:
+            return await end("mitmdump", tmp_path, f"reverse:{upstream.url}")
+
+    code, stderr = asyncio.run(main())
+    assert (code, stderr.split("\n")[0]) == (
+        1,
+        "Error: Failed to fetch tool list from upstream MCP",
+    )
+    assert "HTTP 503" in stderr.split("\n")[1]
+    assert len(stderr.split("\n")) == 3
+
+
+def test_a_file_that_overrules_the_command_line_is_not_silently_obeyed(tmp_path: Path) -> None:
+    """mitmproxy would let config.yaml win over --set."""
+    (tmp_path / "config.yaml").write_text("deny: ['^other']\n")
+    code, stderr = asyncio.run(end("mitmdump", tmp_path, NOBODY, "deny=^mine"))
+    assert (code, stderr.split("\n")[0]) == (1, "Error: Invalid value for --set deny: '^mine'")
+    assert "config.yaml" in stderr.split("\n")[1]
+
+
+@asynccontextmanager
+async def serving(
+    name: str, home: Path, upstream: McpUpstream, *options: str
+) -> AsyncIterator[RunningTool]:
+    sets = [part for option in ("endpoint=/mcp", *options) for part in ("--set", option)]
+    mode = f"reverse:{upstream.url}"
+    async with started(name, "-s", SCRIPT, "--mode", mode, *sets, home=home) as it:
+        await it.listening()
+        yield it
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
+    name: str, tmp_path: Path
+) -> None:
+    async def silent(_request: RawRequest, peer: Peer) -> None:
+        await peer.left()
+
+    async def main() -> tuple[int, str, list[bytes]]:
+        async with (
+            mcp_upstream(tools=[tool("read_file")], respond=silent) as upstream,
+            serving(name, tmp_path, upstream) as it,
+            raw_client(it.port) as one,
+            raw_client(it.port) as other,
+        ):
+            await one.say(post(CALL % 1))
+            await other.say(post(CALL % 2))
+            while len(upstream.of("tools/call")) < 2:
+                await asyncio.sleep(0.01)
+            await upstream.raw.stop()
+            got = [(await client.answer()).body for client in (one, other)]
+            return await it.exit_code(), it.stderr.replace("\r\n", "\n"), got
+
+    code, stderr, got = asyncio.run(main())
+    assert got == [LOST % 1, LOST % 2]
+    assert code == 1
+    assert stderr.rstrip().endswith("Error: Lost connection to upstream MCP\nShutting down proxy")
+
+
+def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            mcp_upstream(tools=[tool("read_file")]) as upstream,
+            serving("mitmdump", tmp_path, upstream, "fail_fast=false") as it,
+        ):
+            async with raw_client(it.port) as client:
+                await client.ask(post(CALL % 1))
+                await upstream.raw.stop()
+            for number in (2, 3):
+                async with raw_client(it.port) as client:
+                    assert (await client.ask(post(CALL % number))).body == LOST % number
+
+    asyncio.run(main())
+
+
+def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with (
+            mcp_upstream(tools=[tool("read_file")]) as upstream,
+            serving("mitmdump", tmp_path, upstream) as it,
+        ):
+            async with raw_client(it.port) as client:
+                await client.ask(post(CALL % 1))
+            it.interrupt()
+            return await it.exit_code()
+
+    assert asyncio.run(main()) == 0
+
+
+def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
+    async def main() -> str:
+        tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
+        async with (
+            mcp_upstream(tools=[*tools, b'{"name":"broken"}']) as upstream,
+            serving(
+                "mitmdump", tmp_path, upstream, "deny=^delete_,^nothing", "deny=.*_database$"
+            ) as it,
+        ):
+            await it.says("Warning: a tool without")
+            return it.stderr.replace(upstream.url, "UPSTREAM")
+
+    saved = len(tool("delete_file")) + len(tool("drop_database"))
+    report = re.sub(r"127.0.0.1:\d+", "HERE", asyncio.run(main()))
+    assert report == (
+        "MCP tool filter: http://HERE/mcp -> UPSTREAM/mcp\n"
+        "  Upstream: raw 1, Streamable HTTP, 2025-06-18\n"
+        "  Tools: 4, of which 2 denied, 2 exposed\n"
+        '    "^delete_": delete_file\n'
+        '    ".*_database$": drop_database\n'
+        f"  Saved: {saved} bytes of context, about {saved // 4} tokens a list\n"
+        'Warning: the pattern "^nothing" matches no tool\n'
+        "Warning: a tool without an object inputSchema: not exposed\n"
+    )
