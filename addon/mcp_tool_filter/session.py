@@ -97,6 +97,11 @@ class Sessions:
     def close(self, key: Hashable) -> None:
         self._sessions.pop(key, None)
 
+    def __iter__(self) -> Iterator[tuple[Hashable, float, Session]]:
+        """Yield key, time of last use and session; the one used last comes last."""
+        for key, (last_used, session) in list(self._sessions.items()):
+            yield key, last_used, session
+
     def _forget(self, now: float) -> None:
         while len(self._sessions) > self._limits.sessions:
             self._sessions.popitem(last=False)

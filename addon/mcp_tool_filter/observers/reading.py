@@ -1,0 +1,252 @@
+r"""Messages as a person wants to read them: who says what, without the JSON around it.
+
+>>> print(render_body(b'{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"read_file",'
+...                   b'"arguments":{"path":"/a","lines":[1,2]}}}', "application/json"))
+request tools/call
+  id: 4
+  tool: read_file
+  arguments:
+    path: /a
+    lines: [1, 2]
+
+What is shown is not what is judged: this reads leniently, and is for the eye only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event
+
+_MOST_TOOLS = 500
+_WIDTH = 100
+
+type Json = dict[str, "Json"] | list["Json"] | str | float | bool | None
+
+
+class NotReadable(ValueError):
+    """There is no message in it."""
+
+
+def render_body(body: bytes, content_type: str) -> str:
+    """Write down the messages of a body. Raises NotReadable if it holds none."""
+    if "event-stream" in content_type.lower():
+        return "\n\n".join("\n".join(_event_lines(n, one)) for n, one in _events_in(body))
+    return "\n".join(_message_lines(_parse(body)))
+
+
+def holds_message(body: bytes, content_type: str) -> bool:
+    """Tell, at a glance, whether ``render_body`` would be of use."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "text/event-stream":
+        return True
+    return kind in ("application/json", "") and b'"jsonrpc"' in body
+
+
+def tools_in(body: bytes, content_type: str) -> list[str]:
+    """Return the names of all tools that a body lists."""
+    if "event-stream" in content_type.lower():
+        bodies = [one.data or b"" for _, one in _events_in(body) if isinstance(one, Event)]
+    else:
+        bodies = [body]
+    names: list[str] = []
+    for one in bodies:
+        try:
+            message = _parse(one)
+        except NotReadable:
+            continue
+        for single in message if isinstance(message, list) else [message]:
+            names.extend(_names_listed(single))
+    return names
+
+
+def _names_listed(message: Json) -> list[str]:
+    match message:
+        case {"result": {"tools": [*tools]}}:
+            return [str(tool.get("name")) for tool in tools if isinstance(tool, dict)]
+    return []
+
+
+def _events_in(body: bytes) -> Iterator[tuple[int, Event | Oversized]]:
+    parser = EventParser()
+    events = parser.feed(body)
+    rest = parser.finish()
+    yield from enumerate([*events, *([parse_event(rest)] if rest else [])], 1)
+
+
+def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
+    if isinstance(event, Oversized):
+        yield f"event {number}: too long to be shown"
+        return
+    data = event.data
+    if data is None:
+        yield f"event {number}: {event.raw.decode('utf-8', 'replace').strip() or 'empty'}"
+        return
+    name = event.name.decode("utf-8", "replace") if event.name else ""
+    yield f"event {number}" + (f": {name}" if name else "")
+    try:
+        lines = list(_message_lines(_parse(data)))
+    except NotReadable:
+        lines = [_scalar(data.decode("utf-8", "replace"))]
+    for line in lines:
+        yield f"  {line}" if line else ""
+
+
+def _parse(body: bytes) -> Json:
+    try:
+        parsed: Json = json.loads(body, parse_int=_number, parse_float=_number)
+    except (ValueError, RecursionError):
+        raise NotReadable("no JSON") from None
+    return parsed
+
+
+class _Number(str):
+    """A number as it was written: 1.0 stays 1.0."""
+
+    __slots__ = ()
+
+
+def _number(text: str) -> _Number:
+    return _Number(text)
+
+
+def _message_lines(message: Json) -> Iterator[str]:
+    if isinstance(message, list):
+        yield f"batch of {len(message)}"
+        for one in message:
+            for line in _message_lines(one):
+                yield f"  {line}"
+        return
+    if not isinstance(message, dict) or "jsonrpc" not in message:
+        raise NotReadable("no JSON-RPC message")
+    yield from _single_lines(message)
+
+
+def _single_lines(message: Mapping[str, Json]) -> Iterator[str]:
+    id = message.get("id")
+    shown_id = [f"  id: {_scalar(id)}"] if "id" in message else []
+    params = message.get("params")
+    match message:
+        case {"method": str(method)}:
+            yield f"{'request' if 'id' in message else 'notification'} {method}"
+            yield from shown_id
+            if method == "tools/call" and isinstance(params, dict):
+                params = {"tool" if key == "name" else key: value for key, value in params.items()}
+            yield from _indented(_value_lines(params))
+        case {"error": {"code": code, "message": text}}:
+            yield "error"
+            yield from shown_id
+            yield f"  code: {_scalar(code)}"
+            yield f"  message: {_scalar(text)}"
+            if (more := _value_at(message, "error", "data")) is not None:
+                yield from _indented(_member_lines("data", more))
+        case {"result": result}:
+            yield "response"
+            yield from shown_id
+            yield from _indented(_result_lines(result))
+        case _:
+            yield from _value_lines(dict(message))
+
+
+def _value_at(value: Mapping[str, Json], outer: str, inner: str) -> Json:
+    found = value.get(outer)
+    return found.get(inner) if isinstance(found, dict) else None
+
+
+def _result_lines(result: Json) -> Iterator[str]:
+    if not isinstance(result, dict):
+        yield from _value_lines(result)
+        return
+    rest = dict(result)
+    tools = rest.pop("tools", None)
+    if isinstance(tools, list):
+        yield f"tools: {len(tools)}"
+        for tool in tools[:_MOST_TOOLS]:
+            yield f"  {_tool_line(tool)}"
+    elif tools is not None:
+        rest["tools"] = tools
+    yield from _value_lines(rest)
+
+
+def _tool_line(tool: Json) -> str:
+    if not isinstance(tool, dict):
+        return _scalar(tool)
+    schema = tool.get("inputSchema")
+    schema = schema if isinstance(schema, dict) else {}
+    required, properties = schema.get("required"), schema.get("properties")
+    needed = required if isinstance(required, list) else []
+    names = [
+        name if name in needed else f"{name}?"
+        for name in (properties if isinstance(properties, dict) else {})
+    ]
+    line = f"- {tool.get('name')}({', '.join(names)})"
+    about = str(tool.get("description") or "").split("\n")[0].strip()
+    if about and len(line) < _WIDTH - 10:
+        room = _WIDTH - len(line)
+        line += f": {about}" if len(about) <= room else f": {about[:room]}…"
+    return line
+
+
+def _value_lines(value: Json) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _member_lines(key, part)
+    elif isinstance(value, list):
+        for part in value:
+            first, *more = list(_value_lines(part)) or ["{}" if part == {} else "[]"]
+            yield f"- {first}"
+            yield from (f"  {line}" for line in more)
+    elif value is not None:
+        yield from _text_lines(value)
+
+
+def _member_lines(key: str, value: Json) -> Iterator[str]:
+    if isinstance(value, dict | list) and value:
+        if (short := _short(value)) is not None:
+            yield f"{key}: {short}"
+            return
+        yield f"{key}:"
+        yield from _indented(_value_lines(value))
+    elif isinstance(value, str) and not isinstance(value, _Number) and "\n" in value.strip("\n"):
+        yield f"{key}: |"
+        yield from _indented(iter(value.rstrip("\n").split("\n")))
+    else:
+        yield f"{key}: {'{}' if value == {} else '[]' if value == [] else _scalar(value)}"
+
+
+def _short(value: dict[str, Json] | list[Json]) -> str | None:
+    """Write a short list of plain values in one line."""
+    if isinstance(value, dict) or any(isinstance(part, dict | list) for part in value):
+        return None
+    line = f"[{', '.join(map(_scalar, value))}]"
+    return line if len(line) <= _WIDTH - 20 else None
+
+
+def _text_lines(value: Json) -> Iterator[str]:
+    if isinstance(value, str) and not isinstance(value, _Number) and "\n" in value:
+        yield from value.split("\n")
+    else:
+        yield _scalar(value)
+
+
+def _scalar(value: Json) -> str:
+    """Write a plain value; text is quoted where it could be taken for something else.
+
+    >>> [_scalar(value) for value in ("read_file", "7", "a: b", None, True)]
+    ['read_file', '"7"', '"a: b"', 'null', 'true']
+    """
+    if isinstance(value, _Number):
+        return str(value)
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    is_plain = value[:1].isalpha() or value[:1] in ("/", "_", ".")
+    odd = value in ("null", "true", "false") or ": " in value or " #" in value
+    if is_plain and not odd and value.isprintable() and not value.endswith((":", " ")):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield f"  {line}" if line else ""
