@@ -13,6 +13,7 @@ from functools import partial
 from typing import assert_never
 from urllib.parse import urljoin
 
+from mcp_tool_filter.adapters.exchange import Answered, Asked, LegacyStream, Passed
 from mcp_tool_filter.adapters.upstream import Fetched
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.answer import could_show_tool, refuse_partial
@@ -27,8 +28,8 @@ from mcp_tool_filter.policy.guard import kept_with_us
 from mcp_tool_filter.policy.head import Head, refuse_body, refuse_head, refuse_mismatch
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.codings import decode_body
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.codings import decode_body, looks_like_json
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from mcp_tool_filter.protocol.messages import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -38,6 +39,7 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     Response,
     ids_guessed_in,
+    ids_in,
     parse_message,
     render_batch,
     render_error,
@@ -54,6 +56,7 @@ from mcp_tool_filter.session import Envelopes, Exchanges, Session, Sessions
 from mcp_tool_filter.stream import INVALID_ANSWER, FilteredStream
 
 LOST_ANSWER = "Upstream connection lost"
+_DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
 _STATUS = {
     Why.MALFORMED: 400,
     Why.MISMATCH: 400,
@@ -61,54 +64,6 @@ _STATUS = {
 }
 
 type Watcher = Callable[[Message | None, Verdict], None]
-
-
-@dataclass(slots=True)
-class Asked:
-    """What a request asked, for whoever reads its answer."""
-
-    exchanges: Exchanges
-    session: Session | None = None
-    session_id: str | None = None
-    revision: str | None = None
-    owed: tuple[bytes, ...] = ()
-    """Replies of ours that belong into the answer."""
-    is_legacy: bool = False
-    """It is answered on a stream of its own, not here."""
-    is_first_page: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Somebody waits for this very answer."""
-        return len(self.exchanges) > 0 and not self.is_legacy
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """The request goes on, with another body if one is given."""
-
-    asked: Asked
-    body: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The client gets this; whatever the upstream said or would have said, it is not seen."""
-
-    status: int
-    body: bytes = b""
-    stream: LegacyStream | None = None
-    """Where the body goes instead, in the transport that answers on a stream of its own."""
-
-
-@dataclass(slots=True)
-class LegacyStream:
-    """The open GET of a client of the older transport: all its answers go there."""
-
-    send: Callable[[bytes], bool]
-    session: Session
-    target: str = ""
-    """Where the client posts; known once the upstream has named it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,16 +100,26 @@ class Listener:
         if why := refuse_head(head):
             return self._refused(b"", Why.MALFORMED, why)
         limit = self.config.limits.message
-        if len(raw) > limit:
-            return self._oversized(head, raw)
         try:
+            if len(raw) > limit:
+                raise OverLimit(f"more than {limit} bytes")
             body = decode_body(raw, head.get(b"content-encoding") or "", limit=limit)
+        except OverLimit as error:
+            return self._oversized(head, raw, str(error))
         except ProtocolError as error:
             return self._refused(b"", Why.MALFORMED, str(error))
+        outcome = self._judge_body(head, raw, body)
+        if isinstance(outcome, Passed) and outcome.body is None and _reads_otherwise(raw, body):
+            return Passed(outcome.asked, body)
+        return outcome
+
+    def _judge_body(self, head: Head, raw: bytes, body: bytes) -> Passed | Answered:
         if not body or not head.may_have_body:
-            return self._judge_other_body(head, body, "")
+            return self._judge_other_body(head, raw, "")
         try:
             message = parse_message(body, self.config.limits)
+        except OverLimit as error:
+            return self._oversized(head, body, str(error))
         except ProtocolError as error:
             return self._judge_other_body(head, body, str(error))
         try:
@@ -244,18 +209,20 @@ class Listener:
 
     def _refused(self, body: bytes, why: Why, detail: str, code: int = INVALID_REQUEST) -> Answered:
         text = detail[:1].upper() + detail[1:] if why is Why.MISMATCH else "Invalid Request"
-        reply = refusal(body, why, code, text)
+        reply = refusal(body, why, code, text, self.config.limits)
         self.watch(None, Reply(reply.text, Reason(why, detail=detail)))
         return Answered(_STATUS[why], reply.text)
 
-    def _oversized(self, head: Head, raw: bytes) -> Answered:
+    def _oversized(self, head: Head, body: bytes, detail: str) -> Answered:
         """Answer with HTTP 200 where an id can be read: a 4xx ends the session of some clients."""
-        limit = self.config.limits.message
-        ids = list(dict.fromkeys(ids_guessed_in(raw)))
-        text = f"Request too large: more than {limit} bytes"
-        body = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
-        self.watch(None, Reply(body, Reason(Why.OVERSIZED, detail=text)))
-        return Answered(200 if len(ids) == 1 else 413, body, self.legacy.get(head.target))
+        anything = Limits(message=len(body), depth=_DEEPEST_READ)
+        ids = ids_in(body, anything) or list(dict.fromkeys(ids_guessed_in(body)))
+        text = f"Request too large: {detail}"
+        reply = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
+        self.watch(None, Reply(reply, Reason(Why.OVERSIZED, detail=text)))
+        if len(ids) == 1:
+            return Answered(200, reply, self.legacy.get(head.target))
+        return Answered(413, reply)
 
     def _is_endpoint(self, target: str) -> bool:
         return target == self.fetched.endpoint or target in self.legacy
@@ -273,44 +240,62 @@ class Listener:
         self, asked: Asked, status: int, content_type: str, coding: str, raw: bytes
     ) -> Answered | None:
         """Decide on a whole answer; None if it goes on as it came."""
-        limits = self.config.limits
+        limit = self.config.limits.message
         try:
-            body = decode_body(raw, coding, limit=limits.message)
-            if len(body) > limits.message:
-                raise ProtocolError(f"longer than {limits.message} bytes")
-            return self._judge_answer(asked, status, content_type, coding, body)
+            body = decode_body(raw, coding, limit=limit)
+            if len(body) > limit:
+                raise OverLimit(f"longer than {limit} bytes")
+            refuse_partial(status, content_type)
+            judged = self._judge_answer(asked, status, content_type, body)
         except ProtocolError as error:
             return self.invalid_answer(asked, str(error))
+        if judged is None and body is not raw:
+            return Answered(status, body, content_type=content_type)
+        return judged
 
     def _judge_answer(
-        self, asked: Asked, status: int, content_type: str, coding: str, body: bytes
+        self, asked: Asked, status: int, content_type: str, body: bytes
     ) -> Answered | None:
-        decoded = Answered(status, body) if coding and body else None
         if not body:
-            waits = asked.waits and status == 200
-            return (
-                self.invalid_answer(asked, "an empty answer") if waits else _settle(asked, status)
-            )
-        refuse_partial(status, content_type)
+            return self._judge_empty_answer(asked, status)
         try:
             message = parse_message(body, self.config.limits)
         except ProtocolError as error:
-            self._check_other_answer(asked, status, body, error)
-            return decoded
-        method = asked.exchanges.method_of(message)
-        situation = Situation(snapshot=self.snapshot)
-        verdict = decide_from_upstream(message, situation, asked.exchanges.method_of)
+            self._check_other_answer(asked, status, content_type, body, error)
+            return None
+        verdict = self._decide_on_answer(asked, message)
+        match verdict:
+            case Forward():
+                return Answered(status, asked.with_owed(body)) if asked.owed else None
+            case Rewrite(text):
+                return Answered(status, asked.with_owed(text))
+            case Reply() | Drop():
+                raise ProtocolError("an answer that may not be seen")
+            case unexpected:
+                assert_never(unexpected)
+
+    def _judge_empty_answer(self, asked: Asked, status: int) -> Answered | None:
+        if asked.waits and status == 200:
+            raise ProtocolError("an empty answer")
+        if asked.owed and status < 300:  # the rest of the batch has no answer of its own
+            return Answered(200, render_batch(list(asked.owed)))
+        return None
+
+    def _decide_on_answer(self, asked: Asked, message: Message) -> Verdict:
+        method_of = asked.exchanges.method_of
+        method = method_of(message)
+        verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method_of)
         self._learn(asked, message, verdict, method)
         asked.exchanges.note_answered(message)
-        if isinstance(verdict, Rewrite):
-            return Answered(status, _with_owed(asked, verdict.text))
-        return Answered(status, _with_owed(asked, body)) if asked.owed else decoded
+        return verdict
 
     def _check_other_answer(
-        self, asked: Asked, status: int, body: bytes, error: ProtocolError
+        self, asked: Asked, status: int, content_type: str, body: bytes, error: ProtocolError
     ) -> None:
         """Raise ProtocolError unless an answer that is no message may pass."""
         if asked.waits and 200 <= status < 300 and status not in (202, 204):
+            raise error
+        if "event-stream" in content_type.lower():  # as some clients look for it, too
             raise error
         if could_show_tool(body, self.snapshot.denied, self.config.limits):
             raise error
@@ -345,11 +330,7 @@ class Listener:
             message = parse_message(raw, self.config.limits)
             if from_client:
                 return self._judge_heard(asked, message)
-            method = asked.exchanges.method_of(message)
-            situation = Situation(snapshot=self.snapshot)
-            verdict = decide_from_upstream(message, situation, asked.exchanges.method_of)
-            self._learn(asked, message, verdict, method)
-            asked.exchanges.note_answered(message)
+            return self._decide_on_answer(asked, message)
         except ProtocolError as error:
             verdict = self._judge_unreadable(asked, raw, from_client, str(error))
             self.watch(None, verdict)
@@ -368,7 +349,7 @@ class Listener:
         self, asked: Asked, raw: bytes, from_client: bool, detail: str
     ) -> Verdict:
         if from_client:
-            return refusal(raw, Why.MALFORMED)
+            return refusal(raw, Why.MALFORMED, limits=self.config.limits)
         ids = asked.exchanges.take(ids_guessed_in(raw))
         errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
         reason = Reason(Why.INVALID, detail=detail)
@@ -403,6 +384,7 @@ class Listener:
             return None
         asked.session = asked.session or Session(exchanges=asked.exchanges)
         asked.is_legacy = True
+        self.close_stream(asked)  # it may have named another endpoint before
         endpoint = urljoin(target, kept).partition("#")[0]
         self.legacy[endpoint] = LegacyStream(send, asked.session, endpoint)
         return kept
@@ -421,7 +403,7 @@ class Listener:
                 self._learn_envelope(revision, message)
 
     def _learn_envelope(self, revision: str, message: Response) -> None:
-        if listing := parse_listing(message):
+        if self.envelopes.get(revision) is None and (listing := parse_listing(message)):
             self.envelopes.learn(revision, listing)
 
 
@@ -438,6 +420,11 @@ def _listings_in(fetched: Fetched) -> tuple[Listing, ...]:
     return tuple(listing for listing in found if listing)
 
 
+def _reads_otherwise(raw: bytes, body: bytes) -> bool:
+    """Tell whether an upstream that does not undo codings could find another message."""
+    return body is not raw and looks_like_json(raw)
+
+
 def _has_cursor(message: Message) -> bool:
     return any(
         isinstance(one, Request) and one.params and one.params.get("cursor")
@@ -452,19 +439,3 @@ def _accepts_both(head: Head) -> bool:
 
 def _revision_in(message: Request) -> str | None:
     return parse_list_request(message).revision
-
-
-def _settle(asked: Asked, status: int) -> Answered | None:
-    """Give what we owe to a batch whose rest has no answer of its own."""
-    if not asked.owed or status >= 300:
-        return None
-    return Answered(200, render_batch(list(asked.owed)))
-
-
-def _with_owed(asked: Asked, body: bytes) -> bytes:
-    """Return the upstream's answer to a batch together with ours."""
-    if not asked.owed:
-        return body
-    members = body.strip()
-    rest = members[1:-1] if members.startswith(b"[") else members
-    return b"[" + b",".join([rest, *asked.owed]) + b"]"

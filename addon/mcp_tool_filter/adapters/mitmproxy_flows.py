@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from mitmproxy.http import HTTPFlow, Request, Response
 
+from mcp_tool_filter.adapters.exchange import JSON
 from mcp_tool_filter.adapters.listener import LOST_ANSWER
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.policy.guard import kept_with_us
@@ -70,13 +71,13 @@ def refuse_upgrade(request: Request) -> None:
         request.headers.pop("connection", None)
 
 
-def replace_answer(response: Response, status: int, body: bytes) -> None:
+def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
     """Give an answer another body; its further headers (a session's id) stay."""
     for name in ("content-encoding", "transfer-encoding", "etag", "content-range"):
         response.headers.pop(name, None)
     response.status_code = status
     response.reason = ""
-    response.headers["content-type"] = "application/json"
+    response.headers["content-type"] = content_type
     response.content = body  # which also says its length
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.codings import looks_like_json
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import scan
 from mcp_tool_filter.protocol.tools import shows_tool
@@ -16,7 +17,6 @@ from mcp_tool_filter.protocol.tools import shows_tool
 # In the last ones ASCII means ASCII; whoever reads JSON reads UTF-8 all the same.
 _READABLE = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
 _CHARSET = re.compile(r"""charset[^=;]*=\s*["']?([^"';\s]*)""")
-_BOM = b"\xef\xbb\xbf"
 
 
 def refuse_partial(status: int, content_type: str) -> None:
@@ -32,12 +32,8 @@ def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool
     try:
         scan(body, {}, limits)
     except ProtocolError:
-        return _is_like_json(body) or _mentions_schema(body)
+        return looks_like_json(body) or _mentions_schema(body)
     return shows_tool(body.decode(), names)
-
-
-def _is_like_json(body: bytes) -> bool:
-    return body.removeprefix(_BOM).replace(b"\0", b"").lstrip()[:1] in (b"{", b"[")
 
 
 def _mentions_schema(body: bytes) -> bool:

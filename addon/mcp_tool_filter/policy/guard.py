@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s\\]+)(?::(\d{1,5}))?")
+_BLANK = "".join(map(chr, range(0x21)))
+_SLASHES = re.compile(r"^([a-z][a-z0-9+.-]*:)?/{2,}", re.IGNORECASE)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s\\]+)(?::([0-9]{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,10 @@ class AllowedHosts:
         if not (match := _HOST.fullmatch(host)):
             return False
         name = match[1].strip("[]").lower().rstrip(".")
-        return is_loopback(name) or not self.extra.isdisjoint(
-            {name, match[1].lower(), host.lower()}
+        return (
+            is_loopback(name)
+            or _is_same_address(name, own)
+            or not self.extra.isdisjoint({name, match[1].lower(), host.lower()})
         )
 
     def has_origin(self, origin: str, own: str = "") -> bool:
@@ -59,13 +63,22 @@ def is_loopback(name: str) -> bool:
         return False
 
 
+def _is_same_address(name: str, own: str) -> bool:
+    """Compare addresses; a name that only resolves to ours could be a trick."""
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(own)
+    except ValueError:
+        return False
+
+
 def kept_with_us(url: str, upstream: str) -> str | None:
     """Return the URL so that it leads to us, or None if it leads elsewhere.
 
-    Browsers and URL libraries read backslashes as slashes and forget tabs, line ends and spaces
-    around it; so do we.
+    Browsers read backslashes as slashes, any number of them as two, and forget tabs, line ends,
+    and whatever is blank around a URL (WHATWG URL, basic parser); so do we.
     """
-    plain = re.sub(r"[\t\r\n]", "", url.strip()).replace("\\", "/")
+    plain = re.sub(r"[\t\r\n]", "", url.strip(_BLANK)).replace("\\", "/")
+    plain = _SLASHES.sub(r"\1//", plain)
     try:
         parts = urlsplit(plain)
         port = parts.port

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
@@ -22,6 +22,7 @@ from mcp_tool_filter.protocol.messages import (
     Notification,
     Request,
     is_json_rpc,
+    is_like_a_call,
 )
 from mcp_tool_filter.protocol.scan import fold
 
@@ -33,7 +34,7 @@ _ONCE = frozenset({
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _CREDENTIALS = re.compile(
-    rb"authorization|proxy-authorization|cookie|.*(?:api-?key|token|secret|credential|auth).*",
+    rb"authorization|proxy-authorization|cookie|.*(?:api[-_]?key|token|secret|credential|auth).*",
     re.IGNORECASE,
 )
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
@@ -75,15 +76,22 @@ def refuse_head(head: Head) -> str | None:
     if any(set(b"\r\n\0") & set(name + value) for name, value in head.headers):
         return "a control character in a header"
     names = [name.lower() for name, _ in head.headers]
+    plain = (re.sub(rb"[^a-z0-9]+", b"-", name).strip(b"-") for name in names)
     if any(count > 1 for name, count in Counter(names).items() if name in _ONCE):
         return "a header twice"
-    if any(name not in _ONCE and re.sub(rb"[^a-z0-9]", b"-", name) in _ONCE for name in names):
+    if any(name not in _ONCE and like in _ONCE for name, like in zip(names, plain, strict=True)):
         return "a header that could be taken for another"
     if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
         return "a transfer coding other than chunked"
     if not _is_utf8(head.get(b"content-type") or ""):
         return "a charset other than UTF-8"
-    if "jsonrpc" in head.target.lower() or "tools%2fcall" in head.target.lower():
+    if (head.get(b"content-transfer-encoding") or "binary").lower() not in (
+        "binary",
+        "8bit",
+        "7bit",
+    ):
+        return "a content transfer encoding"
+    if _spells_a_call(head.target.partition("?")[2]):
         return "a message in the URL"
     return None
 
@@ -121,16 +129,21 @@ def refuse_mismatch(head: Head, message: Message) -> str | None:
 
 
 def _is_utf8(content_type: str) -> bool:
-    charsets = re.findall(r"""charset\s*=\s*["']?([^"';\s]*)""", content_type.lower())
+    charsets = re.findall(r"""charset[^=;]*=\s*["']?([^"';\s]*)""", content_type.lower())
     return all(charset in ("utf-8", "utf8") for charset in charsets)
 
 
 def _is_plain_form(body: bytes) -> bool:
     """Tell a form from what some server may take for a message."""
-    if not _FORM.fullmatch(body):
-        return False
-    keys = {fold(key) for key, _ in parse_qsl(body.decode(), keep_blank_values=True)}
-    return keys.isdisjoint({"jsonrpc", "method", "params"})
+    return _FORM.fullmatch(body) is not None and not _spells_a_call(body.decode())
+
+
+def _spells_a_call(form: str) -> bool:
+    """Tell whether some server may take the fields of a form, or of a query, for a message."""
+    fields = parse_qsl(form.replace(";", "&"), keep_blank_values=True)
+    return "jsonrpc" in unquote_plus(unquote_plus(form)).lower() or any(
+        fold(key).startswith("method") and is_like_a_call(value) for key, value in fields
+    )
 
 
 def _decoded(name: str) -> str | None:

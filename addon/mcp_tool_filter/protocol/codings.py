@@ -15,6 +15,7 @@ import io
 import zlib
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import OverLimit
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
@@ -33,8 +34,16 @@ def decode_body(raw: bytes, coding: str, *, limit: int) -> bytes:
     except Exception as error:  # each codec has errors of its own
         raise ProtocolError(f"not valid {name}") from error
     if len(body) > limit:
-        raise ProtocolError(f"longer than {limit} bytes when decoded")
+        raise OverLimit(f"longer than {limit} bytes when decoded")
     return body
+
+
+def looks_like_json(raw: bytes) -> bool:
+    """Tell whether someone who does not undo a coding could still take the bytes for JSON.
+
+    (A deflate or brotli stream can be written so that it is both.)
+    """
+    return raw[:64].lstrip(b" \t\r\n\0\xef\xbb\xbf\xfe\xff")[:1] in (b"{", b"[")
 
 
 def _gzip(raw: bytes, limit: int) -> bytes:
