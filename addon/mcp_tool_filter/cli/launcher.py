@@ -1,4 +1,8 @@
-"""Reads the command line, and imports only what it asks for."""
+"""Reads the first word of the command line, and imports only what it asks for.
+
+Whatever Python a user has parses this module, ``__main__`` and what they import: an older one is
+told what is needed, and sees no SyntaxError.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +13,45 @@ from importlib import import_module
 from mcp_tool_filter import __version__
 from mcp_tool_filter.errors import StartError
 
-_COMMANDS = {"check-pattern": "check_pattern"}  # to the module that runs it
-
-_HELP = """\
-usage: mcp-tool-filter check-pattern [PATTERN ...]
-
-  check-pattern    say whether patterns may be used to deny or allow tools
-  --help           show this
-  --version        show the version
-"""
+_NEEDED = (3, 12)
+COMMANDS = {  # to the module that runs it
+    "check-pattern": "check_pattern",
+    "config": "client_config",
+    "demo": "demo",
+    "doctor": "doctor",
+    "addon-path": "addon_path",
+    "completion": "completion",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return the exit status."""
+    if sys.version_info < _NEEDED:
+        return _refuse_python()
     args = sys.argv[1:] if argv is None else list(argv)
-    if "--version" in args[:1]:
+    if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
         return 0
-    if not args or args[0] in {"-h", "--help"}:
-        print(_HELP, end="")
-        return 0
-    if args[0] not in _COMMANDS:
-        print(
-            f"Error: There is no command {args[0]!r}\nSee mcp-tool-filter --help", file=sys.stderr
-        )
-        return 2
-    command = import_module(f"mcp_tool_filter.cli.{_COMMANDS[args[0]]}")
     try:
-        return int(command.run(args[1:]))
+        return _run(args)
     except StartError as error:
         print(error, file=sys.stderr)
-        return 1
+        return int(getattr(error, "exit_status", 1))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(args: list[str]) -> int:
+    named = args[:1] and COMMANDS.get(args[0])
+    command = import_module(f"mcp_tool_filter.cli.{named or 'proxy'}")
+    return int(command.run(args[1:] if named else args))
+
+
+def _refuse_python() -> int:
+    needed, found = (".".join(map(str, version[:3])) for version in (_NEEDED, sys.version_info))
+    print(
+        f"Error: mcp-tool-filter needs Python {needed} or newer; this is Python {found}\n"
+        f"With uv it finds one by itself: uvx --python {needed} mcp-tool-filter",
+        file=sys.stderr,
+    )
+    return 1

@@ -1,0 +1,43 @@
+"""What is said on stderr: one line each, for people."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+_LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
+_CHATTERING = ("asyncio", "hpack", "quic", "tornado")
+
+
+def log_to_stderr(verbosity: int) -> None:
+    """Show what is logged, as much of it as was asked for."""
+    handler = logging.StreamHandler()
+    handler.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
+    handler.setFormatter(_Formatter(with_tracebacks=verbosity > 0))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(handler.level)
+    for name in _CHATTERING:
+        logging.getLogger(name).setLevel(max(handler.level, logging.WARNING))
+
+
+def say(text: str) -> None:
+    """Write a text for people where it disturbs no pipe."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, *, with_tracebacks: bool) -> None:
+        super().__init__()
+        self._with_tracebacks = with_tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING and not text.startswith(("Error:", "Warning:")):
+            text = f"{'Error' if record.levelno >= logging.ERROR else 'Warning'}: {text}"
+        if record.exc_info and record.exc_info[1]:
+            if self._with_tracebacks:
+                return f"{text}\n{self.formatException(record.exc_info)}"
+            text += f": {record.exc_info[1]!r} (-v shows where)"
+        return text

@@ -1,0 +1,75 @@
+"""Colour, columns and a progress line: only where a person looks.
+
+>>> columns([("file_read", "exposed"), ("rm", "denied")], is_terminal=True)
+['file_read  exposed', 'rm         denied']
+>>> columns([("file_read", "exposed")], is_terminal=False)
+['file_read\\texposed']
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from shutil import get_terminal_size
+from typing import TextIO
+
+
+class Colour(StrEnum):
+    RED = "31"
+    GREEN = "32"
+    YELLOW = "33"
+    BOLD = "1"
+    DIM = "2"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()
+
+
+def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
+    """Colour a text, where that can be seen and nobody has asked for none (NO_COLOR)."""
+    stream = stream or sys.stdout
+    if not is_terminal(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{colour.value}m{text}\x1b[0m"
+
+
+def columns(rows: Sequence[tuple[str, ...]], *, is_terminal: bool) -> list[str]:
+    """Lay out a table: aligned for people, with tabs for programs."""
+    if not is_terminal:
+        return ["\t".join(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def shortened(text: str, width: int) -> str:
+    """Return the text's first line, cut to a width.
+
+    >>> shortened("Deletes a file for good.", 10)
+    'Deletes a…'
+    """
+    line = next(iter(text.strip().splitlines()), "")
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+
+
+def width() -> int:
+    return get_terminal_size().columns
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Say what is waited for, until it is here."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
