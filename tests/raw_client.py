@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+
 from tests.raw_upstream import hang_up
 
 TIMEOUT = 20.0  # generous, and only met by what hangs
@@ -163,7 +164,11 @@ class H2Client:
         self._reader = reader
         self._writer = writer
         self.h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(header_encoding=None, validate_outbound_headers=False)
+            h2.config.H2Configuration(
+                header_encoding=None,
+                validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
         )
         self.streams: defaultdict[int, H2Stream] = defaultdict(H2Stream)
         self.closed = False

@@ -25,6 +25,9 @@ import logging
 from mitmproxy import ctx, exceptions, http
 
 class ToolFilter:
+    def __init__(self, **given):
+        pass
+
     def load(self, loader):
         loader.add_option("number", int, 1, "A number.")
 
