@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy import ctx
+from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk, free_port
 from tests.websocket import accept, connect
 
 READ, DELETE = tool("read_file"), tool("delete_file", ', "description":"gone \\u00e9"')
@@ -455,3 +458,180 @@ class TestWebSockets:
             assert (await between.client.ask(get())).status == 502
 
         run(tmp_path, test, respond=respond)
+
+
+class TestConnections:
+    def test_events_arrive_one_by_one_and_a_client_that_leaves_is_noticed(
+        self, tmp_path: Path
+    ) -> None:
+        left = asyncio.Event()
+
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(SSE_HEAD)
+            await peer.say_event(RESULT)
+            await peer.left()
+            left.set()
+
+        async def test(between: Filtered) -> None:
+            await between.client.say(get())
+            await between.client.head()
+            assert await between.client.chunk() == b"data: " + RESULT + b"\n\n"
+            between.client.close()
+            await asyncio.wait_for(left.wait(), 10)
+
+        run(tmp_path, test, respond=respond)
+
+    def test_a_comment_without_a_blank_line_is_not_held_back(self, tmp_path: Path) -> None:
+        """It is all that keeps a quiet stream alive."""
+
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(SSE_HEAD + chunk(b":\r\n"))
+            await peer.left()
+
+        async def test(between: Filtered) -> None:
+            await between.client.say(get())
+            await between.client.head()
+            assert await between.client.chunk() == b":\r\n"
+
+        run(tmp_path, test, respond=respond)
+
+    def test_twenty_calls_in_flight_are_answered_each_with_its_own(self, tmp_path: Path) -> None:
+        async def respond(request: RawRequest, peer: Peer) -> None:
+            id = json.loads(request.body)["id"]
+            await asyncio.sleep(0.02 * (20 - id))
+            await peer.say(answer(RESULT.replace(b'"id":1', b'"id":%d' % id)))
+
+        async def test(between: Filtered) -> None:
+            async def one(number: int) -> int:
+                async with raw_client(between.port) as client:
+                    got = await client.ask(post(call("read_file", id=str(number))))
+                    return int(json.loads(got.body)["id"])
+
+            assert await asyncio.gather(*map(one, range(20))) == list(range(20))
+
+        run(tmp_path, test, respond=respond)
+
+    def test_each_listener_has_its_own_upstream_and_snapshot(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with (
+                mcp_upstream(tools=[tool("one"), tool("delete_1")]) as one,
+                mcp_upstream(tools=[tool("two"), tool("delete_2")]) as two,
+                proxy(
+                    ToolFilter(),
+                    to=[f"reverse:{each.url}@{free_port()}" for each in (one, two)],
+                    home=tmp_path,
+                    deny=["^delete_"],
+                    endpoint=ENDPOINT,
+                ) as it,
+            ):
+                for server, mine, other in zip(
+                    it.server.servers, ("one", "two"), ("two", "one"), strict=True
+                ):
+                    async with raw_client(server.listen_addrs[0][1]) as client:
+                        listed = (await client.ask(post(LIST))).body
+                        assert [t["name"] for t in json.loads(listed)["result"]["tools"]] == [mine]
+                        got = await client.ask(post(call(other)))
+                        assert got.body == not_found(other)
+                        assert (await client.ask(post(call(mine)))).body == RESULT
+
+        asyncio.run(main())
+
+    def test_requests_wait_until_the_tools_are_known(self, tmp_path: Path) -> None:
+        gate = asyncio.Event()
+
+        async def slowly(target: Target) -> Fetched:
+            await gate.wait()
+            return await fetch(target)
+
+        async def main() -> None:
+            async with (
+                mcp_upstream(tools=[READ, DELETE]) as upstream,
+                proxy(
+                    ToolFilter(fetch=slowly), to=upstream.url, home=tmp_path, deny=["^delete_"]
+                ) as it,
+                raw_client(it.port) as client,
+            ):
+                await client.say(post(call("delete_file")))
+                await asyncio.sleep(0.05)
+                gate.set()
+                assert (await client.answer()).body == not_found("delete_file")
+                assert upstream.asked == []
+
+        asyncio.run(main())
+
+
+class TestEditedOptions:
+    """mitmweb and the console let a user edit options while we run."""
+
+    def test_other_patterns_take_effect_at_once(self, tmp_path: Path) -> None:
+        async def test(between: Filtered) -> None:
+            assert (await between.ask(call("read_file"))).body == RESULT
+            ctx.options.update(deny=["^read_"])
+            assert (await between.ask(call("read_file"))).body == not_found("read_file")
+            assert (await between.ask(call("delete_file"))).body == RESULT
+
+        run(tmp_path, test)
+
+    @pytest.mark.parametrize(
+        "bad", [{"deny": ["("]}, {"deny": ["(a+)+"]}, {"tools_list": ["x"]}, {"fail_fast": ["?"]}]
+    )
+    def test_a_bad_value_is_refused_and_the_old_filter_stays(
+        self, tmp_path: Path, bad: dict[str, list[str]]
+    ) -> None:
+        async def test(between: Filtered) -> None:
+            with pytest.raises(OptionsError, match=r"^Error: "):
+                ctx.options.update(**bad)
+            assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
+
+        run(tmp_path, test)
+
+    def test_what_would_open_a_way_round_is_refused(self, tmp_path: Path) -> None:
+        async def test(between: Filtered) -> None:
+            with pytest.raises(OptionsError, match="stream_large_bodies"):
+                ctx.options.update(stream_large_bodies="1k")
+            assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
+
+        run(tmp_path, test)
+
+
+class TestTooMuch:
+    def test_a_large_request_is_answered_on_its_own_id(self, tmp_path: Path) -> None:
+        """A 4xx ends the session of some SDKs."""
+
+        async def test(between: Filtered) -> None:
+            got = await between.ask(call("read_file", json.dumps({"a": "x" * 3000}), id="77"))
+            error = json.loads(got.body)
+            assert (got.status, error["id"], error["error"]["code"]) == (200, 77, -32600)
+            assert between.upstream.asked == []
+            assert (await between.ask(call("read_file"))).body == RESULT
+
+        run(tmp_path, test, message_limit=["2KB"])
+
+    def test_a_large_answer_is_an_error_for_who_waits(self, tmp_path: Path) -> None:
+        body = RESULT.replace(b"[]", b'["' + b"x" * 3000 + b'"]')
+
+        async def test(between: Filtered) -> None:
+            error = json.loads((await between.ask(call("read_file"))).body)
+            assert (error["id"], error["error"]["code"]) == (1, -32603)
+
+        run(tmp_path, test, respond=saying(body), message_limit=["2KB"])
+
+    def test_a_large_event_is_an_error_for_who_waits_and_the_stream_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        body = RESULT.replace(b"[]", b'["' + b"x" * 9000 + b'"]')
+        hello = b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}'
+
+        async def respond(_request: RawRequest, peer: Peer) -> None:
+            await peer.say(SSE_HEAD)
+            await peer.say_event(body)
+            await peer.say_event(hello)
+            await peer.say(LAST_CHUNK)
+
+        async def test(between: Filtered) -> None:
+            events = (await between.ask(call("read_file"))).body.split(b"\n\n")
+            error = json.loads(events[0].removeprefix(b"data: "))
+            assert (error["id"], error["error"]["code"]) == (1, -32603)
+            assert events[1:] == [b"data: " + hello, b""]
+
+        run(tmp_path, test, respond=respond, message_limit=["2KB"])

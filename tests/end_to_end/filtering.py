@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.raw_upstream import free_port
+
 SCRIPT = Path(__file__).resolve().parents[2] / "addon" / "tool_filter.py"
 START_TIMEOUT = 30.0
 
@@ -33,7 +35,9 @@ def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
     with tempfile.TemporaryDirectory() as home:
         command = [str(Path(sys.executable).with_name("mitmdump")), "-s", str(SCRIPT)]
         command += ["--set", f"confdir={home}"]
-        command += [part for origin in upstreams for part in ("--mode", f"reverse:{origin}@0")]
+        command += [
+            part for origin in upstreams for part in ("--mode", f"reverse:{origin}@{free_port()}")
+        ]
         for name, value in options.items():
             for one in [value] if isinstance(value, str) else value:
                 command += ["--set", f"{name}={one}"]
