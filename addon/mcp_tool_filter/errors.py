@@ -37,6 +37,8 @@ class InvalidOption(StartError):
 
     def __init__(self, option: str, given: object, *, why: str) -> None:
         super().__init__(f"Invalid value for {option}: {given!r}", why=why)
+        self.option = option
+        self.given = given
 
 
 class UnknownOption(StartError):

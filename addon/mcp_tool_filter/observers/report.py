@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -35,9 +36,19 @@ def estimate_tokens(size: int) -> str:
     return f"{size // _BYTES_PER_TOKEN:,}"
 
 
+def shown_url(url: str) -> str:
+    """Return a URL as it may be printed: what its query says could be a key.
+
+    >>> shown_url("http://localhost:3000/mcp?key=secret&q=1")
+    'http://localhost:3000/mcp?key=…&q=…'
+    """
+    path, mark, query = url.partition("?")
+    return path + mark + re.sub(r"=[^&]*", "=…", query)
+
+
 def _lines(who: Introduction, snapshot: Snapshot) -> Iterator[str]:
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
-    yield f"MCP tool filter: {who.listens_at} -> {who.upstream}"
+    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {shown_url(who.upstream)}"
     yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
     yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from _denied_lines(snapshot)
