@@ -19,12 +19,13 @@ Where nothing can fail any more no way is tried again, so what is repeated there
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from itertools import combinations, product
 from math import inf, log, prod
 
 from mcp_tool_filter.policy.regex.positions import SMALL, Automaton, follow
 from mcp_tool_filter.policy.regex.program import code_size
+from mcp_tool_filter.policy.regex.sharing import can_share
 from mcp_tool_filter.policy.regex.syntax import parse_regex as parse_regex  # for the example
 from mcp_tool_filter.policy.regex.tree import (
     Choice,
@@ -41,8 +42,6 @@ from mcp_tool_filter.policy.regex.tree import (
     depth,
 )
 
-type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
-
 _FEW_LOOPS = 3  # one after the other, they are always safe
 _TOO_HIGH = 3.3  # the degree that is refused: 4, or what four loops up to a hundred come near
 _LENGTH = 256  # of a name: what a loop without end amounts to
@@ -50,7 +49,6 @@ _FEW_WAYS = 5_000  # so many can be tried
 _DEEPEST = 200
 _MOST_STEPS = 20_000  # of the program that matches
 _MOST_PAIRS = 20_000  # beyond these bounds on our own work a pattern counts as ambiguous
-_MOST_TRIPLES = 2_000
 _ROUNDS = 30
 _LONGEST_TEXT = 100
 
@@ -292,14 +290,25 @@ def _always_succeeds(automaton: Automaton, position: int) -> bool:
 
 
 def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
-    """Return how many loops one after the other could share the same text."""
+    """Return how many loops one after the other share text, each with the one before it.
+
+    Three that share one text and two that share another make four: what is shared adds up.
+    """
     weights = [_weight(automaton, loop) for loop in loops]
     if sum(weights) < _TOO_HIGH:
         return sum(weights)
     longest: list[float] = []
     for number, loop in enumerate(loops):  # what a loop leads to has been looked at before
-        shared = _loops_sharing(automaton, loop, loops[:number])
-        longest.append(weights[number] + max([longest[other] for other in shared], default=0))
+        reached = _reach(automaton, loop)
+        degree = weights[number]
+        for other, later in enumerate(loops[:number]):
+            possible = longest[other] + weights[number]
+            if possible > degree and not reached.isdisjoint(later):
+                shares = can_share(automaton, loop, later)
+                degree = max(degree, possible if shares else longest[other])
+            if degree >= _TOO_HIGH:
+                return degree
+        longest.append(degree)
     return max(longest)
 
 
@@ -308,64 +317,11 @@ def _weight(automaton: Automaton, loop: set[int]) -> float:
     return min(1, log(rounds + 1, _LENGTH))
 
 
-def _loops_sharing(automaton: Automaton, loop: set[int], later: list[set[int]]) -> list[int]:
-    """Return which of the later loops share text with this one."""
-    return [number for number, other in enumerate(later) if _can_share(automaton, loop, other)]
-
-
-def _can_share(automaton: Automaton, loop: set[int], later: set[int]) -> bool:
-    """Say whether some text leads round this loop, on to the later one, and round that.
-
-    With much of such text the two can share it in many ways.
-    """
-    letters, following = automaton.letters, automaton.following
-    waiting: deque[tuple[int, int, int, _Text]] = deque(
-        (one, one, other, ()) for one in loop for other in later
-    )
-    seen = {(one, between, other) for one, between, other, _ in waiting}
-    while waiting and len(seen) < _MOST_TRIPLES:
-        one, between, other, text = waiting.popleft()
-        ones = [place for place in following[one] if place in loop]
-        others = [place for place in following[other] if place in later]
-        for triple in product(ones, following[between], others):
-            common = letters[triple[0]] & letters[triple[1]] & letters[triple[2]]
-            if not common or triple in seen:
-                continue
-            longer = (*text, common)
-            if triple[1] != triple[2]:
-                seen.add(triple)
-                waiting.append((*triple, longer))
-            elif not _much_succeeds(automaton, triple[0], longer):
-                return True
-    return len(seen) >= _MOST_TRIPLES
-
-
-# Where much of the text that makes a pattern slow would make it match, it is not slow.
-
-
-def _much_succeeds(automaton: Automaton, start: int, text: _Text) -> bool:
-    """Say whether the text, repeated, leads from a position to where a match succeeds.
-
-    The text is given as the letters that each of its places may have. All are tried that are
-    the same letter wherever they may.
-    """
-    if automaton.conditional or not automaton.succeeding:
-        return False
-    words = {
-        tuple(1 << letter if choice >> letter & 1 else choice & -choice for choice in text)
-        for letter in range(automaton.alphabet.size)
-    }
-    return all(_succeeds(automaton, start, word) for word in words)
-
-
-def _succeeds(automaton: Automaton, start: int, word: _Text) -> bool:
-    places = frozenset({start})
-    before: set[frozenset[int]] = set()
-    while places not in before and len(before) < _ROUNDS:
-        before.add(places)
-        for letter in word:
-            onward = {place for start in places for place in automaton.following[start]}
-            places = frozenset(place for place in onward if automaton.letters[place] & letter)
-            if places & automaton.succeeding:
-                return True
-    return False
+def _reach(automaton: Automaton, loop: set[int]) -> set[int]:
+    reached = set(loop)
+    waiting = list(loop)
+    while waiting:
+        onward = automaton.following[waiting.pop()].keys() - reached - automaton.succeeding
+        reached |= onward
+        waiting += onward
+    return reached

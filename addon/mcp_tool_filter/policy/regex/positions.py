@@ -249,10 +249,14 @@ class _Builder:
         self._rounds = max(outer, rounds)
         body = self._part(node.body, copies)
         self._rounds = outer
+        to_do = node.least - done
         # Rounds that must be made may be empty, and it matters which of them are.
-        empty_rounds = bool(body.empty) and node.least > done + 1
-        self._join(body.last, body.first, 2 if empty_rounds else 1)
-        if node.least <= done:
+        self._join(body.last, body.first, 2 if body.empty and to_do > 1 else 1)
+        if to_do > 1 or node.most is not None:
+            self._made.conditional = True
+        if to_do > 1:  # what ends a round need not end the loop
+            body.last = {(place, how | _OTHER): ways for (place, how), ways in body.last.items()}
+        if to_do <= 0:
             body.empty = {_FREE: 1}
         return body
 

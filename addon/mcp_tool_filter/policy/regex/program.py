@@ -60,8 +60,8 @@ _OP_OF_EDGE = {
     Edge.NOT_WORD: Op.NOT_WORD,
 }
 
-# Copies beyond this number are not made: the program is exact only up to that many units then.
-_MOST_COPIES = 1000
+# More copies of something than a text of that many units can hold are not made.
+_EXACT_UP_TO = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _size(node: Node) -> int:
         case Choice(options):
             return sum([_size(option) + 2 for option in options])
         case Repeat(body):
-            least, most, _ = _copies(node)
+            least, most = _copies(node)
             return (_size(body) + 4) * (least + 1 if most is None else most)
         case Group(body):
             return _size(body) + 2
@@ -112,19 +112,14 @@ def _size(node: Node) -> int:
             return 1
 
 
-def _copies(node: Repeat) -> tuple[int, int | None, int | None]:
-    """Return the least and most copies to make, and up to which length of text they are enough.
+def _copies(node: Repeat) -> tuple[int, int | None]:
+    """Return the least and most copies to make.
 
     In a text of n units at most n copies consume anything, so n + 1 copies are as good as more.
     """
-    length = max(1, least_length(node.body))
-    enough = _MOST_COPIES // length + 1
-    least, most = node.least, node.most
-    clamped = least > enough or (most is not None and most > enough)
-    if clamped:
-        least = min(least, enough)
-        most = None if most is None or most > enough else most
-    return least, most, enough * length - 1 if clamped else None
+    enough = _EXACT_UP_TO // max(1, least_length(node.body)) + 1
+    most = None if node.most is None or node.most > enough else node.most
+    return min(node.least, enough), most
 
 
 class _Compiler:
@@ -137,7 +132,7 @@ class _Compiler:
         self._sets: dict[CharSet, int] = {}
         self._looks: dict[int, tuple[int, Program]] = {}
         self._registers = captures_of(groups)
-        self._exact_up_to: int | None = None
+        self._is_cut = False
 
     def finish(self) -> Program:
         self._compile(self._root)
@@ -149,7 +144,7 @@ class _Compiler:
             looks,
             self._backward,
             self._registers,
-            _shorter(self._exact_up_to, *(look.exact_up_to for look in looks)),
+            _EXACT_UP_TO if self._is_cut or any(look.exact_up_to for look in looks) else None,
         )
 
     def _emit(self, op: Op, a: int = 0, b: int = 0) -> int:
@@ -188,8 +183,8 @@ class _Compiler:
             self._code[jump] = (Op.JUMP, len(self._code), 0)
 
     def _compile_repeat(self, node: Repeat) -> None:
-        least, most, exact_up_to = _copies(node)
-        self._exact_up_to = _shorter(self._exact_up_to, exact_up_to)
+        least, most = _copies(node)
+        self._is_cut = self._is_cut or (least, most) != (node.least, node.most)
         for _ in range(least):
             self._compile_once(node.body)
         if most is None:
@@ -247,7 +242,3 @@ class _Compiler:
             )
             self._looks[id(look)] = (len(self._looks), program)
         return self._looks[id(look)][0]
-
-
-def _shorter(*lengths: int | None) -> int | None:
-    return min([length for length in lengths if length is not None], default=None)
