@@ -246,20 +246,23 @@ def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
         }
         for position, following in enumerate(automaton.following)
     ]
+    letters = [_bits(letters) for letters in automaton.letters]
     always = dict.fromkeys(loop_of, 1)
-    reached = automaton.first | always
+    reached: dict[int, int] = automaton.first | always
+    before: dict[int, int] = {}
     most = max([automaton.ways_round, *automaton.first.values()])
     for _ in range(_LONGEST_TEXT):
-        by_letter: list[Counter[int]] = [Counter() for _ in range(automaton.alphabet.size)]
+        if reached == before or most > _FEW_WAYS:
+            break
+        by_letter: dict[int, dict[int, int]] = {}
         for position, ways in reached.items():
             for other, ways_on in graph[position].items():
-                for letter in _bits(automaton.letters[other]):
-                    by_letter[letter][other] += ways * ways_on
-        best = max(by_letter, key=Counter.total)
-        if not best or most > _FEW_WAYS:
-            break
-        most = max(most, *best.values())
-        reached = always | best
+                for letter in letters[other]:
+                    after = by_letter.setdefault(letter, {})
+                    after[other] = after.get(other, 0) + ways * ways_on
+        best = max(by_letter.values(), key=lambda after: sum(after.values()), default={})
+        most = max([most, *best.values()])
+        before, reached = reached, always | best
     return most
 
 

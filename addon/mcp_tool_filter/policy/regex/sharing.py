@@ -8,14 +8,15 @@ texts with two a's or less, and there is little to share among those.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from itertools import product
 
 from mcp_tool_filter.policy.regex.positions import Automaton
 
 type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
 
-_MOST_STEPS = 2_000  # beyond these bounds on our own work two loops count as sharing
-_FEW_STEPS = 60  # the same, where each step costs more
+_MOST_STEPS = 500  # beyond these bounds on our own work two loops count as sharing
+_FEW_STEPS = 12  # the same, where each step costs more
 _MOST_ROUNDS = 30
 
 
@@ -63,35 +64,75 @@ def _can_share_and_fail(
 ) -> bool:
     """Say whether there is such a text that never makes the pattern match.
 
-    Here all the places are followed that the text leads to, letter by letter.
+    The more of it there is, the more places it leads to from the start, till there are no new
+    ones: so we look for a text that leads from all these places to the same places again.
     """
-    letters, following = automaton.letters, automaton.following
-    waiting: deque[tuple[int, frozenset[int], int, _Text]] = deque(
-        [(start, frozenset({start}), end, ())]
-    )
-    seen = {(start, frozenset({start}), end)}
+    first = (start, frozenset({start}))
+    waiting = [first]
+    seen = {first}
     while waiting:
-        one, places, other, text = waiting.popleft()
-        for letter in range(automaton.alphabet.size):
-            bit = 1 << letter
+        one, places = waiting.pop()
+        if len(seen) > _FEW_STEPS:
+            return True
+        if (
+            one == start
+            and end in places
+            and _leads_back(automaton, loop, later, start, end, places)
+        ):
+            return True
+        for bit in _letters(automaton):
             reached = _step(automaton, places, bit)
             if reached & automaton.succeeding:
                 continue
-            longer = (*text, bit)
-            ones = [place for place in following[one] if place in loop and letters[place] & bit]
-            others = [
-                place for place in following[other] if place in later and letters[place] & bit
-            ]
-            for next_one, next_other in product(ones, others):
-                found = next_one == start and next_other == end and end in reached
-                if found and not _succeeds(automaton, start, longer):
-                    return True
-                if (next_one, reached, next_other) not in seen:
-                    seen.add((next_one, reached, next_other))
-                    waiting.append((next_one, reached, next_other, longer))
+            new = {(place, reached) for place in _go(automaton, one, loop, bit)} - seen
+            seen |= new
+            waiting += new
+    return False
+
+
+def _leads_back(
+    automaton: Automaton,
+    loop: set[int],
+    later: set[int],
+    start: int,
+    end: int,
+    places: frozenset[int],
+) -> bool:
+    """Say whether some text that the loops can share leads from these places to the same ones."""
+    first = (start, start, end, places)
+    waiting = [first]
+    seen = {first}
+    while waiting:
+        one, between, other, now = waiting.pop()
         if len(seen) > _FEW_STEPS:
             return True
+        for bit in _letters(automaton):
+            reached = _step(automaton, now, bit)
+            if reached & automaton.succeeding:
+                continue
+            new = {
+                (*step, reached)
+                for step in product(
+                    _go(automaton, one, loop, bit),
+                    _go(automaton, between, reached, bit),
+                    _go(automaton, other, later, bit),
+                )
+            }
+            if (start, end, end, places) in new:
+                return True
+            new -= seen
+            seen |= new
+            waiting += new
     return False
+
+
+def _letters(automaton: Automaton) -> list[int]:
+    return [1 << letter for letter in range(automaton.alphabet.size)]
+
+
+def _go(automaton: Automaton, place: int, within: Set[int], letter: int) -> list[int]:
+    onward = automaton.following[place]
+    return [to for to in onward if to in within and automaton.letters[to] & letter]
 
 
 def _succeeds(automaton: Automaton, start: int, text: _Text) -> bool:
