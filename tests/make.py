@@ -1,0 +1,138 @@
+"""Short makers: what a test is about stands in the test, the rest is made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.head import Head
+from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol.messages import Batch, Request, Single, parse_message
+from mcp_tool_filter.protocol.tools import Definition, Listing, ToolCall, parse_listing
+
+
+def call(tool_name: str, *, id: str | None = "1") -> ToolCall:
+    return ToolCall(tool_name, id)
+
+
+def message(raw: bytes) -> Single:
+    """Read one message that is no batch."""
+    parsed = parse_message(raw)
+    assert not isinstance(parsed, Batch)
+    return parsed
+
+
+def request(raw: bytes) -> Request:
+    parsed = message(raw)
+    assert isinstance(parsed, Request)
+    return parsed
+
+
+def asking(method: str, *, id: str = "1", params: str = "{}") -> bytes:
+    """Write a request; what is given is JSON."""
+    return f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}'.encode()
+
+
+def calling(tool_name: str, *, id: str = "1", arguments: str = "{}") -> bytes:
+    """Write a call of a tool."""
+    return asking("tools/call", id=id, params=f'{{"name":"{tool_name}","arguments":{arguments}}}')
+
+
+def definition(name: str, more: str = "") -> bytes:
+    """Write a tool's definition; ``more`` are further members."""
+    return f'{{"name":"{name}","inputSchema":{{"type":"object"}}{more}}}'.encode()
+
+
+def listing(*names: str, id: str = "1", more: str = "") -> bytes:
+    """Write an answer to tools/list; ``more`` are further members of its result."""
+    tools = b",".join(definition(name) for name in names)
+    return b'{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]%s}}' % (
+        id.encode(),
+        tools,
+        more.encode(),
+    )
+
+
+def answering(result: str, *, id: str = "1") -> bytes:
+    """Write a response; what is given is JSON."""
+    return f'{{"jsonrpc":"2.0","id":{id},"result":{result}}}'.encode()
+
+
+def page(raw: bytes) -> Listing:
+    """Read an answer to tools/list."""
+    found = parse_listing(message(raw))
+    assert found is not None
+    return found
+
+
+def snapshot(*names: str, deny: str = "", allow: str = "") -> Snapshot:
+    """Take a snapshot of an upstream with these tools."""
+    return snapshot_of(listing(*names), deny=deny, allow=allow)
+
+
+def snapshot_of(*pages: bytes, deny: str = "", allow: str = "") -> Snapshot:
+    """Take a snapshot of an upstream whose list has these pages."""
+    config = parse_config(deny=[deny] if deny else [], allow=[allow] if allow else [])
+    return take_snapshot([page(raw) for raw in pages], config.deny, config.allow)
+
+
+def one_definition(raw: bytes) -> Definition:
+    """Read one element of a tool list."""
+    return page(answering(f'{{"tools":[{raw.decode()}]}}')).definitions[0]
+
+
+def head(method: str = "POST", target: str = "/mcp", **headers: str) -> Head:
+    """Write the head of a request; an underscore in a header's name is a hyphen."""
+    return raw_head(
+        method, target, *((name.replace("_", "-"), value) for name, value in headers.items())
+    )
+
+
+def raw_head(method: str, target: str, *headers: tuple[str, str]) -> Head:
+    fields = tuple((name.encode(), value.encode("latin-1")) for name, value in headers)
+    return Head(method, target, fields)
+
+
+def event(data: bytes) -> bytes:
+    """Write an event as most servers do."""
+    return b"event: message\ndata: " + data + b"\n\n"
+
+
+def chunks(stream: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Cut a stream: the sizes come round again until it is used up."""
+    cut: list[bytes] = []
+    at = 0
+    while at < len(stream):
+        size = sizes[len(cut) % len(sizes)]
+        cut.append(stream[at : at + size])
+        at += size
+    return cut
+
+
+def error_in(verdict: Verdict) -> tuple[int, str]:
+    """Return the code and message of the error that a verdict replies with."""
+    error = json.loads(text_of(verdict))["error"]
+    return error["code"], error["message"]
+
+
+def text_of(verdict: Verdict) -> bytes:
+    """Return what goes out instead of the message; nothing, if it is dropped."""
+    match verdict:
+        case Reply(text) | Rewrite(text):
+            return text
+        case Drop():
+            return b""
+        case Forward():
+            raise AssertionError("it is forwarded as it came")
+
+
+def refuses(raw: bytes) -> bool:
+    """Tell whether a message is refused when it is read."""
+    try:
+        parse_message(raw)
+    except ProtocolError:
+        return True
+    return False

@@ -1,0 +1,196 @@
+"""Server-sent events: cut as the standard says, however the network cuts them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.protocol.sse import (
+    Event,
+    EventParser,
+    Oversized,
+    parse_event,
+    render_event,
+    with_data,
+)
+from tests.make import chunks
+
+LINE_ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
+LINES = st.sampled_from([
+    b"", b"", b"data", b"data:", b"data: a", b"data:b", b"data:  c", b": ping", b":", b"id: 7",
+    b"retry: 10", b"event: x", b"event", b"data: \xe2\x80\xa8", b"\xef\xbb\xbfdata: d", b"da",
+])  # fmt: skip
+
+
+def event_streams() -> st.SearchStrategy[bytes]:
+    lines = st.lists(st.tuples(LINES, LINE_ENDS).map(b"".join), max_size=12).map(b"".join)
+    return st.tuples(st.sampled_from([b"", b"\xef\xbb\xbf"]), lines).map(b"".join)
+
+
+def parse(cut: list[bytes], *, max_pending: int = 1000) -> list[Event | Oversized]:
+    parser = EventParser(max_pending=max_pending)
+    events = [event for chunk in cut for event in parser.feed(chunk)]
+    return [*events, Event(parser.finish(), None)]
+
+
+def said(events: list[Event | Oversized]) -> list[Event | Oversized]:
+    """Leave out what says nothing, and comes in pieces as it comes."""
+    return [event for event in events if isinstance(event, Oversized) or event.raw.strip(b"\r\n")]
+
+
+def bytes_of(events: list[Event | Oversized]) -> bytes:
+    return b"".join(event.raw for event in events if isinstance(event, Event))
+
+
+@given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
+@example(stream=b"data: a\r\n\r\n: b\r\n\r\ndata: c\r\n\r\n", sizes=[1])
+def test_where_the_network_cuts_makes_no_difference(stream: bytes, sizes: list[int]) -> None:
+    assert said(parse(chunks(stream, sizes))) == said(parse([stream]))
+
+
+@given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
+def test_no_byte_is_lost(stream: bytes, sizes: list[int]) -> None:
+    assert bytes_of(parse(chunks(stream, sizes))) == stream
+
+
+@given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
+def test_what_is_too_long_is_so_by_whatever_cut(stream: bytes, sizes: list[int]) -> None:
+    finely = said(parse(chunks(stream, sizes), max_pending=9)[:-1])
+    assert finely == said(parse([stream], max_pending=9)[:-1])
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_all_three_line_ends_end_a_line(end: bytes, size: int) -> None:
+    stream = end.join([b"event: x", b"data: a", b"data:b", b"", b"data: c", b"", b""])
+    events = said(parse(chunks(stream, [size])))
+    assert [(e.data, e.name) for e in events if isinstance(e, Event)] == [
+        (b"a\nb", b"x"),
+        (b"c", b""),
+    ]
+
+
+def test_an_event_is_there_as_soon_as_its_blank_line_has_begun() -> None:
+    """A line feed may or may not follow a carriage return; nobody waits for it."""
+    assert EventParser().feed(b"data: a\r\n\r") == [Event(b"data: a\r\n\r", b"a")]
+
+
+def test_a_comment_does_not_wait_for_a_blank_line() -> None:
+    """It keeps a quiet stream alive."""
+    assert EventParser().feed(b": ping\n") == [Event(b": ping\n", None)]
+
+
+def test_a_comment_inside_an_event_stays_in_it() -> None:
+    raw = b"data: a\n: c\ndata: b\n\n"
+    assert EventParser().feed(raw) == [Event(raw, b"a\nb")]
+
+
+def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
+    parser = EventParser()
+    first = said(parser.feed(b"\xef\xbb\xbfdata: a\n\n"))
+    assert first[-1] == Event(b"data: a\n\n", b"a")
+    assert parser.feed(b"\xef\xbb\xbfdata: b\n\n") == [Event(b"\xef\xbb\xbfdata: b\n\n", None)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "data"),
+    [
+        (b"data\n\n", b""),
+        (b"data:\n\n", b""),
+        (b"data:a\n\n", b"a"),
+        (b"data:  a \n\n", b" a "),
+        (b"data:\ta\n\n", b"\ta"),
+        (b"data: a:b\n\n", b"a:b"),
+        (b"data: a\ndata\ndata: b\n\n", b"a\n\nb"),
+        (b"Data: a\n\n", None),
+        (b" data: a\n\n", None),
+        (b"data : a\n\n", None),
+        (b"dataa: a\n\n", None),
+        (b"id: 1\nretry: 2\n\n", None),
+        ("data: a\u2028b\u0085c\x0bd\n\n".encode(), "a\u2028b\u0085c\x0bd".encode()),
+    ],
+)
+def test_data_is_read_as_the_standard_says(raw: bytes, data: bytes | None) -> None:
+    assert parse_event(raw).data == data
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "id: 1\u2028data: x\n\n".encode(),
+        ": c\u0085data: x\n".encode(),
+        b"retry: 1\x0bdata: x\n\n",
+        b"event: message\nevent: endpoint\ndata: x\n\n",
+        b"event: x\nevent\ndata: x\n\n",
+    ],
+)
+def test_a_line_that_only_some_readers_see_is_noticed(raw: bytes) -> None:
+    """httpx ended lines like ``str.splitlines``; of two names, readers take the first or last."""
+    assert parse_event(raw).hides_a_line()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ['data: {"a":"\u2028"}\n\n'.encode(), b"event: x\nevent: x\n\n", b"data: event event\n\n"],
+)
+def test_a_line_separator_in_a_string_is_honest(raw: bytes) -> None:
+    assert not parse_event(raw).hides_a_line()
+
+
+@pytest.mark.parametrize(
+    ("raw", "rewritten"),
+    [
+        (b"data: a\n\n", b"data: new\n\n"),
+        (b"id: 1\r\ndata: a\r\nretry: 2\r\n\r", b"id: 1\r\ndata: new\r\nretry: 2\r\n\r"),
+        (b"data: a\rdata: b\revent: x\r\r", b"data: new\revent: x\r\r"),
+        (b"data: a\n: c\ndata: b\n\n", b"data: new\n: c\n\n"),
+        (b"data: a", b"data: new\n"),
+    ],
+)
+def test_other_data_leaves_the_further_fields_as_they_came(raw: bytes, rewritten: bytes) -> None:
+    assert with_data(parse_event(raw), b"new") == rewritten
+
+
+@given(data=st.binary().filter(lambda data: b"\r" not in data))
+def test_what_is_rendered_is_parsed_again(data: bytes) -> None:
+    (event,) = EventParser().feed(render_event(data))
+    assert isinstance(event, Event)
+    assert event.data == data
+
+
+def test_what_is_too_long_is_let_go_and_the_next_event_read() -> None:
+    events = parse([b"data: 0123", b"456789", b"\n\ndata: x\n\n"], max_pending=9)
+    assert said(events) == [Oversized(b"data: 012"), Event(b"data: x\n\n", b"x")]
+
+
+def test_a_comment_that_is_too_long_does_not_take_the_next_event_with_it() -> None:
+    events = parse(chunks(b":" + b"x" * 50 + b"\ndata: x\n\n", [1]), max_pending=9)
+    assert said(events) == [Oversized(b":xxxxxxxx"), Event(b"data: x\n\n", b"x")]
+
+
+def test_nothing_of_what_is_too_long_comes_out_at_the_end() -> None:
+    parser = EventParser(max_pending=9)
+    parser.feed(b"data: 0123456789")
+    assert parser.finish() == b""
+
+
+@pytest.mark.parametrize("size", [1, 1000, 65536])
+@pytest.mark.parametrize("start", [b"data: ", b": "])
+def test_an_endless_line_costs_only_its_length(start: bytes, size: int) -> None:
+    """Nothing is searched twice: the last quarter takes no longer than the first, roughly."""
+    parser = EventParser()
+    parser.feed(start)
+    piece = [b"x" * size] * (200_000 // size)
+    begun = time.perf_counter()
+    fed = [parser.feed(chunk) for chunk in piece]
+    assert not any(fed)
+    assert time.perf_counter() - begun < 2
+
+
+def test_many_small_events_in_one_chunk_cost_only_their_length() -> None:
+    begun = time.perf_counter()
+    assert len(EventParser().feed(b"data: x\r\n\r\n: c\n" * 20_000)) == 20_000 * 3
+    assert time.perf_counter() - begun < 2

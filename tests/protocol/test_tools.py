@@ -1,0 +1,284 @@
+"""Calls and lists of tools, read so that nobody could read another tool in them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.messages import Notification
+from mcp_tool_filter.protocol.tools import (
+    ToolCall,
+    besides_content,
+    parse_list_request,
+    parse_listing,
+    parse_tool_call,
+    shows_tool,
+)
+from tests.make import answering, asking, message, one_definition, page, request
+
+NODE = shutil.which("node")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        '{"name":"a"}',
+        '{"name":"\\u0061","arguments":null}',
+        '{"arguments":{"name":"b","NAME":"c","name":"d","__proto__":{"name":"e"},"0":1},"name":"a"}',
+        '{"name":"a","arguments":{"n":' + "9" * 5000 + ',"x":"\\ud800"},"_meta":{"name":"b"}}',
+        '{"name":"a","task":{"ttl":1},"vendor":{"name":"b"}}',
+    ],
+)
+def test_a_call_names_one_tool(params: str) -> None:
+    """What the arguments hold is the tool's own business."""
+    assert parse_tool_call(request(asking("tools/call", params=params))) == ToolCall("a", "1")
+
+
+def test_a_call_nobody_waits_for_has_no_id() -> None:
+    raw = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}'
+    called = message(raw)
+    assert isinstance(called, Notification)
+    assert parse_tool_call(called) == ToolCall("a", None)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        "null",
+        "[]",
+        '["b",{}]',
+        '[{"name":"b"}]',
+        "{}",
+        '{"Name":"b"}',
+        '{"name":null}',
+        '{"name":1}',
+        '{"name":["b"]}',
+        '{"name":{"toString":"b"}}',
+        '{"name":"a\\ud800"}',
+        '{"name":"a","name":"b"}',
+        '{"name":"a","n\\u0061me":"b"}',
+        '{"name":"a","Name":"b"}',
+        '{"name":"a","NAME":"b"}',
+        '{"name":"a"," name":"b"}',
+        '{"name":"a","name\\u0000":"b"}',
+        '{"name":"a","name\\u0000x":"b"}',
+        '{"name":"a","na\\ud800me":"b"}',
+        '{"name":"a","na\\u200bme":"b"}',
+        '{"name":"a","\\uff4eame":"b"}',
+        '{"name":"a","__proto__":{"name":"b"}}',
+        '{"name":"a","0":"b"}',
+        '{"name":"a","arguments":{},"Arguments":{}}',
+        '{"name":"a","ARGUMENTS":{}}',
+        '{"name":"a","_Meta":{}}',
+    ],
+)
+def test_a_call_that_could_be_of_another_tool_is_refused(params: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_tool_call(request(asking("tools/call", params=params)))
+
+
+SPELLINGS = st.sampled_from(["name", "n\\u0061me", "Name", "name\\u0000", "x", "arguments"])
+NAMES = st.sampled_from(['"a"', '"b"', '"\\u0062"', '["b"]', "null", '{"name":"b"}'])
+PARAMS = st.lists(st.tuples(SPELLINGS, NAMES), max_size=3).map(
+    lambda members: "{" + ",".join(f'"{key}":{value}' for key, value in members) + "}"
+)
+
+
+@given(params=PARAMS)
+def test_the_tool_we_read_is_the_one_orjson_reads(params: str) -> None:
+    raw = asking("tools/call", params=params)
+    assert tool_in(raw) in (None, orjson.loads(raw)["params"].get("name"))
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not installed")
+@given(all_params=st.lists(PARAMS, min_size=200, max_size=200))
+@settings(max_examples=3, deadline=None)
+def test_the_tool_we_read_is_the_one_node_reads(all_params: list[str]) -> None:
+    raws = [asking("tools/call", params=params) for params in all_params]
+    for raw, theirs in zip(raws, node_tools_in(raws), strict=True):
+        assert tool_in(raw) in (None, theirs)
+
+
+def tool_in(raw: bytes) -> str | None:
+    try:
+        return parse_tool_call(request(raw)).tool_name
+    except ProtocolError:
+        return None
+
+
+def node_tools_in(raws: list[bytes]) -> list[object]:
+    """Ask node for the name in each call: one process for all of them."""
+    script = (
+        "const said = require('fs').readFileSync(0, 'utf8').split('\\n').slice(0, -1);"
+        "console.log(JSON.stringify(said.map((line) => JSON.parse(line).params.name ?? null)))"
+    )
+    lines = b"".join(raw + b"\n" for raw in raws)
+    assert NODE
+    done = subprocess.run([NODE, "-e", script], input=lines, capture_output=True)
+    names: list[object] = json.loads(done.stdout)
+    return names
+
+
+def test_a_call_without_params_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        parse_tool_call(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'))
+
+
+@pytest.mark.parametrize(
+    ("params", "has_cursor", "revision"),
+    [
+        ("{}", False, None),
+        ("null", False, None),
+        ('{"cursor":"x"}', True, None),
+        ('{"cursor":null}', True, None),
+        ('{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}', False, "2026-07-28"),
+        ('{"_meta":{"io.modelcontextprotocol/protocolVersion":1}}', False, None),
+        ('{"_meta":1}', False, None),
+    ],
+)
+def test_a_list_request_says_its_cursor_and_revision(
+    params: str, has_cursor: bool, revision: str | None
+) -> None:
+    asked = parse_list_request(request(asking("tools/list", params=params)))
+    assert (asked.has_cursor, asked.revision) == (has_cursor, revision)
+
+
+@pytest.mark.parametrize("params", ["[]", '{"cursor":1,"Cursor":2}', '{"CURSOR":1}'])
+def test_a_list_request_that_could_be_another_is_refused(params: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_list_request(request(asking("tools/list", params=params)))
+
+
+def test_a_definition_is_kept_as_the_bytes_it_came_in() -> None:
+    raw = '{ "inputSchema" : {"n":1.00} ,"name":"\\u0061", "x":"\u00e9\\ud800" }'.encode()
+    assert one_definition(raw).raw == raw
+    assert one_definition(raw).name == "a"
+
+
+def test_a_list_with_other_tools_is_else_as_it_came() -> None:
+    raw = answering('{ "x":1.0, "tools" : [ {} ] , "nextCursor":"n"}', id="7.0")
+    assert page(raw).with_tools([b"{1}", b"{2}"]) == raw.replace(b"[ {} ]", b"[{1},{2}]")
+
+
+def test_the_frame_of_a_list_has_neither_tools_nor_cursor() -> None:
+    found = page(answering('{ "x":1.0, "nextCursor":"n", "tools" : [ {} ] , "ttlMs":5}'))
+    assert found.frame == ('{"x":1.0,"tools" : ', ',"ttlMs":5}')
+    assert found.next_cursor == "n"
+
+
+TWO_WAYS = "a tool with a key that could be read in two ways"
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ("[]", "a tool that is no object"),
+        ('"a"', "a tool that is no object"),
+        ("null", "a tool that is no object"),
+        ("{}", "a tool without a name"),
+        ('{"inputSchema":{}}', "a tool without a name"),
+        ('{"Name":"a","inputSchema":{}}', "a tool without a name"),
+        ('{"name":["a"],"inputSchema":{}}', "a tool without a name"),
+        ('{"name":null,"inputSchema":{}}', "a tool without a name"),
+        ('{"name":"a"}', "a tool without an object inputSchema"),
+        ('{"name":"a","inputSchema":[]}', "a tool without an object inputSchema"),
+        ('{"name":"a","input_schema":{}}', "a tool without an object inputSchema"),
+        ('{"name":"a","name":"b","inputSchema":{}}', TWO_WAYS),
+        ('{"name":"a","Name":"b","inputSchema":{}}', TWO_WAYS),
+        ('{"name":"a","name\\u0000":"b","inputSchema":{}}', TWO_WAYS),
+        ('{"name":"a","__proto__":{},"inputSchema":{}}', TWO_WAYS),
+        ('{"name":"a\\ud800","inputSchema":{}}', "half a surrogate pair in the name of a tool"),
+    ],
+)
+def test_a_definition_that_some_client_could_misread_says_so(raw: str, problem: str) -> None:
+    assert one_definition(raw.encode()).problem == problem
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"tools":[],"tools":[]}',
+        '{"tools":[],"Tools":[]}',
+        '{"TOOLS":[]}',
+        '{"tools\\u0000":[]}',
+        '{"tools":{"a":{}}}',
+        '{"tools":null}',
+        '{"tools":"[]"}',
+    ],
+)
+def test_a_list_that_could_be_read_in_two_ways_is_refused(result: str) -> None:
+    with pytest.raises(ProtocolError):
+        parse_listing(message(answering(result)))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        answering("{}"),
+        answering("[]"),
+        answering('{"capabilities":{"tools":{"listChanged":true}}}'),
+        answering('{"structuredContent":{"tools":[{"name":"b","inputSchema":{}}]}}'),
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"tools":[]}}}',
+        asking("sampling/createMessage", params='{"messages":[]}'),
+    ],
+)
+def test_most_messages_are_no_list(raw: bytes) -> None:
+    assert parse_listing(message(raw)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name":"rm","inputSchema":{}}',
+        '{"NAME":"rm","INPUTSCHEMA":1}',
+        '{"name":"rm","input_schema":{}}',
+        '{"name":"r\\u006d","input\\u0053chema":{}}',
+        '{"\\uff4eame":"rm","inputSchema":{}}',
+        '{"name":"a","name":"rm","inputSchema":{}}',
+        '{"name":"rm","name":"a","inputSchema":{}}',
+        '[[{"x":{"name":"rm","inputSchema":{}}}]]',
+        '{"rm":{"description":"","inputSchema":{}}}',
+        '{"tools":[{"name":"rm","description":"deletes"}]}',
+        '{"tools":[[{"name":"rm"}]]}',
+        '{"tools":{"rm":{"description":"deletes"}}}',
+        '{"tools":{"x":{"name":"rm"}}}',
+        '{"Tools":[{"name":"rm"}],"tools":[]}',
+        '{"data":{"tools":[{"name":"rm"}]}}',
+        '{"inputSchema\\u0000":1,"name":"rm"}',
+    ],
+)
+def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
+    assert shows_tool(text, {"rm"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name":"rm","description":"a prompt may have the name of a tool"}',
+        '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
+        '{"capabilities":{"tools":{"listChanged":true}}}',
+        '{"tools":["rm"]}',
+        '{"text":"{\\"name\\":\\"rm\\",\\"inputSchema\\":{}}"}',
+        '{"rm":{"tools":{}}}',
+        '{"prompts":[{"name":"rm","arguments":[]}]}',
+        "[" * 120 + "]" * 120 + "",
+        "1" * 5000,
+    ],
+)
+def test_what_defines_no_tool_is_no_definition(text: str) -> None:
+    assert not shows_tool(text, {"rm"})
+
+
+def test_what_a_tool_says_is_left_aside() -> None:
+    raw = answering('{"content":[1], "x":2,"structuredContent":{"tools":[]},"isError":false}')
+    assert besides_content(message(raw)) == (
+        '{"jsonrpc":"2.0","id":1,"result":'
+        '{"content":null, "x":2,"structuredContent":null,"isError":false}}'
+    )
