@@ -119,7 +119,17 @@ def test_what_cannot_blow_up_passes(pattern: str) -> None:
     assert is_pattern_safe(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["(a" * 300 + ")\\1" * 300, "(?:a{0,900}b){0,900}"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a" * 300 + r")\1" * 300,
+        "(?:a{0,900}b){0,900}",
+        "(?:" * 50 + "a?" + "){12}" * 50,
+        f"^(?:{'|'.join('a' * 5_000)})*$",
+        "^" + "(?:a|b?c)" * 5_000 + "$",
+    ],
+    ids=["deep", "long", "deep and long", "wide", "undecided"],
+)
 def test_what_is_too_large_to_judge_is_refused(pattern: str) -> None:
     assert not is_pattern_safe(pattern)
 

@@ -1,5 +1,6 @@
 r"""Says whether backtracking over a pattern could take forever.
 
+>>> from mcp_tool_filter.policy.regex.syntax import parse_regex
 >>> [is_safe(parse_regex(text).root) for text in ("^(?:ab|ac)*$", "^(?:ab|a|b)*$", "^(a+)+$")]
 [True, False, False]
 
@@ -23,10 +24,9 @@ from collections import Counter
 from itertools import combinations, product
 from math import inf, log, prod
 
-from mcp_tool_filter.policy.regex.positions import SMALL, Automaton, follow
+from mcp_tool_filter.policy.regex.positions import SMALL, Automaton, TooLarge, follow
 from mcp_tool_filter.policy.regex.program import code_size
 from mcp_tool_filter.policy.regex.sharing import can_share
-from mcp_tool_filter.policy.regex.syntax import parse_regex as parse_regex  # for the example
 from mcp_tool_filter.policy.regex.tree import (
     Choice,
     Group,
@@ -62,8 +62,11 @@ def is_safe(root: Node) -> bool:
     # Most patterns have few loops, each over one set, and no long way to go.
     if has_few_ways and loops is not None and loops + (not anchored(root)) <= _FEW_LOOPS:
         return True
-    automaton = follow(root, search=not anchored(root))
-    return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH
+    try:
+        automaton = follow(root, search=not anchored(root))
+        return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH
+    except TooLarge:
+        return False
 
 
 def has_nested_loops(root: Node) -> bool:
@@ -93,17 +96,21 @@ def count_loops(root: Node) -> int | None:
     return loops
 
 
-def count_ways(node: Node) -> float:
-    """Return a bound on the ways through a pattern, loops apart."""
+def count_ways(node: Node) -> int:
+    """Return a bound on the ways through a pattern, loops apart; or just too many of them."""
+    return min(_count_ways(node), 10 * _FEW_WAYS)
+
+
+def _count_ways(node: Node) -> int:
     match node:
         case Sequence(items):
             return prod([count_ways(item) for item in items if not isinstance(item, Unit)])
         case Choice(options):
             return _ways_of_choice(options)
         case Repeat(body, least, most):
-            if most is None or most > SMALL:
-                return count_ways(body)
             ways = count_ways(body)
+            if most is None or most > SMALL:
+                return ways
             return sum([ways**rounds for rounds in range(least, most + 1)])
         case Group(body) | Look(body):
             return count_ways(body)
@@ -111,10 +118,10 @@ def count_ways(node: Node) -> float:
             return 1
 
 
-def _ways_of_choice(options: tuple[Node, ...]) -> float:
+def _ways_of_choice(options: tuple[Node, ...]) -> int:
     """Of words to choose from only those can match that begin one another."""
     words: Counter[str] = Counter()
-    others = 0.0
+    others = 0
     for option in options:
         word = as_word(option)
         if word is None:

@@ -3,6 +3,7 @@ r"""A tree as an automaton of positions: each place where a unit is consumed, an
 Unlike an automaton made for matching, it counts: in how many ways a backtracking matcher gets from
 one position to the next. More than one way is what ambiguity is made of:
 
+>>> from mcp_tool_filter.policy.regex.syntax import parse_regex
 >>> once = follow(parse_regex("^(?:a|b)*$").root)
 >>> twice = follow(parse_regex("^(?:a?b?)*$").root)
 >>> once.following, twice.following
@@ -20,7 +21,6 @@ from math import inf
 
 from mcp_tool_filter.policy.regex.alphabet import Alphabet
 from mcp_tool_filter.policy.regex.charset import EVERYTHING, CharSet, union
-from mcp_tool_filter.policy.regex.syntax import parse_regex as parse_regex  # for the example
 from mcp_tool_filter.policy.regex.tree import (
     Choice,
     Edge,
@@ -37,11 +37,16 @@ from mcp_tool_filter.policy.regex.tree import (
 SMALL = 12  # a count up to this is so many copies; a greater one is taken for a loop
 _EXACT_COPIES = 200  # of one unit, without choice: they cost nothing
 _MOST_WAYS = 1_000_000
+_MOST_EDGES = 100_000
 
 # On what a way depends, beside the units it consumes.
 _FREE, _AT_START, _AT_END, _OTHER = 0, 1, 2, 4
 
 type _Ways = dict[tuple[int, int], int]  # (position, condition) to number of ways
+
+
+class TooLarge(Exception):
+    """The automaton would have too many edges to judge it."""
 
 
 @dataclass(slots=True)
@@ -87,6 +92,7 @@ class _Builder:
         self._made = Automaton(alphabet=Alphabet(self._sets.values()))
         self._masks = {chars: self._made.alphabet.mask(chars) for chars in self._sets.values()}
         self._rounds = 0.0
+        self._edges = 0
 
     def _chars(self, node: Node) -> CharSet:
         if isinstance(node, Unit):
@@ -125,6 +131,9 @@ class _Builder:
         return len(self._made.letters) - 1
 
     def _join(self, last: _Ways, first: _Ways, times: int = 1) -> None:
+        self._edges += len(last) * len(first)
+        if self._edges > _MOST_EDGES:
+            raise TooLarge
         for (position, before), ways_before in last.items():
             if before & _AT_END:
                 continue

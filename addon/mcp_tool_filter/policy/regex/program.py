@@ -3,6 +3,7 @@ r"""A tree as a program of small steps, for the two machines that match.
 ``scan`` follows all ways at once and keeps only where it stands; ``backtrack`` follows one way
 after the other, as JavaScript does, and keeps captures. A count becomes as many copies:
 
+>>> from mcp_tool_filter.policy.regex.syntax import parse_regex
 >>> for step in compile_program(parse_regex("a{2}|^").root, for_scan=True).code:
 ...     print(step)
 (<Op.SPLIT: 1>, 1, 4)
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mcp_tool_filter.policy.regex.charset import CharSet
-from mcp_tool_filter.policy.regex.syntax import parse_regex as parse_regex  # for the example
 from mcp_tool_filter.policy.regex.tree import (
     Choice,
     Edge,

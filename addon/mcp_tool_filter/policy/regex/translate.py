@@ -1,5 +1,6 @@
 r"""Some trees as patterns for Python's ``re``, which is fast but backtracks, and holds the lock.
 
+>>> from mcp_tool_filter.policy.regex.syntax import parse_regex
 >>> render_python(parse_regex(r"^(?!read_)\w+$").root)
 '\\A(?!read_)[0-9A-Z_a-z]+\\Z'
 
@@ -14,7 +15,6 @@ import re
 
 from mcp_tool_filter.policy.regex.ambiguity import count_loops, count_ways
 from mcp_tool_filter.policy.regex.charset import EVERYTHING, LAST_UNIT, CharSet, invert
-from mcp_tool_filter.policy.regex.syntax import parse_regex as parse_regex  # for the example
 from mcp_tool_filter.policy.regex.tree import (
     Choice,
     Edge,
