@@ -153,9 +153,10 @@ def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
 def _loops(automaton: Automaton) -> list[set[int]]:
     """Return the sets of positions that lead to one another, the last ones first.
 
-    From a position where the match succeeds for certain, no way is ever tried again: such
-    positions are left out.
+    Left out are positions that nothing leads to, as in ``$(a|a)*``, and those from where the match
+    succeeds for certain: no way is ever tried again from there.
     """
+    reached = _reach(automaton, set(automaton.first))
     graph = [
         [other for other in following if other not in automaton.succeeding]
         for following in automaton.following
@@ -163,7 +164,7 @@ def _loops(automaton: Automaton) -> list[set[int]]:
     return [
         component
         for component in _components(graph)
-        if component.isdisjoint(automaton.succeeding)
+        if component <= reached - automaton.succeeding
         and (len(component) > 1 or min(component) in graph[min(component)])
     ]
 
@@ -327,11 +328,11 @@ def _weight(automaton: Automaton, loop: set[int]) -> float:
     return min(1, log(rounds + 1, _LENGTH))
 
 
-def _reach(automaton: Automaton, loop: set[int]) -> set[int]:
-    reached = set(loop)
-    waiting = list(loop)
+def _reach(automaton: Automaton, starts: set[int]) -> set[int]:
+    reached = set(starts)
+    waiting = list(starts)
     while waiting:
-        onward = automaton.following[waiting.pop()].keys() - reached - automaton.succeeding
+        onward = automaton.following[waiting.pop()].keys() - reached
         reached |= onward
         waiting += onward
     return reached

@@ -115,6 +115,7 @@ class _Builder:
                 self._made.search = self._position((1 << self._made.alphabet.size) - 1, inf)
                 self._join({(self._made.search, _FREE): 1}, starts)
                 self._made.following[self._made.search][self._made.search] = 1
+                self._made.first[self._made.search] = 1
         return self._made
 
     def _end(self, last: _Ways) -> None:
