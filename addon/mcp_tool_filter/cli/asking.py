@@ -40,7 +40,7 @@ async def ask(settings: Settings) -> Known:
             server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             transport=fetched.transport,
             revision=fetched.revision,
-            listens_at=f"http://{settings.host}:{settings.port}{fetched.endpoint}",
+            listens_at=settings.listens_at + fetched.endpoint,
         ),
         snapshot=listener.snapshot,
         definitions=[one for listing in listener.listings for one in listing.definitions],

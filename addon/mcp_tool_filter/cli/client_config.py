@@ -10,13 +10,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.log import say
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.usage import UsageError, no_such
+from mcp_tool_filter.observers.report import shown_url
 
 _HELP = """\
 usage: mcp-tool-filter config CLIENT --upstream URL [--deny PATTERN] [FLAGS]
@@ -66,7 +67,7 @@ def run(argv: Sequence[str]) -> int:
 
 def command_line(settings: Settings) -> str:
     """Return how to start the filter. What a header says is shown only if it names a variable."""
-    words = ["mcp-tool-filter", "--upstream", _without_values(settings.upstream)]
+    words = ["mcp-tool-filter", "--upstream", shown_url(settings.upstream)]
     for flag, values in (("--deny", settings.deny), ("--allow", settings.allow)):
         words += [word for value in values for word in (flag, value)]
     for header in settings.headers:
@@ -77,17 +78,15 @@ def command_line(settings: Settings) -> str:
     return shlex.join(words)
 
 
-def _without_values(url: str) -> str:
-    """Hide what a query says: it may be a key."""
-    return re.sub(r"=[^&]*", "=…", url) if "?" in url else url
-
-
 def _place(settings: Settings) -> Place:
     endpoint = settings.endpoint or _find_endpoint(settings)
-    host = "127.0.0.1" if settings.host in ("", "0.0.0.0", "::") else settings.host
-    host = f"[{host}]" if ":" in host else host
+    if not settings.port:
+        why = "The client must know it: leave --port out, or name one"
+        raise UsageError("--port 0 takes another port each time", why=why)
+    if settings.host in ("0.0.0.0", "::"):  # every address, of which this one is nearest
+        settings = replace(settings, host="127.0.0.1")
     return Place(
-        url=f"http://{host}:{settings.port}{endpoint}",
+        url=settings.listens_at + endpoint,
         is_sse="/sse" in endpoint,
         name=_name_of(settings.origin),
     )

@@ -108,8 +108,6 @@ async def _running(settings: Settings) -> AsyncIterator[tuple[Master, str]]:
 
 async def _until_a_signal(master: Master) -> None:
     on_signals(asyncio.get_running_loop(), master.shutdown)
-    if web := getattr(master, "web_url", None):
-        say(f"mitmweb: {web}")
     try:
         await master.should_exit.wait()
     except CancelledError:

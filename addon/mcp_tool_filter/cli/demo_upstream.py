@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import Any
 
 import h11
@@ -102,10 +103,12 @@ class DemoUpstream:
 
 
 @asynccontextmanager
-async def demo_upstream(port: int = 0) -> AsyncIterator[DemoUpstream]:
+async def demo_upstream(
+    port: int = 0, tls: SSLContext | None = None
+) -> AsyncIterator[DemoUpstream]:
     """Run one on the loopback."""
     upstream = DemoUpstream()
-    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port)
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]
     try:
         yield upstream

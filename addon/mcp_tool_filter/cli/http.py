@@ -19,6 +19,7 @@ from mcp_tool_filter.cli.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.log import log_to_stderr, say
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.target import target_of
+from mcp_tool_filter.cli.terminal import progress
 from mcp_tool_filter.cli.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 
@@ -33,7 +34,7 @@ def run(settings: Settings) -> int:
     """Stand before the upstream until a signal or its loss; return the exit status."""
     settings.config()  # what the user got wrong is said before anything is begun
     refuse_taken_port(settings)
-    log_to_stderr(settings.verbosity)
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect)
     if settings.record:
         os.umask(0o077)  # a recording holds credentials
     return asyncio.run(serve(settings))
@@ -68,13 +69,18 @@ class EarlyFetch:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._task = asyncio.create_task(fetch(target))
+        self._task = asyncio.create_task(_fetch(target))
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def __call__(self, target: Target) -> Fetched:
         """Return its result; fetch again if the proxy wants to know something else."""
         if replace(target, tls=None) == replace(self._target, tls=None):
             return await self._task
+        return await fetch(target)
+
+
+async def _fetch(target: Target) -> Fetched:
+    with progress(f"Asking {target.url} for its tools …"):
         return await fetch(target)
 
 

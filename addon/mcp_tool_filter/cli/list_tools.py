@@ -12,7 +12,7 @@ from mcp_tool_filter.cli.log import say
 from mcp_tool_filter.cli.settings import Settings
 from mcp_tool_filter.cli.terminal import Colour, columns, is_terminal, paint, shortened, width
 from mcp_tool_filter.cli.usage import UsageError
-from mcp_tool_filter.observers.report import estimate_tokens, render_report
+from mcp_tool_filter.observers.report import estimate_tokens, render_report, shown_url
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.tools import Definition
 
@@ -42,7 +42,7 @@ def render_json(known: Known) -> str:
     snapshot = known.snapshot
     return json.dumps(
         {
-            "upstream": known.who.upstream,
+            "upstream": shown_url(known.who.upstream),
             "server": known.who.server,
             "transport": known.who.transport,
             "revision": known.who.revision,

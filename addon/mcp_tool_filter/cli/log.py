@@ -9,14 +9,14 @@ _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 
 
-def log_to_stderr(verbosity: int) -> None:
-    """Show what is logged, as much of it as was asked for."""
+def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
+    """Show what is logged, as much of it as was asked for; mitmweb (``is_watched``) shows more."""
     handler = logging.StreamHandler()
     handler.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
     handler.setFormatter(_Formatter(with_tracebacks=verbosity > 0))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(handler.level)
+    root.setLevel(min(handler.level, logging.INFO) if is_watched else handler.level)
     for name in _CHATTERING:
         logging.getLogger(name).setLevel(max(handler.level, logging.WARNING))
 

@@ -10,24 +10,32 @@ from importlib import import_module
 from types import FrameType
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.settings import gather, settle
 
 
 def run(argv: Sequence[str]) -> int:
     """Do what the flags say; return the exit status. Raises StartError."""
     signal.signal(signal.SIGTERM, _leave)
-    given = gather(argv, os.environ)
-    if "version" in given:
+    typed = parse_flags(argv)
+    if "version" in typed:
         print(f"mcp-tool-filter {__version__}")
         return 0
-    if "help" in given or not (argv or "upstream" in given):
-        print(import_module("mcp_tool_filter.cli.help").render_help(), end="")
-        return 0
+    if "help" in typed:
+        return _show_help()
+    given = gather(argv, os.environ)
+    if not argv and "upstream" not in given:
+        return _show_help()
     settings = settle(given)
     if "list-tools" in given or "dry-run" in given or "format" in given:
         how = given.get("format", ["table"])[-1] if "dry-run" not in given else "report"
         return int(import_module("mcp_tool_filter.cli.list_tools").run(settings, how))
     return int(import_module("mcp_tool_filter.cli.http").run(settings))
+
+
+def _show_help() -> int:
+    print(import_module("mcp_tool_filter.cli.help").render_help(), end="")
+    return 0
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -10,19 +10,28 @@ one pattern more should thereby open what the file closes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.cli.flags import DEFAULT_PORT, FLAGS, Given, parse_flags
 from mcp_tool_filter.cli.usage import UsageError, closest, no_such
+from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.config import Config
 
 _PREFIX = "MCP_TOOL_FILTER_"
 _ADDS_UP = "deny"
+_FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
+    "upstream_headers": "header",
+    "fail_fast": "keep-running",
+    "mode": "upstream",
+    "ssl_verify_upstream_trusted_ca": "ca",
+    "client_certs": "client-cert",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,10 @@ class Settings:
         return self.origin + self.endpoint
 
     @property
+    def listens_at(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
     def is_quiet(self) -> bool:
         return self.verbosity < 0
 
@@ -82,18 +95,33 @@ class Settings:
         """Check our own options. Raises StartError with the text that is wrong."""
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
-        return parse_config(
-            deny=self.deny,
-            allow=self.allow,
-            tools_list=self.tools_list,
-            endpoint=self.endpoint,
-            upstream_headers=self.headers,
-            connection_timeout=self.connection_timeout,
-            tool_list_timeout=self.tool_list_timeout,
-            message_limit=self.message_limit,
-            allowed_hosts=self.allowed_hosts,
-            fail_fast="false" if self.keep_running else "true",
-        )
+        with in_our_words():
+            return parse_config(
+                deny=self.deny,
+                allow=self.allow,
+                tools_list=self.tools_list,
+                endpoint=self.endpoint,
+                upstream_headers=self.headers,
+                connection_timeout=self.connection_timeout,
+                tool_list_timeout=self.tool_list_timeout,
+                message_limit=self.message_limit,
+                allowed_hosts=self.allowed_hosts,
+                fail_fast="false" if self.keep_running else "true",
+            )
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Name the flag where an error names an option of mitmproxy."""
+    try:
+        yield
+    except InvalidOption as error:
+        flag = f"--{_flag_of(error.option)}"
+        raise InvalidOption(flag, error.given, why=error.why) from None
+
+
+def _flag_of(option: str) -> str:
+    return _FLAGS_OF_OPTIONS.get(option, option.replace("_", "-"))
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -117,6 +145,7 @@ def settle(given: Given) -> Settings:
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
     origin, path = _split_upstream(one.get("upstream", ""))
+    _refuse_own_options(many.get("set", ()))
     return Settings(
         origin=origin,
         endpoint=one.get("endpoint", path),
@@ -211,6 +240,13 @@ def _split_upstream(url: str) -> tuple[str, str]:
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
+
+
+def _refuse_own_options(sets: Iterable[str]) -> None:
+    """A second way to say the same thing would leave it open which one counts."""
+    for option in (spec.partition("=")[0] for spec in sets):
+        if (flag := _flag_of(option)) in FLAGS:
+            raise UsageError(f"--set {option}=… is said with a flag: --{flag}")
 
 
 def _parse_port(text: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ssl import SSLContext
+
 from mcp_tool_filter.adapters.upstream import Target, make_tls_context
-from mcp_tool_filter.cli.settings import Settings
+from mcp_tool_filter.cli.settings import Settings, in_our_words
 
 
 def target_of(settings: Settings) -> Target:
@@ -15,12 +17,15 @@ def target_of(settings: Settings) -> Target:
         headers=config.upstream_headers,
         connect_timeout=config.connection_timeout,
         list_timeout=config.tool_list_timeout,
-        tls=make_tls_context(
+        tls=_tls_of(settings) if settings.origin.startswith("https:") else None,
+        limit=config.limits.message,
+    )
+
+
+def _tls_of(settings: Settings) -> SSLContext:
+    with in_our_words():
+        return make_tls_context(
             insecure=settings.insecure,
             trusted_ca=settings.ca,
             client_cert=settings.client_cert,
         )
-        if settings.origin.startswith("https:")
-        else None,
-        limit=config.limits.message,
-    )

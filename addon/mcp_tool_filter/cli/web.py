@@ -9,6 +9,7 @@ from mitmproxy.options import Options
 from mitmproxy.tools.web.master import WebMaster
 
 from mcp_tool_filter.adapters.mitmproxy_settings import was_set
+from mcp_tool_filter.cli.log import say
 
 
 def make_master(options: Options, addon: object) -> WebMaster:
@@ -19,7 +20,18 @@ def make_master(options: Options, addon: object) -> WebMaster:
     manager = master.addons
     manager.chain.insert(0, manager.register(addon))
     manager.invoke_addon_sync(addon, ConfigureHook(set(options.keys())))
+    manager.add(_WebAddress(master))
     return master
+
+
+class _WebAddress:
+    """Says where mitmweb is, for those whose browser did not open."""
+
+    def __init__(self, master: WebMaster) -> None:
+        self._master = master
+
+    def running(self) -> None:
+        say(f"mitmweb: {self._master.web_url}")
 
 
 def _port_near(port: int) -> int:

@@ -1,0 +1,91 @@
+"""``mcp-tool-filter`` in a process of its own, as a person starts it.
+
+async with launched("--upstream", upstream.url, home=tmp_path) as it:
+    await it.serving()
+    ...  # it.port, it.stderr, it.interrupt()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.proxy import REPOSITORY, RunningTool
+
+ADDON = REPOSITORY / "addon"
+
+
+@dataclass
+class RunningLauncher(RunningTool):
+    def read(self) -> None:
+        """Begin to take in what it says."""
+        assert self.process.stdout
+        assert self.process.stderr
+        self._readers += [
+            asyncio.create_task(self._read(self.process.stdout, self._stdout)),
+            asyncio.create_task(self._read(self.process.stderr, self._stderr)),
+        ]
+
+    async def serving(self) -> int:
+        """Wait until it serves; the port."""
+        found = await self.says(r"MCP tool filter: http://\S*:(\d+)\S* -> (?s:.*)Saved: ")
+        self.port = int(found[1])
+        return self.port
+
+
+@asynccontextmanager
+async def launched(
+    *arguments: str, home: Path, environment: dict[str, str] | None = None
+) -> AsyncIterator[RunningLauncher]:
+    """Start it; on a free port unless the arguments name one."""
+    own = [] if {"-p", "--port"} & set(arguments) else ["--port", "0"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "mcp_tool_filter",
+        *arguments,
+        *own,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=surroundings(home, environment),
+    )
+    running = RunningLauncher(process)
+    running.read()
+    try:
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await running.exit_code()
+
+
+def run(
+    *arguments: str,
+    home: Path,
+    environment: dict[str, str] | None = None,
+    python: str = sys.executable,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    return subprocess.run(
+        [python, "-m", "mcp_tool_filter", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env=surroundings(home, environment),
+    )
+
+
+def surroundings(home: Path, more: dict[str, str] | None = None) -> dict[str, str]:
+    """An environment without settings of ours, and with a home of its own."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MCP_TOOL_FILTER_")}
+    own = {"HOME": str(home), "PYTHONPATH": str(ADDON), "PYTHONUTF8": "1"}
+    return {**kept, **own, **(more or {})}

@@ -1,0 +1,123 @@
+"""What the clients' own programs and files want to be told."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+
+URL = "http://localhost:3000/mcp"
+MINE = "http://127.0.0.1:6273/mcp"
+NAME = "localhost-3000-filtered"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MCP_TOOL_FILTER_UPSTREAM", raising=False)
+
+
+def snippet(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["config", *words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("client", "command"),
+    [
+        ("claude-code", f"claude mcp add --transport http {NAME} {MINE}"),
+        ("codex", f"codex mcp add {NAME} --url {MINE}"),
+        ("gemini", f"gemini mcp add --transport http {NAME} {MINE}"),
+    ],
+)
+def test_clients_with_a_command_get_a_command(
+    client: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert snippet(capsys, client, "-u", URL) == command + "\n"
+
+
+@pytest.mark.parametrize(
+    ("client", "document"),
+    [
+        ("cursor", {"mcpServers": {NAME: {"url": MINE}}}),
+        ("vscode", {"servers": {NAME: {"type": "http", "url": MINE}}}),
+        (
+            "claude-desktop",
+            {"mcpServers": {NAME: {"command": "npx", "args": ["-y", "mcp-remote", MINE]}}},
+        ),
+    ],
+)
+def test_clients_with_a_file_get_what_goes_into_it(
+    client: str, document: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(snippet(capsys, client, "-u", URL)) == document
+
+
+@pytest.mark.parametrize(
+    ("client", "part"),
+    [
+        ("claude-code", "--transport sse"),
+        ("gemini", "--transport sse"),
+        ("codex", "-- npx -y mcp-remote http://127.0.0.1:6273/sse"),
+        ("vscode", '"type": "sse"'),
+    ],
+)
+def test_an_upstream_of_the_older_transport_is_one_for_the_client_too(
+    client: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert part in snippet(capsys, client, "-u", "http://localhost:3000/sse")
+
+
+def test_the_filters_own_command_is_said_on_stderr_without_secrets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hunter1")
+    words = ["-d", "^a b", "-H", "X-Key: hunter2", "-H", "Authorization: Bearer ${TOKEN}"]
+    assert main(["config", "cursor", "-u", f"{URL}?key=hunter3", *words, "--port", "9"]) == 0
+    said = capsys.readouterr().err
+    assert "--deny '^a b'" in said
+    assert "--header 'Authorization: Bearer ${TOKEN}'" in said
+    assert "--header 'X-Key: …'" in said
+    assert "--port 9" in said
+    assert "hunter" not in said
+
+
+def test_an_address_for_everybody_is_the_loopback_for_a_client_here(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert MINE in snippet(capsys, "cursor", "-u", URL, "--host", "0.0.0.0")
+
+
+def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "cursor", "-u", "http://127.0.0.1:1"]) == 0
+    said = capsys.readouterr()
+    assert MINE in said.out
+    assert "it is taken to be at /mcp" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ([], "Which client? It comes after config"),
+        (["cusor"], "There is no client cusor: did you mean cursor?"),
+        (["cursor", "-u", URL, "--port", "0"], "--port 0 takes another port each time"),
+        (["cursor"], "There is no upstream"),
+    ],
+)
+def test_what_is_missing_is_said(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", *words]) == 2
+    assert part in capsys.readouterr().err
+
+
+def test_help_names_the_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "claude-desktop" in snippet(capsys, "--help")
+
+
+def test_codex_could_keep_its_name_in_toml(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command writes [mcp_servers.NAME]: a name with a dot would be two keys."""
+    name = snippet(capsys, "codex", "-u", "http://mcp.a.example.com:1/mcp").split()[3]
+    assert tomllib.loads(f"[mcp_servers.{name}]\nurl = '{MINE}'")["mcp_servers"][name]

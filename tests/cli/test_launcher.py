@@ -1,0 +1,96 @@
+"""The command itself: what it says at once, and with which exit status it ends."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter import __version__
+from tests.cli.launched import ADDON, run, surroundings
+
+
+def test_version(tmp_path: Path) -> None:
+    ended = run("--version", home=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, f"mcp-tool-filter {__version__}\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], [], ["--help", "--port", "no"]])
+def test_help_has_examples_every_flag_and_the_exit_statuses(
+    words: list[str], tmp_path: Path
+) -> None:
+    ended = run(*words, home=tmp_path)
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+    for part in ("Examples:", "--deny PATTERN", "doctor", "Exit status:", "6273"):
+        assert part in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "stderr"),
+    [
+        (
+            ["--dney", "^a"],
+            2,
+            "Error: There is no flag --dney: did you mean --deny?\nSee mcp-tool-filter --help\n",
+        ),
+        (
+            ["--deny", "^a"],
+            2,
+            "Error: There is no upstream to stand before\n"
+            "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n",
+        ),
+        (
+            ["-u", "http://localhost:1", "--deny", "(a+)+"],
+            1,
+            'Error: Unsafe regex pattern detected: "(a+)+"\n'
+            "Pattern could cause catastrophic backtracking\n",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_two_lines_on_stderr(
+    words: list[str], status: int, stderr: str, tmp_path: Path
+) -> None:
+    ended = run(*words, home=tmp_path)
+    assert (ended.returncode, ended.stderr, ended.stdout) == (status, stderr, "")
+
+
+@pytest.mark.parametrize("flag", ["--version", "--help"])
+def test_nobody_who_only_asks_waits_for_mitmproxy(flag: str, tmp_path: Path) -> None:
+    script = (
+        "import sys; from mcp_tool_filter.cli.launcher import main; main(sys.argv[1:]);"
+        "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, flag],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=surroundings(tmp_path),
+    )
+    loaded = set(json.loads(ended.stderr.splitlines()[-1]))
+    assert not loaded & {"mitmproxy", "asyncio", "ssl", "h11", "orjson"}
+
+
+@pytest.mark.parametrize(
+    "module", ["__init__.py", "__main__.py", "errors.py", "cli/__init__.py", "cli/launcher.py"]
+)
+def test_an_older_python_can_read_what_tells_it_that_it_is_too_old(module: str) -> None:
+    source = (ADDON / "mcp_tool_filter" / module).read_text("utf-8")
+    ast.parse(source, feature_version=(3, 9))
+
+
+@pytest.mark.skipif(not shutil.which("python3.11"), reason="there is no Python 3.11 here")
+def test_python_3_11_gets_a_sentence(tmp_path: Path) -> None:
+    ended = run("--help", home=tmp_path, python="python3.11")
+    if "pyenv" in ended.stderr:
+        pytest.skip("there is no Python 3.11 here")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Error: mcp-tool-filter needs Python 3.12 or newer; this is")
+    assert "Traceback" not in ended.stderr
