@@ -52,6 +52,7 @@ def test_repetition_without_end_is_not_nested(pattern: str) -> None:
         "^" + 25 * "(?:a|a)" + "$",
         "^" + 25 * "(?:|)" + "$",
         "^(?:(?:a|aa){12}){2}$",
+        r"^(?:\w{1,30}|[^]){30}",  # ends anywhere, but not before the thirtieth round
     ],
 )
 def test_exponential_patterns_are_refused(pattern: str) -> None:
@@ -67,6 +68,8 @@ def test_exponential_patterns_are_refused(pattern: str) -> None:
         "^.*_.*_.*_.*_.*_.*$",
         "^(?=a*a*a*a*$)",
         r"(?:\w+\s?){12}$",
+        r"^[^_]*\d*\d*(?:ab)*[a-z]*$",  # three share digits, and two share letters
+        r"[a-z]*x(?:ab)*x(?:ab)*x\w*x[a-z]*xa*x",  # xxxx… would match, but not xabxabx…
         "^" + 6 * "a{0,40}" + "$",
     ],
 )
