@@ -48,7 +48,7 @@ class Ending:
         await _until(lambda: not any(map(_is_waited_for, open_flows())), seconds=self._grace)
         for flow in open_flows():
             lose(flow)
-        await _hang_up()
+        await hang_up()
         # Not from here: asyncio would remember the exception of a task and complain of it.
         asyncio.get_running_loop().call_soon(sys.exit, 1)
 
@@ -65,7 +65,7 @@ def _is_waited_for(flow: HTTPFlow) -> bool:
     return not (flow.request.method == "GET" and is_streaming(flow))
 
 
-async def _hang_up() -> None:
+async def hang_up() -> None:
     """Let no new client in, and close every connection when its last bytes are sent."""
     server = ctx.master.addons.get("proxyserver")
     if server is None:
