@@ -39,6 +39,8 @@ _CREDENTIALS = re.compile(
 )
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
+_LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
+_BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
 
@@ -73,6 +75,10 @@ def refuse_head(head: Head) -> str | None:
     """Refuse what the upstream could read as another request than we do."""
     if head.method not in _METHODS:
         return "a method that no MCP client needs"
+    if _BLANK.search(head.target):
+        return "a blank in the target"
+    if sum(len(name) + len(value) for name, value in head.headers) > _LONGEST_HEAD:
+        return "a head that is too long"
     if any(set(b"\r\n\0") & set(name + value) for name, value in head.headers):
         return "a control character in a header"
     names = [name.lower() for name, _ in head.headers]
@@ -140,8 +146,13 @@ def _is_plain_form(body: bytes) -> bool:
 
 def _spells_a_call(form: str) -> bool:
     """Tell whether some server may take the fields of a form, or of a query, for a message."""
-    fields = parse_qsl(form.replace(";", "&"), keep_blank_values=True)
-    return "jsonrpc" in unquote_plus(unquote_plus(form)).lower() or any(
+    once = unquote_plus(form)
+    fields = [  # some servers undo escapes twice
+        field
+        for text in dict.fromkeys((form, once))
+        for field in parse_qsl(text.replace(";", "&"), keep_blank_values=True)
+    ]
+    return "jsonrpc" in unquote_plus(once).lower() or any(
         fold(key).startswith("method") and is_like_a_call(value) for key, value in fields
     )
 

@@ -1,0 +1,309 @@
+r"""What the attacks are played on: an upstream, the real addon before it, and clients, all sockets.
+
+Whatever reaches either end is kept as the bytes that came over the wire. The proxy stays up from
+one attack to the next, so that one which breaks it is noticed by those behind it:
+
+    stage.play(attack(Upstream(...)))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+from tests.mcp_upstream import RESULT, tool, tool_list
+from tests.proxy import RunningProxy, proxy
+from tests.raw_client import RawClient, post, raw_client
+from tests.raw_upstream import RawRequest, answer, hang_up
+
+DENIED = "wipe_disk"
+MARK = "burns-it-all"
+"""Stands in the description of the denied tool and nowhere else."""
+ALLOWED_TOOL = tool("read_file")
+DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+PATIENCE = 1.0  # generous, and only met by what hangs
+
+type Respond = Callable[[RawRequest, Link], Awaitable[None]]
+
+
+@dataclass
+class Link:
+    """A connection that the proxy opened to the upstream."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    raw: bytearray = field(default_factory=bytearray)
+    """Every byte that came."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def more(self) -> bool:
+        """Read on; False when the proxy has hung up."""
+        data = await self.reader.read(65536)
+        self.raw += data
+        return bool(data)
+
+
+async def answering(_request: RawRequest, link: Link) -> None:
+    await link.say(answer(RESULT))
+
+
+@dataclass
+class Upstream:
+    """Reads requests as leniently as it can, and lets ``respond`` answer them."""
+
+    respond: Respond = answering
+    links: list[Link] = field(default_factory=list)
+    requests: list[RawRequest] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def raw(self) -> bytes:
+        """All that has come since the last attack."""
+        return b"\n".join(bytes(link.raw) for link in self.links)
+
+    def forget(self) -> None:
+        self.links.clear()
+        self.requests.clear()
+        self.respond = answering
+
+    async def settled(self) -> None:
+        """Wait until the proxy has hung up on every connection: nothing more can come."""
+        async with asyncio.timeout(PATIENCE):
+            for link in list(self.links):
+                await link.over.wait()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link(reader, writer)
+        self.links.append(link)
+        try:
+            with suppress(ValueError):  # chunks that are none
+                await self._serve(link)
+            while await link.more():
+                pass
+        except ConnectionError:
+            pass
+        finally:
+            link.over.set()
+            writer.close()
+
+    async def _serve(self, link: Link) -> None:
+        read = 0
+        while True:
+            while (end := link.raw.find(b"\r\n\r\n", read)) < 0:
+                if not await link.more():
+                    return
+            head = bytes(link.raw[read : end + 4])
+            body, read = await self._body(link, head, end + 4)
+            request = RawRequest(head, body)
+            if b"mcp-tool-filter" in head.lower() or b'"mcp-tool-filter"' in body:
+                await link.say(_to_the_fetch(body))
+                continue
+            self.requests.append(request)
+            await self.respond(request, link)
+
+    async def _body(self, link: Link, head: bytes, start: int) -> tuple[bytes, int]:
+        if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
+            return await self._chunks(link, start)
+        length = re.search(rb"(?im)^content-length:\s*(\d+)", head)
+        end = start + int(length[1]) if length else start
+        while len(link.raw) < end and await link.more():
+            pass
+        return bytes(link.raw[start:end]), end
+
+    async def _chunks(self, link: Link, at: int) -> tuple[bytes, int]:
+        body = b""
+        while True:
+            while (end := link.raw.find(b"\r\n", at)) < 0 and await link.more():
+                pass
+            size = int(link.raw[at:end].partition(b";")[0], 16)
+            at = end + 2 + size + 2
+            while len(link.raw) < at and await link.more():
+                pass
+            body += link.raw[end + 2 : at - 2]
+            if not size:
+                return body, at
+
+
+def _to_the_fetch(body: bytes) -> bytes:
+    """Shake hands as a server of an older revision would, and list two tools."""
+    asked = json.loads(body or b"{}")
+    match asked.get("method"):
+        case "initialize":
+            hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {}}
+            said = {"jsonrpc": "2.0", "id": asked["id"], "result": hello}
+            return answer(json.dumps(said).encode())
+        case "tools/list":
+            return answer(tool_list([ALLOWED_TOOL, DENIED_TOOL], id=json.dumps(asked["id"])))
+        case "notifications/initialized":
+            return answer(b"", status="202 Accepted")
+    return answer(b"", status="404 Not Found")
+
+
+@dataclass
+class Stage:
+    upstream: Upstream
+    proxy: RunningProxy
+    runner: asyncio.Runner
+
+    @property
+    def port(self) -> int:
+        return self.proxy.port
+
+    def play(self, scene: Coroutine[Any, Any, None]) -> None:
+        """Run one attack or exchange, then see that the proxy is as well as before."""
+        self.runner.run(self._play(scene))
+
+    async def _play(self, scene: Coroutine[Any, Any, None]) -> None:
+        self.upstream.forget()
+        try:
+            async with asyncio.timeout(3 * PATIENCE):
+                await scene
+                await self.upstream.settled()
+        finally:
+            self.upstream.respond = answering
+        async with raw_client(self.port) as client:
+            got = await client.ask(post(PING))
+            assert got.body == RESULT, "the proxy serves no more"
+        crashed = [text for text in self.proxy.errors() if "crashed" in text]
+        assert not crashed, crashed
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RawClient]:
+        async with raw_client(self.port) as client:
+            yield client
+
+    async def all_that_comes(self, request: bytes, *, answers: int = 1) -> bytes:
+        """Send bytes; return what comes back: so many answers, or all until it is quiet."""
+        heard = bytearray()
+        async with raw_client(self.port) as client:
+            listening = asyncio.create_task(_listen(client, heard))
+            try:
+                await client.say(request)
+                await self._quiet(listening, heard, answers)
+            except ConnectionError:  # it hung up before it had heard all
+                await listening
+            finally:
+                listening.cancel()
+        return bytes(heard)
+
+    async def _quiet(self, listening: asyncio.Task[None], heard: bytearray, answers: int) -> None:
+        """Wait until all answers are there, or others have been served and nothing came."""
+        async with raw_client(self.port) as other:
+            quiet = 0
+            while quiet < 5 and not listening.done() and finals_in(bytes(heard)) < answers:
+                before = len(heard)
+                await other.ask(post(PING))
+                quiet = quiet + 1 if len(heard) == before else 0
+
+
+async def _listen(client: RawClient, heard: bytearray) -> None:
+    with suppress(ConnectionError):
+        while data := await client.reader.read(65536):
+            heard += data
+
+
+def finals_in(raw: bytes) -> int:
+    """Count the whole answers in what a client has heard."""
+    count = at = 0
+    while (end := raw.find(b"\r\n\r\n", at)) >= 0:
+        head, at = raw[at:end], end + 4
+        if re.match(rb"HTTP/1\.\d 1(?!01)", head):
+            continue
+        if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
+            done = re.compile(rb"(?:^|(?<=\r\n))0\r\n\r\n").search(raw, at)
+            if not done:
+                return count
+            at = done.end()
+        elif length := re.search(rb"(?im)^content-length:\s*(\d+)", head):
+            at += int(length[1])
+            if len(raw) < at:
+                return count
+        count += 1
+    return count
+
+
+@asynccontextmanager
+async def raised(home: Path, **options: Any) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
+    upstream = Upstream()
+    server = await asyncio.start_server(upstream.connected, "127.0.0.1", 0)
+    upstream.port = server.sockets[0].getsockname()[1]
+    given = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"], **options}
+    try:
+        async with proxy(ToolFilter(), to=upstream.url, home=home, **given) as running:
+            async with raw_client(running.port) as client:  # it waits until the tools are fetched
+                await client.ask(post(PING))
+            yield upstream, running
+    finally:
+        server.close()
+        await hang_up(link.writer for link in upstream.links)
+
+
+def open_stage(runner: asyncio.Runner, home: Path, **options: Any) -> tuple[Stage, AsyncExitStack]:
+    """Raise a stage that stands until the stack is closed."""
+    stack = AsyncExitStack()
+    upstream, running = runner.run(stack.enter_async_context(raised(home, **options)))
+    return Stage(upstream, running, runner), stack
+
+
+# What to look for
+
+
+def readings_of(raw: bytes) -> list[bytes]:
+    """Return bytes in all the ways in which some reader may take them."""
+    readings = [raw, without_chunks(raw), raw.replace(b"\0", b"")]
+    readings += [unquote_to_bytes(unquote_to_bytes(one)) for one in readings[:2]]
+    readings += [_unescaped(one) for one in list(readings)]
+    readings += list(_inflated(raw)) + list(_inflated(without_chunks(raw)))
+    readings += [_from_base64(one) for one in re.findall(rb"[A-Za-z0-9+/_-]{12,}=*", raw)]
+    return readings
+
+
+def without_chunks(raw: bytes) -> bytes:
+    return re.sub(rb"\r\n[0-9a-fA-F]+\r\n", b"", raw)
+
+
+def shows(raw: bytes, *words: str) -> bool:
+    """Tell whether a word can be found in bytes, however they may be written."""
+    plain = [word.encode().lower() for word in words]
+    return any(word in reading.lower() for reading in readings_of(raw) for word in plain)
+
+
+def _unescaped(raw: bytes) -> bytes:
+    return re.sub(
+        rb"\\u([0-9a-fA-F]{4})",
+        lambda match: chr(int(match[1], 16)).encode("utf-8", "replace"),
+        raw,
+    )
+
+
+def _inflated(raw: bytes) -> Iterator[bytes]:
+    for mark, window in ((b"\x1f\x8b", 31), (b"\x78\x9c", 15), (b"\x78\xda", 15)):
+        at = raw.find(mark)
+        while at >= 0:
+            with suppress(zlib.error):
+                yield zlib.decompressobj(window).decompress(raw[at:], 1 << 20)
+            at = raw.find(mark, at + 1)
+
+
+def _from_base64(text: bytes) -> bytes:
+    whole = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
+    return base64.b64decode(whole[: len(whole) // 4 * 4])
