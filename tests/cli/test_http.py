@@ -72,10 +72,18 @@ def test_the_report_says_what_is_gone_and_nothing_goes_to_stdout(tmp_path: Path)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -> None:
     async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+            serving(upstream, tmp_path) as it,
+            raw_client(it.port) as client,
+        ):
+            await client.say(post(CALL % (1, b"read_file")))
+            while not upstream.of("tools/call"):
+                await asyncio.sleep(0.01)
+            said = it.stderr
             it.interrupt(number)
             assert await it.exit_code() == 0
-            assert "Traceback" not in it.stderr
+            assert it.stderr == said
 
     asyncio.run(main())
 

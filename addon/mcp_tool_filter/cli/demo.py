@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from asyncio import CancelledError, Event
+from asyncio import Event
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp_tool_filter.adapters.http_client import HttpClient
 from mcp_tool_filter.adapters.mcp_client import Poster, StreamableClient
@@ -17,15 +17,12 @@ from mcp_tool_filter.adapters.mcp_replies import Refused
 from mcp_tool_filter.adapters.origin import parse_origin
 from mcp_tool_filter.cli.demo_upstream import PATH, DemoUpstream, demo_upstream
 from mcp_tool_filter.cli.flags import DEFAULT_PORT, FLAGS, Flag, parse_flags
-from mcp_tool_filter.cli.http import on_signals, prepare
+from mcp_tool_filter.cli.http import leave, on_signals, prepare
 from mcp_tool_filter.cli.log import log_to_stderr, say
 from mcp_tool_filter.cli.settings import Settings, settle
 from mcp_tool_filter.cli.terminal import Colour, columns, paint, shortened, width
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.report import estimate_tokens
-
-if TYPE_CHECKING:
-    from mitmproxy.master import Master
 
 _DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
 _LIMIT = 1024 * 1024
@@ -75,19 +72,19 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
     async with demo_upstream() as upstream:
         settings = settle({**given, "upstream": [upstream.url]})
         settings.config()
-        async with _running(settings) as (master, url):
+        async with _running(settings) as url:
             before = await _look(upstream.url, [])
             denied, allowed = await _choose(url, before)
             after = await _look(url, [name for name in (denied, allowed) if name])
             print("\n".join(_lines(settings, before, after, upstream)))
             if stays:
                 say(f"\nThe filter listens at {url}, before {upstream.url}; Ctrl+C ends both.")
-                await _until_a_signal(master)
+                await _until_a_signal()
     return 0
 
 
 @asynccontextmanager
-async def _running(settings: Settings) -> AsyncIterator[tuple[Master, str]]:
+async def _running(settings: Settings) -> AsyncIterator[str]:
     """Run the filter, as the launcher does, beside us."""
     ready = Event()
     master = await prepare(settings, lambda _report: ready.set())
@@ -100,18 +97,16 @@ async def _running(settings: Settings) -> AsyncIterator[tuple[Master, str]]:
         raise StartError("The filter has ended", why="This is a bug of ours")
     host, port, *_ = master.addons.get("proxyserver").listen_addrs()[0]
     try:
-        yield master, f"http://{host}:{port}{PATH}"
+        yield f"http://{host}:{port}{PATH}"
     finally:
-        master.shutdown()
+        await leave(master)
         await task
 
 
-async def _until_a_signal(master: Master) -> None:
-    on_signals(asyncio.get_running_loop(), master.shutdown)
-    try:
-        await master.should_exit.wait()
-    except CancelledError:
-        master.shutdown()
+async def _until_a_signal() -> None:
+    signalled = Event()
+    on_signals(asyncio.get_running_loop(), signalled.set)
+    await signalled.wait()
 
 
 async def _look(url: str, calls: Sequence[str]) -> _Seen:

@@ -48,9 +48,31 @@ async def serve(settings: Settings) -> int:
         master = await prepare(settings, _be_silent if settings.is_quiet else say)
     except CancelledError:
         return 0
-    on_signals(loop, master.shutdown)
+    on_signals(loop, _Leaving(master))
     await master.run()
     return 0
+
+
+class _Leaving:
+    """What a signal does: hang up, then end. A second one does not wait for the first part."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self) -> None:
+        if self._task:
+            self._master.shutdown()
+        else:
+            self._task = asyncio.get_running_loop().create_task(leave(self._master))
+
+
+async def leave(master: Master) -> None:
+    """End, without a connection that asyncio would have to break off, and complain of."""
+    from mcp_tool_filter.adapters.mitmproxy_exit import hang_up
+
+    await hang_up()
+    master.shutdown()
 
 
 async def prepare(settings: Settings, report: Report) -> Master:
