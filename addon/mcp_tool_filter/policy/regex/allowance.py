@@ -9,7 +9,7 @@ from __future__ import annotations
 
 FOR_A_NAME = 1_000_000
 FOR_ALL_NAMES = 5_000_000
-ALWAYS = 5_000  # what a name gets when all the rest is used up
+ALWAYS = 10_000  # what a name gets when all the rest is used up
 
 
 class TooCostly(Exception):

@@ -13,7 +13,8 @@ from mcp_tool_filter.policy.regex.charset import WORD
 from mcp_tool_filter.policy.regex.program import Op, Program
 
 _UNSET = -1
-_STEPS_AT_ONCE = 1000  # they are paid for in advance
+_STEPS_AT_ONCE = 300  # they are paid for in advance
+_PRICE = 1000  # each takes as long as three of the scan's
 
 
 class Backtracker:
@@ -102,7 +103,7 @@ class _Attempt:
 
     def _count_step(self) -> None:
         if not self._paid:
-            self._allowance.spend(_STEPS_AT_ONCE)
+            self._allowance.spend(_PRICE)
             self._paid = _STEPS_AT_ONCE
         self._paid -= 1
 
