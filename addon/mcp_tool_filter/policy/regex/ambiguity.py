@@ -142,6 +142,8 @@ def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
         return inf
     if not has_few_ways and _most_ways(automaton, loops) > _FEW_WAYS:
         return inf
+    if not automaton.others and len(loops) <= _FEW_LOOPS:
+        return len(loops)
     degree = _longest_chain(automaton, loops)
     others = [
         _degree(follow(look.body, backward=look.behind, search=False), has_few_ways=has_few_ways)
@@ -306,8 +308,6 @@ def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
     Three that share one text and two that share another make four: what is shared adds up.
     """
     weights = [_weight(automaton, loop) for loop in loops]
-    if sum(weights) < _TOO_HIGH:
-        return sum(weights)
     longest: list[float] = []
     for number, loop in enumerate(loops):  # what a loop leads to has been looked at before
         reached = _reach(automaton, loop)
@@ -320,7 +320,7 @@ def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
             if degree >= _TOO_HIGH:
                 return degree
         longest.append(degree)
-    return max(longest)
+    return max(longest, default=0)
 
 
 def _weight(automaton: Automaton, loop: set[int]) -> float:
