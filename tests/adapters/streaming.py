@@ -36,6 +36,7 @@ class Streaming:
     flows: list[HTTPFlow] = field(default_factory=list)  # those whose response has begun
     connects: int = 0
     chunks: dict[str, Chunks] = field(default_factory=dict)
+    failures: list[HTTPFlow] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     blamed: list[bool] = field(default_factory=list)  # was it the upstream's fault?
     blamed_connects: list[bool] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Streaming:
 
     def error(self, flow: HTTPFlow) -> None:
         assert flow.error
+        self.failures.append(flow)
         self.errors.append(flow.error.msg)
         self.blamed.append(upstream_failed(flow))
 

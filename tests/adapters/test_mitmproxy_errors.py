@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -11,7 +12,12 @@ from pathlib import Path
 import pytest
 from mitmproxy.http import HTTPFlow, Response
 
-from mcp_tool_filter.adapters.mitmproxy_layers import ErrorAnswer, Failure, install_error_answers
+from mcp_tool_filter.adapters.mitmproxy_layers import (
+    ErrorAnswer,
+    Failure,
+    install_error_answers,
+    stream_of,
+)
 from mcp_tool_filter.adapters.mitmproxy_streams import lose
 from tests.adapters.streaming import Streaming
 from tests.h2_upstream import UpstreamStream, h2_upstream
@@ -261,7 +267,8 @@ def test_an_answer_to_head_has_no_body(tmp_path: Path) -> None:
         ):
             head = await client.ask(get().replace(b"GET", b"HEAD"))
             assert (head.status, head.all("x-failure")) == (200, ["lost"])
-            assert (await client.ask(get())).body == b"ours: lost"
+            following = await client.ask(get())
+            assert (following.status, following.body) == (200, b"ours: lost")
 
     asyncio.run(scenario())
 
@@ -286,6 +293,8 @@ def test_a_request_that_is_too_large_is_read_to_its_end_and_answered(
             assert (await client.ask(request)).body == b"ours: request-too-large"
             assert (await client.ask(post(BODY))).body == b"fine"
             assert addon.blamed == [False]
+            gc.collect()
+            assert stream_of(addon.failures[0]) is None, "it is forgotten"
 
     asyncio.run(scenario())
 
@@ -385,6 +394,27 @@ def test_a_flow_can_be_made_to_fail(tmp_path: Path) -> None:
             assert lose(addon.requests[0])
             assert (await client.answer()).body == b"ours: lost"
             assert not lose(addon.requests[0])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("hook", ["response", "error"])
+def test_a_flow_that_is_ending_cannot_be_made_to_fail(hook: str, tmp_path: Path) -> None:
+    """It would be the next answer on the connection that fails."""
+
+    class Losing(Streaming):
+        def response(self, flow: HTTPFlow) -> None:
+            lose(flow)
+
+        def error(self, flow: HTTPFlow) -> None:
+            lose(flow)
+
+    async def scenario() -> None:
+        script = ok if hook == "response" else hang_up
+        body = b"fine" if hook == "response" else b"ours: lost"
+        async with before(script, Losing(), tmp_path) as it, raw_client(it.port) as client:
+            for _ in range(2):
+                assert (await client.ask(get())).body == body
 
     asyncio.run(scenario())
 

@@ -47,6 +47,8 @@ class OpenStream:
 
     see: Callable[[bytes], Any]  # waits until the client has it
     rest: Callable[[], Any]  # waits for the end: True when it is a clean one
+    again: Callable[[], Any] = lambda: None  # asks once more, over the same connection
+    left: Callable[[], Any] = lambda: None  # waits until the upstream sees that it is over
 
 
 @asynccontextmanager
@@ -62,7 +64,12 @@ async def h1_stream(port: int, *, tls: bool) -> AsyncIterator[OpenStream]:
         async def clean() -> bool:
             return (await client.rest_of_chunks())[1]
 
-        yield OpenStream(see, clean)
+        async def again() -> None:
+            await client.say(get())
+            await client.head()
+            await see(FIRST)
+
+        yield OpenStream(see, clean, again)
 
 
 @asynccontextmanager
@@ -89,19 +96,21 @@ async def opened(
     """A stream open from an upstream, through the proxy, to a client, by these protocols."""
     client, upstream = pair.split("-")
     async with AsyncExitStack() as stack:
+        over: Callable[[], asyncio.Event]
         if upstream == "h2":
-            url = (
-                await stack.enter_async_context(h2_upstream(h2_endless, tls=certified(home)))
-            ).url
+            h2 = await stack.enter_async_context(h2_upstream(h2_endless, tls=certified(home)))
+            url, over = h2.url, lambda: h2.streams[0].over
         else:
             tls = certified(home) if upstream == "h1tls" else None
-            url = (await stack.enter_async_context(raw_upstream(endless, tls=tls))).url
+            h1 = await stack.enter_async_context(raw_upstream(endless, tls=tls))
+            url, over = h1.url, lambda: h1.peers[0].gone
         running = await stack.enter_async_context(proxy(addon, to=url, home=home))
         if client == "h2":
             stream = await stack.enter_async_context(h2_stream(running.port))
         else:
             tls_client = client == "h1tls"
             stream = await stack.enter_async_context(h1_stream(running.port, tls=tls_client))
+        stream.left = lambda: asyncio.wait_for(over().wait(), 20)
         yield running, stream
 
 
@@ -130,6 +139,7 @@ def test_an_ended_stream_ends_well_for_the_client(pair: str, tmp_path: Path) -> 
             assert end(addon.flows[0], OURS)
             await stream.see(OURS)
             assert await stream.rest()
+            await stream.left()
             assert addon.responses == addon.flows
             assert addon.errors == []
             assert open_flows() == []
@@ -144,6 +154,7 @@ def test_a_cut_stream_ends_badly_for_the_client(pair: str, tmp_path: Path) -> No
         async with opened(pair, tmp_path, addon) as (_, stream):
             cut(addon.flows[0], "enough")
             assert not await stream.rest()
+            await stream.left()
             assert addon.responses == []
             assert addon.errors == ["enough"]
             assert open_flows() == []
@@ -170,7 +181,7 @@ async def brief(peer: Peer) -> None:
             await peer.say(LAST_CHUNK)
 
 
-def test_nothing_is_injected_into_what_has_ended(tmp_path: Path) -> None:
+def test_what_has_ended_can_be_neither_injected_into_nor_cut(tmp_path: Path) -> None:
     """mitmproxy would put it into the next response on the same connection."""
 
     async def scenario() -> None:
@@ -181,8 +192,10 @@ def test_nothing_is_injected_into_what_has_ended(tmp_path: Path) -> None:
             await client.head()
             assert await client.chunk() == FIRST
             ended, going_on = addon.flows
+            gc.collect()
             assert not inject(ended, OURS)
             assert not end(ended)
+            cut(ended)
             assert inject(going_on, OURS)
             assert await client.chunk() == OURS
 
@@ -228,6 +241,68 @@ def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path)
         async with before(endless, Impatient(), tmp_path) as it, raw_client(it.port) as client:
             assert (await client.ask(post(b"{}"))).body == b"{}"
             assert refused == [False, False]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_injected_into_a_copy_or_behind_the_end(tmp_path: Path) -> None:
+    refused: list[bool] = []
+
+    class Late(Streaming):
+        def response(self, flow: HTTPFlow) -> None:
+            copy = flow.copy()
+            copy.id = flow.id
+            refused.extend([inject(copy, OURS), inject(flow, OURS), end(flow)])
+
+        def responseheaders(self, flow: HTTPFlow) -> None:
+            super().responseheaders(flow)
+            copy = flow.copy()
+            copy.id = flow.id
+            refused.append(inject(copy, OURS))
+
+    async def scenario() -> None:
+        async with before(brief, Late(), tmp_path) as it, raw_client(it.port) as client:
+            assert (await client.ask(get())).body == FIRST
+            assert refused == [False] * 4
+
+    asyncio.run(scenario())
+
+
+def test_while_the_last_hook_waits_the_upstream_is_not_heard(tmp_path: Path) -> None:
+    """Its connection is closed by then; the failure would hit the client's next request."""
+    may_go_on = asyncio.Event()
+
+    class Slow(Streaming):
+        async def response(self, flow: HTTPFlow) -> None:  # type: ignore[override]
+            super().response(flow)
+            await may_go_on.wait()
+
+    async def scenario() -> None:
+        addon = Slow()
+        async with opened("h1-h1", tmp_path, addon) as (_, stream):
+            assert end(addon.flows[0], OURS)
+            await stream.left()
+            may_go_on.set()
+            await stream.see(OURS)
+            assert await stream.rest()
+            await stream.again()
+            assert addon.errors == []
+
+    asyncio.run(scenario())
+
+
+def test_it_makes_no_difference_who_is_asked_first_for_the_layer(tmp_path: Path) -> None:
+    """mitmproxy's own addon, which comes after us with ``-s``, comes before others."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(endless, addon, tmp_path) as running:
+            chain = running.master.addons.chain
+            chain.remove(addon)
+            chain.append(addon)
+            async with h1_stream(running.port, tls=True) as stream:
+                assert inject(addon.flows[0], OURS)
+                await stream.see(OURS)
 
     asyncio.run(scenario())
 

@@ -23,7 +23,6 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakValueDictionary
 
-from mitmproxy.connection import ConnectionState
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
@@ -170,11 +169,11 @@ class FilteredHttpLayer(layers.HttpLayer):
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
     def _handle_event(self, event: events.Event) -> Steps:
-        steps = self._carry_out(event) if isinstance(event, Order) else super()._handle_event(event)
         try:
-            for command in steps:
-                if not _closes_twice(command):
-                    yield command
+            if isinstance(event, Order):
+                yield from self._carry_out(event)
+            else:
+                yield from super()._handle_event(event)
         except Exception:
             # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
             log.exception("cannot go on with a connection")
@@ -195,14 +194,6 @@ class FilteredHttpLayer(layers.HttpLayer):
         for stream in list(self.streams.values()):
             if isinstance(stream, FilteredStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
-
-
-def _closes_twice(command: commands.Command) -> bool:
-    # To close is to cancel a task; the second time that would be its own cleaning up.
-    return (
-        isinstance(command, commands.CloseConnection)
-        and command.connection.state is ConnectionState.CLOSED
-    )
 
 
 class FilteredStream(HttpStream):
@@ -283,7 +274,8 @@ class FilteredStream(HttpStream):
                 if self.server_state == self.state_stream_response_body:
                     yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
             case Lose(why=why):
-                yield from self._lose(why)
+                if self.server_state not in (self.state_done, self.state_errored):
+                    yield from self._lose(why)
             case Look():
                 pass
             case ResponseHeaders(response=response) if 100 <= response.status_code < 200 and (

@@ -66,6 +66,8 @@ def end(flow: HTTPFlow, last: bytes = b"") -> bool:
 def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
     """Break off the response of this flow so that the client notices. Nothing more is sent."""
     stream = stream_of(flow)
+    if not flow.live:
+        return
     if stream is None or stream.child_layer is not None:
         _hang_up_on(flow)
     elif not stream.over and stream.doomed is None:
