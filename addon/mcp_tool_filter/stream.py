@@ -102,12 +102,12 @@ class FilteredStream:
         if isinstance(event, Oversized):
             why = f"an event longer than {self._limits.pending} bytes"
             return self._refuse(why, event.beginning, is_cut=True)
-        if event.hides_a_line():
-            return self._refuse("a line end that only some readers see")
+        if event.hides_a_line() or not _is_harmless(event.others):
+            return self._refuse("a line that only some readers see", event.data or b"")
         if event.name.strip().lower() == b"endpoint":
             return self._judge_endpoint(event)
         if not event.data:
-            return event.raw if _is_harmless(event.raw) else self._refuse("not a message")
+            return event.raw
         try:
             return self._judge_message(event, event.data)
         except ProtocolError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from contextlib import suppress
 
 import brotli
 import pytest
@@ -117,5 +118,5 @@ def test_an_honest_coded_body_does_not_pass_for_json(raw: bytes) -> None:
 @given(raw=st.binary(max_size=64), coding=st.sampled_from(sorted(CODED)))
 def test_nothing_is_raised_but_a_protocol_error(raw: bytes, coding: str) -> None:
     """Each codec has exceptions of its own."""
-    with pytest.raises(ProtocolError):
-        decode_body(raw + b"\0", coding, limit=10)
+    with suppress(ProtocolError):
+        decode_body(raw, coding, limit=10)

@@ -139,11 +139,12 @@ def _parse_limits(text: str) -> Limits:
 
 
 def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
-    hosts = [host.strip().lower() for value in values for host in value.split(",")]
+    given = [host.strip().lower() for value in values for host in value.split(",")]
+    hosts = [host for host in given if host]
     if bad := next((host for host in hosts if not re.fullmatch(r"[!-~]+", host)), None):
         why = "It is a host name, host:port, an origin, or *"
         raise InvalidOption("allowed_hosts", bad, why=why)
-    return AllowedHosts(frozenset(host.rstrip("/") for host in hosts if host))
+    return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
 
 
 def _parse_bool(option: str, text: str) -> bool:

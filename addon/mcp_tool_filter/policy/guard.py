@@ -84,9 +84,9 @@ def kept_with_us(url: str, upstream: str) -> str | None:
         port = parts.port
     except ValueError:
         return None
-    if not parts.scheme and not parts.netloc:
-        return url if plain == url else plain
-    if not parts.netloc or "@" in parts.netloc:
+    if not parts.netloc:
+        return None if parts.scheme or plain.startswith("//") else plain
+    if "@" in parts.netloc:
         return None
     home = urlsplit(upstream)
     scheme = parts.scheme.lower() or home.scheme

@@ -176,9 +176,10 @@ def _names_in(message: Request | Notification) -> set[str]:
 
 def is_websocket(head: Head) -> bool:
     """Tell whether a request asks for the one upgrade whose messages we can judge."""
+    names = [name.lower() for name, _ in head.headers]
     return (
         head.method == "GET"
         and (head.get(b"upgrade") or "").lower() == "websocket"
         and head.get(b"sec-websocket-version") == "13"
-        and [name.lower() for name, _ in head.headers].count(b"sec-websocket-version") == 1
+        and all(names.count(name) == 1 for name in (b"upgrade", b"sec-websocket-version"))
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
@@ -27,8 +27,6 @@ class Snapshot:
     """Patterns that match no tool: perhaps misspelt."""
     faults: tuple[str, ...] = ()
     """What is wrong with tools that cannot be exposed."""
-    names: frozenset[str] = field(default=frozenset())
-    """The allowed names."""
     tools: bytes = b"[]"
     """The allowed definitions as one JSON array."""
 
@@ -65,7 +63,6 @@ def take_snapshot(
         denied_bytes=denied_bytes,
         unmatched=tuple(pattern for pattern in (*deny, *allow) if pattern not in matched),
         faults=tuple(faults),
-        names=frozenset(allowed),
         tools=b"[" + b",".join(allowed.values()) + b"]",
     )
 

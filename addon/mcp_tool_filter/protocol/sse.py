@@ -42,18 +42,19 @@ class Event:
     name: bytes = b""
     """The ``event`` field; empty means ``message``."""
 
+    others: bytes = field(default=b"", repr=False, compare=False)
+    """All its lines but those of its data."""
+
     @property
     def is_message(self) -> bool:
         return self.name in (b"", b"message")
 
     def hides_a_line(self) -> bool:
         """Tell whether another reader could find a data line where we see none."""
-        if not _OTHER_LINE_ENDS.search(self.raw) and self.raw.count(b"event") < 2:
-            return False
-        lines = _LINE_END.split(self.raw)
-        names = {line for line in lines if line.startswith(b"event")}
-        others = (line for line in lines if not _is_data(line))
-        return len(names) > 1 or any(map(_OTHER_LINE_ENDS.search, others))
+        if _OTHER_LINE_ENDS.search(self.others):
+            return True
+        lines = _LINE_END.split(self.others) if self.others.count(b"event") > 1 else []
+        return len({line for line in lines if line.startswith(b"event")}) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,17 @@ def parse_event(raw: bytes) -> Event:
     if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
         return Event(raw, raw[6:-2])  # what most servers send, and all of a large result
     data: list[bytes] = []
+    others: list[bytes] = []
     name = b""
     for line in _LINE_END.split(raw):
-        field, _, value = line.partition(b":")
-        if field == b"data":
+        key, _, value = line.partition(b":")
+        if key == b"data":
             data.append(value.removeprefix(b" "))
-        elif field == b"event":
+            continue
+        others.append(line)
+        if key == b"event":
             name = value.removeprefix(b" ")
-    return Event(raw, b"\n".join(data) if data else None, name)
+    return Event(raw, b"\n".join(data) if data else None, name, b"\n".join(others))
 
 
 def render_event(data: bytes) -> bytes:

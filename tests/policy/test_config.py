@@ -1,0 +1,119 @@
+"""All that a user can set, checked once at the door."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.errors import InvalidOption, InvalidPattern, StartError, UnsafePattern
+from mcp_tool_filter.policy.config import Config, parse_config, parse_header
+from mcp_tool_filter.policy.tool_filter import ListFrom
+
+
+def test_without_options_nothing_is_denied() -> None:
+    assert parse_config() == Config()
+
+
+def test_deny_may_be_given_several_times_and_several_at_once() -> None:
+    config = parse_config(deny=["^a,^b{1,2}$", "^c", "^a"])
+    assert [pattern.text for pattern in config.deny] == ["^a", "^b{1,2}$", "^c"]
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "error"),
+    [
+        ("deny", "^[a-z", InvalidPattern),
+        ("allow", "(a+)+", UnsafePattern),
+        ("deny", "", InvalidPattern),
+    ],
+)
+def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[StartError]) -> None:
+    with pytest.raises(error):
+        parse_config(**{option: [pattern]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10MB", 10 << 20), ("1 kb", 1024), ("2048", 2048), ("1GiB", 1 << 30), (" 5m ", 5 << 20)],
+)
+def test_a_size_is_written_as_people_do(text: str, size: int) -> None:
+    limits = parse_config(message_limit=text).limits
+    assert (limits.message, limits.pending) == (size, 2 * size)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"message_limit": "0"},
+        {"message_limit": "1023"},
+        {"message_limit": "-1MB"},
+        {"message_limit": "lots"},
+        {"message_limit": "1.5MB"},
+        {"message_limit": ""},
+        {"connection_timeout": "0"},
+        {"connection_timeout": "-1"},
+        {"connection_timeout": "1s"},
+        {"connection_timeout": ""},
+        {"tool_list_timeout": "1e3"},
+        {"tools_list": "sometimes"},
+        {"endpoint": "mcp"},
+        {"endpoint": "//evil.example/mcp"},
+        {"endpoint": "http://h/mcp"},
+        {"endpoint": "/m cp"},
+        {"endpoint": "/mcp\r\nx: y"},
+        {"fail_fast": "perhaps"},
+        {"fail_fast": ""},
+        {"allowed_hosts": ["a b"]},
+        {"upstream_headers": ["Authorization"]},
+        {"upstream_headers": [": x"]},
+        {"upstream_headers": ["Bad Name: x"]},
+        {"upstream_headers": ["Host: x"]},
+        {"upstream_headers": ["content-length: 1"]},
+        {"upstream_headers": ["X: a\r\nY: b"]},
+        {"upstream_headers": ["X: \u00e9"]},
+        {"upstream_headers": ["X: $NOT_SET"]},
+    ],
+    ids=str,
+)
+def test_a_value_that_means_nothing_stops_the_start(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption):
+        parse_config(**options, environment={})
+
+
+def test_every_option_ends_in_the_config() -> None:
+    config = parse_config(
+        tools_list="cache",
+        endpoint="/mcp?a=1#x",
+        upstream_headers=["X-A: b: c"],
+        connection_timeout="1500",
+        tool_list_timeout="250",
+        allowed_hosts=["Tools.Example, b:80,", "http://c/", ""],
+        fail_fast="No",
+    )
+    assert config.tools_list is ListFrom.CACHE
+    assert config.endpoint == "/mcp?a=1"
+    assert config.upstream_headers == (("X-A", "b: c"),)
+    assert (config.connection_timeout, config.tool_list_timeout) == (1.5, 0.25)
+    assert config.allowed_hosts.extra == {"tools.example", "b:80", "http://c"}
+    assert config.fail_fast is False
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A: Bearer $TOKEN", "Bearer s3cret"),
+        ("A: ${TOKEN}x", "s3cretx"),
+        ("A: $$TOKEN $$", "$TOKEN $"),
+        ("A:  100% ", "100%"),
+        ("A:", ""),
+    ],
+)
+def test_a_header_may_name_variables(text: str, value: str) -> None:
+    """So that a secret stands in no command line."""
+    assert parse_header(text, {"TOKEN": "s3cret"}) == ("A", value)
+
+
+@pytest.mark.parametrize("text", ["s3cret", "A: \ns3cret\x00", "A: $X s3cret", "Bad Name: s3cret"])
+def test_no_error_says_the_value_of_a_header(text: str) -> None:
+    with pytest.raises(InvalidOption) as caught:
+        parse_header(text, {})
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,120 @@
+"""The upstream's tools: allowed, denied, and what cannot be exposed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.policy.snapshot import drift_of, shown
+from tests.make import answering, definition, listing, one_definition, snapshot, snapshot_of
+
+
+def test_allowed_tools_keep_their_bytes_and_order() -> None:
+    raw = [b'{"inputSchema":{ } ,"name":"b"}', definition("a", ',"x":1.00')]
+    taken = snapshot_of(answering('{"tools":[' + b", ".join(raw).decode() + "]}"))
+    assert taken.tools == b"[" + b",".join(raw) + b"]"
+    assert list(taken.allowed) == ["b", "a"]
+
+
+def test_a_denied_tool_is_known_with_the_pattern_that_denies_it() -> None:
+    taken = snapshot("read", "rm_a", "rm_b", deny="^rm")
+    assert list(taken.allowed) == ["read"]
+    assert {name: pattern and pattern.text for name, pattern in taken.denied.items()} == {
+        "rm_a": "^rm",
+        "rm_b": "^rm",
+    }
+    assert taken.denied_bytes == len(definition("rm_a")) * 2
+
+
+def test_of_allow_and_deny_deny_wins() -> None:
+    taken = snapshot("read", "read_all", "rm", allow="^read", deny="all$")
+    assert list(taken.allowed) == ["read"]
+    assert taken.denied["rm"] is None
+
+
+def test_all_pages_count() -> None:
+    taken = snapshot_of(listing("a"), listing("rm", "b"), deny="^rm")
+    assert (list(taken.allowed), list(taken.denied)) == (["a", "b"], ["rm"])
+
+
+def test_a_pattern_that_matches_nothing_is_perhaps_misspelt() -> None:
+    assert [one.text for one in snapshot("a", deny="^b,^a", allow="c").unmatched] == ["^b", "c"]
+
+
+def test_the_first_of_two_definitions_counts() -> None:
+    first, second = definition("a", ',"x":1').decode(), definition("a").decode()
+    taken = snapshot_of(answering(f'{{"tools":[{first},{second}]}}'))
+    assert taken.allowed["a"] == definition("a", ',"x":1')
+    assert taken.faults == ("the upstream lists a twice: the first definition counts",)
+
+
+@pytest.mark.parametrize(("letter", "most"), [("x", 256), ("\U0001f600", 128)])
+def test_no_pattern_meets_an_endless_name(letter: str, most: int) -> None:
+    """JavaScript counts UTF-16 units."""
+    taken = snapshot(letter * most, letter * (most + 1))
+    assert list(taken.allowed) == [letter * most]
+    assert "is longer than 256 characters: not exposed" in taken.faults[0]
+
+
+def test_a_tool_that_cannot_be_read_for_sure_is_not_exposed() -> None:
+    taken = snapshot_of(answering('{"tools":[{"name":"a"},{"name":"b","inputSchema":{}}]}'))
+    assert list(taken.allowed) == ["b"]
+    assert taken.faults == ("a tool without an object inputSchema: not exposed",)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ',"_meta":{"copy":{"name":"rm","inputSchema":{}}}',
+        ',"tools":[{"name":"rm"}]',
+        ',"_meta":{"tools":{"rm":{"description":"x"}}}',
+        ',"annotations":{"x":[[{"NAME":"rm","input\\u0053chema":{}}]]}',
+    ],
+)
+def test_an_allowed_tool_does_not_carry_a_denied_one(more: str) -> None:
+    pages = [
+        answering('{"tools":[' + definition("a", more).decode() + "]}"),
+        listing("rm", "b"),
+    ]
+    taken = snapshot_of(*pages, deny="^rm")
+    assert list(taken.allowed) == ["b"]
+    assert taken.faults == ("the tool a carries the definition of another: not exposed",)
+
+
+def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:
+    more = ',"description":"unlike rm","_meta":{"see":{"name":"rm"}}'
+    pages = [answering('{"tools":[' + definition("a", more).decode() + "]}"), listing("rm")]
+    assert list(snapshot_of(*pages, deny="^rm").allowed) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        (definition("a"), None),
+        (definition("rm"), None),
+        (b'{"inputSchema":{"type":"object"},"name":"\\u0061"}', None),
+        (
+            definition("a", ',"x":1'),
+            "the upstream changed the tool a: the definition of the start stays",
+        ),
+        (definition("new"), "the upstream has a new tool new: not exposed before a restart"),
+        (b"1", "the upstream sent a tool that is no object: not exposed"),
+    ],
+)
+def test_drift_is_what_the_upstream_says_otherwise_since(raw: bytes, sentence: str | None) -> None:
+    assert drift_of(one_definition(raw), snapshot("a", "rm", deny="^rm")) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("delete_file", "delete_file"),
+        ("l\u00f6schen \U0001f600", "l\u00f6schen \U0001f600"),
+        ("a\r\n\x1b[31m", "a\\r\\n\\x1b[31m"),
+        ("\ud800", "\\ud800"),
+        ("\u202eabc\u2028", "\\u202eabc\\u2028"),
+        ("x" * 128, "x" * 128),
+        ("x" * 129, "x" * 128 + "…"),
+    ],
+)
+def test_a_name_is_shown_so_that_it_can_do_nothing(name: str, text: str) -> None:
+    assert shown(name) == text

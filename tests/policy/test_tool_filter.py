@@ -1,0 +1,279 @@
+"""The first link of the chain: which tools are listed, which calls go through."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.tool_filter import (
+    Envelope,
+    ListFrom,
+    decide_call,
+    decide_list,
+    decide_listing,
+)
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Why
+from mcp_tool_filter.protocol.tools import ListRequest
+from tests.make import (
+    answering,
+    call,
+    definition,
+    error_in,
+    listing,
+    message,
+    page,
+    snapshot,
+    snapshot_of,
+    text_of,
+)
+
+TOOLS = snapshot("read_file", "rm_rf", deny="^rm")
+ENVELOPE = Envelope(*page(listing(more=',"ttlMs":5')).frame)
+
+
+@pytest.mark.parametrize("name", ["rm_rf", "no_such_tool"])
+def test_a_denied_tool_and_an_unknown_one_get_the_same_answer(name: str) -> None:
+    """Nothing may reveal that there is a filter."""
+    verdict = decide_call(call(name), TOOLS)
+    assert error_in(verdict) == (-32601, f"Tool not found: {name}")
+
+
+@pytest.mark.parametrize("id", ["1", "1.0", '"a"', "null"])
+def test_an_answer_has_the_id_byte_for_byte(id: str) -> None:
+    assert text_of(decide_call(call("rm_rf", id=id), TOOLS)) == (
+        b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Tool not found: rm_rf"}}'
+        % id.encode()
+    )
+
+
+def test_an_allowed_tool_is_called() -> None:
+    assert decide_call(call("read_file"), TOOLS) == Forward()
+
+
+@pytest.mark.parametrize("name", ["", "Read_File", "read_file ", "read_file\0", "read_file\n", "ﬁ"])
+def test_only_the_exact_name_is_called(name: str) -> None:
+    assert isinstance(decide_call(call(name), TOOLS), Reply)
+
+
+def test_a_call_nobody_waits_for_is_swallowed() -> None:
+    assert isinstance(decide_call(call("rm_rf", id=None), TOOLS), Drop)
+
+
+@pytest.mark.parametrize("name", ['"\r\n\x1b[31m', "\ud800", "\u2028", "x" * 1_000_000])
+def test_a_strange_name_stays_one_short_string(name: str) -> None:
+    text = text_of(decide_call(call(name), TOOLS))
+    assert text.isascii()
+    assert text.decode().isprintable()
+    assert len(text) < 300
+
+
+def test_what_was_denied_and_what_is_unknown_is_told_to_observers_only() -> None:
+    denied, unknown = (decide_call(call(name), TOOLS) for name in ("rm_rf", "x"))
+    assert isinstance(denied, Reply)
+    assert isinstance(unknown, Reply)
+    assert (denied.reason.why, unknown.reason.why) == (Why.DENIED, Why.UNKNOWN)
+
+
+def ask(**kinds: bool) -> ListRequest:
+    return ListRequest(id="7", has_cursor=kinds.get("cursor", False), revision=None)
+
+
+def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> None:
+    verdict = decide_list(ask(), TOOLS, ENVELOPE, list_from=ListFrom.AUTO, sound=True)
+    assert text_of(verdict) == listing("read_file", id="7", more=',"ttlMs":5')
+
+
+@pytest.mark.parametrize(
+    ("asked", "envelope", "sound"),
+    [(ask(cursor=True), ENVELOPE, True), (ask(), None, True), (ask(), ENVELOPE, False)],
+)
+def test_a_list_is_asked_of_the_upstream_where_ours_might_differ(
+    asked: ListRequest, envelope: Envelope | None, sound: bool
+) -> None:
+    verdict = decide_list(asked, TOOLS, envelope, list_from=ListFrom.AUTO, sound=sound)
+    assert verdict == Forward()
+
+
+def test_a_user_can_want_the_upstreams_list_always() -> None:
+    verdict = decide_list(ask(), TOOLS, ENVELOPE, list_from=ListFrom.UPSTREAM, sound=True)
+    assert verdict == Forward()
+
+
+def test_a_user_can_want_our_list_always() -> None:
+    asked = ask(cursor=True)
+    verdict = decide_list(asked, TOOLS, None, list_from=ListFrom.CACHE, sound=False)
+    assert text_of(verdict) == listing("read_file", id="7")
+
+
+def test_a_frame_that_shows_a_hidden_tool_is_not_used() -> None:
+    """The user may have denied it after the frame was learned."""
+    copy = ',"_meta":{"copy":[' + definition("rm_rf").decode() + "]}"
+    envelope = Envelope(*page(listing(more=copy)).frame)
+    verdict = decide_list(ask(), TOOLS, envelope, list_from=ListFrom.AUTO, sound=True)
+    assert verdict == Forward()
+
+
+def test_a_denied_tool_is_hidden_from_a_list() -> None:
+    verdict = decide_listing(message(listing("rm_rf", "read_file", "rm_all")), TOOLS)
+    assert text_of(verdict) == listing("read_file")
+    assert isinstance(verdict, Rewrite)
+    assert verdict.reason.tools == ("rm_rf", "rm_all")
+
+
+def test_a_list_without_denied_tools_goes_through_as_it_came() -> None:
+    assert decide_listing(message(listing("read_file")), TOOLS) == Forward()
+
+
+def test_a_page_that_becomes_empty_keeps_its_cursor() -> None:
+    """The next page may hold allowed tools."""
+    verdict = decide_listing(message(listing("rm_rf", more=',"nextCursor":"2"')), TOOLS)
+    assert text_of(verdict) == listing(more=',"nextCursor":"2"')
+
+
+def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
+    verdict = decide_listing(message(listing("read_file", "new")), TOOLS)
+    assert text_of(verdict) == listing("read_file")
+    assert isinstance(verdict, Rewrite)
+    assert verdict.reason.drift == (
+        "the upstream has a new tool new: not exposed before a restart",
+    )
+
+
+def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:
+    changed = answering('{"tools":[' + definition("read_file", ',"title":"x"').decode() + "]}")
+    verdict = decide_listing(message(changed), TOOLS)
+    assert text_of(verdict) == listing("read_file")
+    assert isinstance(verdict, Rewrite)
+    assert verdict.reason.drift == (
+        "the upstream changed the tool read_file: the definition of the start stays",
+    )
+
+
+def test_a_tool_that_is_only_written_otherwise_has_not_changed() -> None:
+    """Both ways of answering give the same bytes."""
+    written = b'{"tools":[{"inputSchema":{"type":"object"}, "name":"read_\\u0066ile"}]}'
+    verdict = decide_listing(message(answering(written.decode())), TOOLS)
+    assert text_of(verdict) == listing("read_file")
+    assert isinstance(verdict, Rewrite)
+    assert verdict.reason.drift == ()
+
+
+RM = definition("rm_rf").decode()
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        RM,
+        '{"name":"rm_rf"}',
+        '{"name":"read_file","name":"rm_rf","inputSchema":{}}',
+        '{"name":"rm_rf","name":"read_file","inputSchema":{}}',
+        '{"name":"read_file","NAME":"rm_rf","inputSchema":{}}',
+        '{"name":["rm_rf"],"inputSchema":{}}',
+        '{"name":{"rm_rf":1},"inputSchema":{}}',
+        '{"name":null,"title":"rm_rf","inputSchema":{}}',
+        '{"Name":"rm_rf","inputSchema":{}}',
+        '{"name":"\\u0072m_rf","inputSchema":{}}',
+        '{"name":"rm_rf ","inputSchema":{}}',
+        '{"name":"RM_RF","inputSchema":{}}',
+        '{"name":"rm_rf\\u0000","inputSchema":{}}',
+        f"[{RM}]",
+        '"rm_rf"',
+    ],
+)
+def test_a_tool_that_some_client_takes_for_a_hidden_one_leaves_nothing(tool: str) -> None:
+    raw = answering('{"tools":[' + tool + "]}")
+    assert text_of(decide_listing(message(raw), TOOLS)) == listing()
+
+
+def test_a_tool_of_an_allowed_name_with_a_stranger_inside_keeps_the_first_definition() -> None:
+    raw = answering(
+        '{"tools":[' + definition("read_file", f',"_meta":{{"x":{RM}}}').decode() + "]}"
+    )
+    assert text_of(decide_listing(message(raw), TOOLS)) == listing("read_file")
+
+
+HIDDEN_ELSEWHERE = [
+    f'{{"tools":[],"_meta":{{"all":[{RM}]}}}}',
+    f'{{"tools":[],"more":[{RM}]}}',
+    f'{{"tools":[],"tools":[{RM}]}}',
+    f'{{"tools":[],"Tools":[{RM}]}}',
+    f'{{"tools\\u0000":[{RM}]}}',
+    f'{{"tools":{{"rm_rf":{RM}}}}}',
+    '{"tools":{"rm_rf":{"inputSchema":{}}}}',
+    '{"tools":{"rm_rf":{"description":"x"}}}',
+    f'{{"capabilities":{{"tools":{{"list":[{RM}]}}}}}}',
+    f'{{"result":{{"tools":[{RM}]}}}}',
+    f"[{RM}]",
+    RM,
+    f'{{"catalog":[{RM}]}}',
+]
+
+
+@pytest.mark.parametrize("result", HIDDEN_ELSEWHERE)
+@pytest.mark.parametrize("expected", [True, False])
+def test_a_hidden_tool_outside_of_a_list_is_not_shown(result: str, expected: bool) -> None:
+    """It cannot be taken out there, so the whole message stays behind."""
+    with pytest.raises(ProtocolError):
+        decide_listing(message(answering(result)), TOOLS, expected=expected)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"x":[%s]}}',
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"tools":[[%s]]}}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"x":%s}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","data":{"tools":[%s]}}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"","x":%s}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]},"extra":%s}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"extra":%s}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"x":%s}}}',
+    ],
+)
+def test_nor_in_any_other_message(raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/x","params":{"tools":[%s]}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"tools":[%s]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s]}}',
+    ],
+)
+def test_a_list_is_filtered_where_nobody_asked_for_one(raw: bytes) -> None:
+    verdict = decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
+    assert text_of(verdict) == raw % b""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        f'{{"structuredContent":{{"tools":[{RM}]}},"content":[]}}',
+        f'{{"content":[{{"type":"text","text":"{{\\"tools\\":[]}}"}},{{"resource":{RM}}}]}}',
+        f'{{"contents":[{{"uri":"x","text":"x","_meta":{RM}}}]}}',
+        f'{{"messages":[{RM}]}}',
+        f'{{"resultType":"input_required","inputRequests":{{"a":{{"params":{{"tools":[{RM}]}}}}}}}}',
+        '{"prompts":[{"name":"rm_rf"}],"resources":[{"name":"rm_rf","uri":"x"}]}',
+        '{"capabilities":{"tools":{"listChanged":true}}}',
+        '{"tools":["rm_rf"]}',
+        '{"tools":{}}',
+        '{"tools":3}',
+        '{"tools":[]}',
+        '{"agents":[{"name":"new","inputSchema":{}}]}',
+        '{"tools":[{"id":1}]}',
+    ],
+)
+def test_what_shows_no_tool_goes_through_as_it_came(result: str) -> None:
+    """What tools, resources and prompts say is theirs; a member ``tools`` may mean other tools."""
+    verdict = decide_listing(message(answering(result)), TOOLS, expected=False)
+    assert verdict == Forward()
+
+
+def test_nothing_is_looked_for_if_nothing_is_denied() -> None:
+    everything = snapshot_of(listing("a"))
+    raw = answering('{"x":' + definition("a").decode() + "}")
+    assert decide_listing(message(raw), everything) == Forward()
