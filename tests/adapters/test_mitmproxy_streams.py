@@ -546,6 +546,39 @@ def test_an_empty_chunk_is_not_the_end(
     asyncio.run(scenario())
 
 
+def test_a_websocket_goes_on_as_ever(tmp_path: Path) -> None:
+    """mitmproxy's own injection reaches it; ours does not; a cut hangs up."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+        )
+        await peer.say(b"\x81\x06theirs")
+        await peer.left()
+
+    upgrade = (
+        b"Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    )
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+            await client.say(get(headers=upgrade))
+            await client.until(b"\x81\x06theirs")
+            flow = addon.flows[0]
+            assert not inject(flow, OURS)
+            assert not end(flow)
+            running.master.commands.call("inject.websocket", flow, True, b"ours", True)
+            await client.until(b"\x81\x04ours")
+            cut(flow)
+            assert b"ours" not in await client.rest()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("websocket", [True, False])
 def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
