@@ -142,7 +142,7 @@ class ToolFilter:
         self._is_running = False
         self._warned: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._views = Views(self._listeners)
+        self.views = Views(self._listeners)
         self._loopback = Loopback()
         self.ending = Ending()
 
@@ -151,7 +151,7 @@ class ToolFilter:
     def load(self, loader: Loader) -> None:
         declare_options(loader)
         self._loopback.load(ctx.options)
-        self._views.load(ctx.master)
+        self.views.load(ctx.master)
         install_error_answers(self._error_answer)
 
     def configure(self, updated: set[str]) -> None:
@@ -174,11 +174,11 @@ class ToolFilter:
         keep_quiet_streams_alive(ctx.options)
         bound_messages(ctx.options, self._config.limits.pending)
         self._is_running = True
-        self._views.running()
+        self.views.running()
         self._in_background(self._start())
 
     def done(self) -> None:
-        self._views.done()
+        self.views.done()
         self.ending.done()
 
     def _stop(self, why: str) -> None:
@@ -187,7 +187,7 @@ class ToolFilter:
         self._ready.set()
 
     def _configure(self, updated: set[str]) -> None:
-        self._views.configure(updated)
+        self.views.configure(updated)
         if danger := refuse_dangerous_options(ctx.options):
             raise danger
         if "mode" in updated:
@@ -235,7 +235,7 @@ class ToolFilter:
 
     async def request(self, flow: HTTPFlow) -> None:
         with self._failing_closed(flow, self._refuse_request):
-            self._views.meet(flow, client_host(flow) or "")
+            self.views.meet(flow, client_host(flow) or "")
             if not self._may_speak(flow):
                 self._watch(None, Reply(_FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
                 self._answer(flow, Answered(403, _FORBIDDEN))
@@ -258,7 +258,7 @@ class ToolFilter:
         return all(hosts.has_origin(origin, own) for origin in origins)
 
     def _judge_request(self, flow: HTTPFlow) -> None:
-        self._views.look_at(flow)
+        self.views.look_at(flow)
         judged = self._judged[flow] = _Judged(self._listener_of(flow))
         raw = flow.request.raw_content
         if flow.request.stream or raw is None:
@@ -297,9 +297,9 @@ class ToolFilter:
     def responseheaders(self, flow: HTTPFlow) -> None:
         with self._failing_closed(flow, self._refuse_head):
             if flow.response and flow not in self._ours and (judged := self._judged.get(flow)):
-                self._views.hear_head(flow, flow.response)
+                self.views.hear_head(flow, flow.response)
                 self._judge_head(flow, flow.response, judged)
-        self._views.overhear(flow)
+        self.views.overhear(flow)
 
     def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
@@ -342,13 +342,13 @@ class ToolFilter:
         with self._failing_closed(flow, self._refuse_body):
             if flow.response is None or flow.websocket or flow in self._ours:
                 return
-            self._views.hear(flow)
+            self.views.hear(flow)
             judged = self._judged.get(flow) or _Judged(self._listener_of(flow))
             if judged.stream:
                 self._end_stream(flow, judged)
             elif flow.request.method != "HEAD":
                 self._judge_body(flow.response, judged)
-        self._views.finish(flow)
+        self.views.finish(flow)
 
     def _judge_body(self, response: Response, judged: _Judged) -> None:
         raw = response.raw_content
@@ -375,7 +375,7 @@ class ToolFilter:
             replace_answer(flow.response, *self._invalid(flow))
 
     def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
-        self._views.look_at(flow)
+        self.views.look_at(flow)
         judged = self._judged.get(flow)
         answered = judged and judged.listener.invalid_answer(judged.asked)
         return (answered.status, answered.body) if answered else (502, _INVALID_ANSWER)
@@ -383,7 +383,7 @@ class ToolFilter:
     # Losses
 
     def error(self, flow: HTTPFlow) -> None:
-        self._views.finish(flow)
+        self.views.finish(flow)
         judged = self._judged.get(flow)
         if judged is None:
             return
@@ -447,7 +447,7 @@ class ToolFilter:
 
     def _judge_websocket_message(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
         judged = self._judged[flow]
-        self._views.look_at(flow)
+        self.views.look_at(flow)
         verdict = judged.listener.judge_spoken(judged.asked, message.content, message.from_client)
         match verdict:
             case Forward():
@@ -471,7 +471,7 @@ class ToolFilter:
 
     def _watch(self, message: Message | None, verdict: Verdict) -> None:
         """Tell the log, each drift once, and those who show it."""
-        self._views.tell(message, verdict)
+        self.views.tell(message, verdict)
         if isinstance(verdict, Forward):
             return
         reason = verdict.reason

@@ -41,9 +41,17 @@ from mcp_tool_filter.adapters.overview import (
 )
 from mcp_tool_filter.observers.sentences import describe, is_refusal
 from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, singles
 
+_SHOWS_BODIES = "mitmproxy.contentviews"
+if _SHOWS_BODIES in sys.modules:
+    # Now: mitmproxy finds what lies beside a script only while it reads that script. And not
+    # always, for mitmproxy's own views are slow to import, and the lean master shows nothing.
+    import mcp_tool_filter.adapters.mitmproxy_content  # noqa: F401
+
+type Observe = Callable[[HTTPFlow, Message | None, Verdict, Snapshot], None]
 type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
 
 type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
@@ -79,6 +87,7 @@ class Views:
     ) -> None:
         self._listeners = listeners
         self._clock = clock
+        self.observe: Observe | None = None
         self._is_watched = False
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._current: HTTPFlow | None = None
@@ -121,6 +130,8 @@ class Views:
         spec = flow.client_conn.proxy_mode.full_spec
         statistics = self._statistics.setdefault(spec, Statistics())
         statistics.note(message, verdict, listener.snapshot, self._clock())
+        if self.observe:
+            self.observe(flow, message, verdict, listener.snapshot)
         if seen := self._seen.get(flow):
             self._comment(flow, describe(verdict, listener.snapshot), verdict)
             self._keep_tools(spec, listener, seen.kept, message)
@@ -131,7 +142,7 @@ class Views:
         """Add the commands; and the content view, where there is something that shows it."""
         for name, render in _COMMANDS.items():
             master.commands.add(name, self._command(render))
-        if "mitmproxy.contentviews" in sys.modules:
+        if _SHOWS_BODIES in sys.modules:
             from mcp_tool_filter.adapters.mitmproxy_content import add_view
 
             add_view()

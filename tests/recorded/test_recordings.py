@@ -1,0 +1,89 @@
+"""Real sessions, gone through again without a network: each client gets what it got."""
+
+from __future__ import annotations
+
+from itertools import product
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.flow_dump import read_recording
+from mcp_tool_filter.adapters.replay import replay
+from mcp_tool_filter.adapters.replay_checks import find_changes, find_leaks
+from tests.proxy import REPOSITORY
+from tests.recorded.make import DENY, SESSIONS
+
+RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
+POLICIES = ["", ".", DENY, "^read_", "file|echo", "^(?!read)"]
+
+
+def options_of(recording: Path) -> dict[str, str]:
+    return SESSIONS[recording.stem].options
+
+
+def test_there_is_a_recording_of_every_session() -> None:
+    assert [recording.stem for recording in RECORDINGS] == sorted(SESSIONS)
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_with_the_same_policy_every_client_hears_what_it_heard(recording: Path) -> None:
+    recorded = read_recording(recording)
+    transcript = replay(recorded, deny=DENY, **options_of(recording))
+    assert [turn.heard for turn in transcript.turns] == [flow.heard for flow in recorded.flows]
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_the_transcript_is_the_one_that_was_kept(recording: Path) -> None:
+    """It was written by: python -m tests.recorded.make."""
+    kept = recording.with_suffix(".transcript.txt").read_text("utf-8")
+    transcript = replay(read_recording(recording), deny=DENY, **options_of(recording))
+    assert transcript.render() == kept
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_a_denied_tool_leaves_no_trace(recording: Path) -> None:
+    transcript = replay(read_recording(recording), deny="^write_")
+    assert "write_file" in transcript.before
+    assert "write_file" not in transcript.after
+
+
+@pytest.mark.parametrize(
+    ("recording", "deny"),
+    [
+        pytest.param(recording, deny, id=f"{recording.stem}-{deny}")
+        for recording, deny in product(RECORDINGS, POLICIES)
+    ],
+)
+def test_whatever_is_denied_the_rest_passes_byte_for_byte(recording: Path, deny: str) -> None:
+    transcript = replay(read_recording(recording), deny=deny or (), **options_of(recording))
+    assert list(find_leaks(transcript)) == []
+    assert list(find_changes(transcript)) == []
+
+
+def test_what_was_refused_and_now_passes_has_no_known_answer() -> None:
+    recording = read_recording(REPOSITORY / "recordings" / "mcp1-sse.flow")
+    [deleted] = [call for call in replay(recording).calls if call.tool == "delete_file"]
+    assert deleted.passes
+    assert not deleted.is_known
+
+
+def test_what_passed_and_is_refused_now_is_not_answered_by_the_upstream() -> None:
+    recording = read_recording(REPOSITORY / "recordings" / "mcp1-sse.flow")
+    transcript = replay(recording, deny="^read_")
+    assert "contents of" not in transcript.after
+    assert "Tool not found: read_file" in transcript.after
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_no_secret_is_in_a_recording(recording: Path) -> None:
+    raw = recording.read_bytes()
+    assert b"not-really-a-secret" not in raw
+    flows = read_recording(recording).flows
+    ids = {
+        value
+        for flow in flows
+        for name, value in flow.head.headers
+        if name.lower() in (b"mcp-session-id", b"authorization")
+    }
+    assert all(b"scrubbed-" in value for value in ids)
