@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from mcp_tool_filter.adapters.exchange import Answered, Asked, LegacyStream, Passed
 from mcp_tool_filter.adapters.upstream import Fetched
@@ -257,12 +257,14 @@ class Listener:
         self, asked: Asked, status: int, content_type: str, body: bytes
     ) -> Answered | None:
         if not body:
-            return self._judge_empty_answer(asked, status)
+            if asked.waits and status == 200:
+                raise ProtocolError("an empty answer")
+            return self._pay_alone(asked, status)
         try:
             message = parse_message(body, self.config.limits)
         except ProtocolError as error:
             self._check_other_answer(asked, status, content_type, body, error)
-            return None
+            return self._pay_alone(asked, status)
         verdict = self._decide_on_answer(asked, message)
         match verdict:
             case Forward():
@@ -274,12 +276,11 @@ class Listener:
             case unexpected:
                 assert_never(unexpected)
 
-    def _judge_empty_answer(self, asked: Asked, status: int) -> Answered | None:
-        if asked.waits and status == 200:
-            raise ProtocolError("an empty answer")
-        if asked.owed and status < 300:  # the rest of the batch has no answer of its own
-            return Answered(200, render_batch(list(asked.owed)))
-        return None
+    def _pay_alone(self, asked: Asked, status: int) -> Answered | None:
+        """Give what we owe to a batch whose rest has no answer of its own."""
+        if not asked.owed or status >= 300:
+            return None
+        return Answered(200, render_batch(list(asked.owed)))
 
     def _decide_on_answer(self, asked: Asked, message: Message) -> Verdict:
         method_of = asked.exchanges.method_of
@@ -385,7 +386,8 @@ class Listener:
         asked.session = asked.session or Session(exchanges=asked.exchanges)
         asked.is_legacy = True
         self.close_stream(asked)  # it may have named another endpoint before
-        endpoint = urljoin(target, kept).partition("#")[0]
+        place = urlsplit(urljoin("http://us" + target, kept))
+        endpoint = place.path + (f"?{place.query}" if place.query else "")
         self.legacy[endpoint] = LegacyStream(send, asked.session, endpoint)
         return kept
 
