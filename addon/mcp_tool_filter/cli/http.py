@@ -26,6 +26,8 @@ from mcp_tool_filter.errors import StartError
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
+_WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
+
 type Report = Callable[[str], None]
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
@@ -151,6 +153,7 @@ def mitmproxy_options(settings: Settings) -> dict[str, object]:
         "save_stream_file": settings.record,
         "store_streamed_bodies": True if settings.record or settings.inspect else None,
         "web_open_browser": settings.browser if settings.inspect else None,
+        "web_columns": _WEB_COLUMNS if settings.inspect else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 
