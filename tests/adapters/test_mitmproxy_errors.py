@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from aioquic.asyncio.client import connect
+from aioquic.quic.configuration import QuicConfiguration
 from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy_layers import (
@@ -462,6 +465,28 @@ def test_a_client_that_leaves_while_we_connect_is_not_the_upstreams_fault(tmp_pa
                     await addon.connecting(1)
                 await addon.failed(1)
                 assert (addon.blamed, addon.blamed_connects) == ([False], [False])
+
+    asyncio.run(scenario())
+
+
+def test_who_speaks_http_3_is_hung_up_on(tmp_path: Path) -> None:
+    """mitmproxy would ask the upstream by QUIC, and we would take it for lost."""
+    quic = QuicConfiguration(
+        is_client=True, alpn_protocols=["h3"], verify_mode=ssl.CERT_NONE, idle_timeout=0.5
+    )
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with (
+            raw_upstream(ok, tls=certified(tmp_path)) as upstream,
+            proxy(addon, to=upstream.url, home=tmp_path) as running,
+        ):
+            with pytest.raises(ConnectionError):
+                async with connect("127.0.0.1", running.port, configuration=quic):
+                    pass
+            assert (addon.requests, addon.connects) == ([], 0)
+            async with raw_client(running.port) as client:
+                assert (await client.ask(get())).body == b"fine"
 
     asyncio.run(scenario())
 

@@ -27,7 +27,7 @@ from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.layer import Layer, NextLayer
 from mitmproxy.proxy.layers.http import DropStream, HTTPMode, HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
@@ -150,15 +150,24 @@ def choose_layer(next_layer: NextLayer) -> None:
     del context.layers[1:]  # what mitmproxy's own addon has chosen, should it come before us
     stack = LayerStack()
     if context.client.transport_protocol == "udp":
-        stack /= layers.ServerQuicLayer(context)
-        stack /= layers.ClientQuicLayer(context)
+        stack /= RefusingLayer(context)
     else:
         if mode.scheme == "https":
             stack /= layers.ServerTLSLayer(context)
         if starts_like_tls_record(next_layer.data_client()):
             stack /= layers.ClientTLSLayer(context)
-    stack /= FilteredHttpLayer(context, HTTPMode.transparent)
+        stack /= FilteredHttpLayer(context, HTTPMode.transparent)
     next_layer.layer = stack[0]
+
+
+class RefusingLayer(Layer):
+    """Hang up on who speaks HTTP/3, which mitmproxy would only forward as HTTP/3.
+
+    ``reverse:https://`` listens for it. Where the upstream does not, it would seem to be lost.
+    """
+
+    def _handle_event(self, _event: events.Event) -> Steps:
+        yield commands.CloseConnection(self.context.client)
 
 
 class FilteredHttpLayer(layers.HttpLayer):
@@ -384,7 +393,7 @@ class FilteredStream(HttpStream):
         sending would not see an answer on a connection that is closed.
         """
         request = self.flow.request
-        if request.is_http2 or request.is_http3 or self.client_state == self.state_done:
+        if request.is_http2 or self.client_state == self.state_done:
             return False
         return failure is Failure.REQUEST_MALFORMED or "expect" in request.headers
 
