@@ -14,7 +14,7 @@ from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event
 
 def find_leaks(transcript: Transcript) -> Iterator[str]:
     """Yield a sentence for each denied tool that a client saw or could call."""
-    exposed = transcript.snapshot.names
+    exposed = transcript.snapshot.allowed
     for name in dict.fromkeys(transcript.listed_after):
         if name not in exposed:
             yield f"a client saw the tool {name}"
