@@ -68,6 +68,7 @@ from mcp_tool_filter.adapters.mitmproxy_start import (
 )
 from mcp_tool_filter.adapters.mitmproxy_streams import (
     client_host,
+    close_leftover,
     connect_failed,
     cut,
     end,
@@ -394,6 +395,9 @@ class ToolFilter:
             self._lose_upstream()
         elif upstream_failed(flow):
             self._in_background(self._look_after(flow))
+
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        close_leftover(data)
 
     def server_connect_error(self, data: ServerConnectionHookData) -> None:
         if connect_failed(data):
