@@ -50,13 +50,13 @@ def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
         try:
-            yield _introduced(process, len(upstreams))
+            yield introduced(process, len(upstreams))
         finally:
             process.terminate()
             process.communicate()
 
 
-def _introduced(process: subprocess.Popen[str], listeners: int) -> Filter:
+def introduced(process: subprocess.Popen[str], listeners: int) -> Filter:
     """Wait for the reports: from then on it answers."""
     assert process.stderr
     alarm = threading.Timer(START_TIMEOUT, process.kill)
