@@ -177,10 +177,18 @@ def read_flows(path: Path) -> list[HTTPFlow]:
 
 
 def write_flows(path: Path, flows: Iterable[HTTPFlow]) -> None:
+    """Write a dump; what was read from one and not changed is written as it was written here."""
     with path.open("wb") as file:
         writer = FlowWriter(file)
         for flow in flows:
+            flow.metadata = _sorted(flow.metadata)  # reading turns dicts round
             writer.add(flow)
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return value
 
 
 def read_recording(path: Path) -> Recording:

@@ -126,15 +126,17 @@ def _replay(path: str | Path, **options: Any) -> Transcript:
 
 
 def _leaks(file: RecordingFile) -> Iterator[str]:
+    transcript = file.transcript()  # which imports mitmproxy, without its warnings
     from mcp_tool_filter.adapters.replay_checks import find_leaks
 
-    return find_leaks(file.transcript())
+    return find_leaks(transcript)
 
 
 def _changes(file: RecordingFile) -> Iterator[str]:
+    transcript = file.transcript()
     from mcp_tool_filter.adapters.replay_checks import find_changes
 
-    return find_changes(file.transcript())
+    return find_changes(transcript)
 
 
 def _differences(file: RecordingFile) -> Iterator[str]:
