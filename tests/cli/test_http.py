@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import ssl
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -204,6 +205,21 @@ def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
             assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
 
     asyncio.run(main())
+
+
+def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
+    certified(tmp_path)
+    pem = tmp_path / "upstream-server.pem"
+
+    async def main() -> str:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            serving(upstream, tmp_path, "--cert", str(pem)) as it,
+        ):
+            address = ("127.0.0.1", it.port)
+            return await asyncio.to_thread(ssl.get_server_certificate, address)
+
+    assert asyncio.run(main()).strip() in pem.read_text()
 
 
 def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:

@@ -79,6 +79,27 @@ def test_nobody_who_only_asks_waits_for_mitmproxy(flag: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    "command", ["demo", "doctor", "config", "addon-path", "completion", "check-pattern"]
+)
+def test_each_command_has_help_of_its_own(command: str, tmp_path: Path) -> None:
+    ended = run(command, "--help", home=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("usage: ")
+
+
+def test_who_reads_on_no_more_sees_no_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mcp_tool_filter", "completion", "fish"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=surroundings(tmp_path)
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
     "module", ["__init__.py", "__main__.py", "errors.py", "cli/__init__.py", "cli/launcher.py"]
 )
 def test_an_older_python_can_read_what_tells_it_that_it_is_too_old(module: str) -> None:

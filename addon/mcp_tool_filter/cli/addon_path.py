@@ -6,17 +6,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_tool_filter.cli.flags import parse_flags
+from mcp_tool_filter.cli.flags import FLAGS, parse_flags
 from mcp_tool_filter.cli.log import say
 from mcp_tool_filter.cli.terminal import is_terminal
 from mcp_tool_filter.errors import StartError
 
+_HELP = """\
+usage: mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN
+
+Prints the path of the addon script, which mitmdump, mitmweb and mitmproxy load with -s.
+"""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def run(argv: Sequence[str]) -> int:
     """Print the path."""
-    parse_flags(argv, flags=())
+    if "help" in parse_flags(argv, flags=[FLAGS["help"]]):
+        print(_HELP, end="")
+        return 0
     path = find()
     print(path)
     if is_terminal(sys.stdout):

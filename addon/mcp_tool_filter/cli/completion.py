@@ -8,6 +8,13 @@ from mcp_tool_filter.cli.flags import FLAGS, Flag
 from mcp_tool_filter.cli.launcher import COMMANDS
 from mcp_tool_filter.cli.usage import UsageError, no_such
 
+_HELP = """\
+usage: mcp-tool-filter completion bash|zsh|fish
+
+Prints a script that completes commands and flags, for the file that your shell reads first:
+  eval "$(mcp-tool-filter completion bash)"       or zsh
+  mcp-tool-filter completion fish | source
+"""
 _CLIENTS = "claude-code claude-desktop cursor vscode codex gemini"
 _BASH = """\
 # eval "$(mcp-tool-filter completion bash)"
@@ -42,6 +49,9 @@ complete -c mcp-tool-filter -n "__fish_seen_subcommand_from completion" -f -a "b
 
 def run(argv: Sequence[str]) -> int:
     """Print the script for a shell."""
+    if argv in (["--help"], ["-h"]):
+        print(_HELP, end="")
+        return 0
     if len(argv) != 1:
         why = "mcp-tool-filter completion bash, zsh or fish"
         raise UsageError("Which shell? It comes after completion", why=why)

@@ -6,6 +6,7 @@ told what is needed, and sees no SyntaxError.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,7 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mcp-tool-filter {__version__}")
         return 0
     try:
-        return _run(args)
+        status = _run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # nobody reads on; Python would try once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except StartError as error:
         print(error, file=sys.stderr)
         return int(getattr(error, "exit_status", 1))
