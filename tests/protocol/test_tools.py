@@ -265,7 +265,7 @@ def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
         '{"name":"a","inputSchema":{"properties":{"name":{"const":"rm"},"inputSchema":{}}}}',
         '{"capabilities":{"tools":{"listChanged":true}}}',
         '{"tools":["rm"]}',
-        '{"text":"{\\"name\\":\\"rm\\",\\"inputSchema\\":{}}"}',
+        '{"text":"use rm, its inputSchema is {}"}',
         '{"rm":{"tools":{}}}',
         '{"prompts":[{"name":"rm","arguments":[]}]}',
         "[" * 120 + "]" * 120 + "",

@@ -39,7 +39,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_FOLDED = 64  # characters; every key that matters to us is shorter
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a message has many, and that would cost four times as much
 class Value:
     """A place in the text, and what stands there as far as the outline asked for it."""
 
@@ -64,7 +64,7 @@ class Value:
         return next((member.value for member in self.members or () if member.key == key), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Member:
     key: str
     start: int  # where its key begins

@@ -5,7 +5,7 @@ keeps the bytes it was made of, so that one we agree with leaves exactly as it c
 between events (comments, blank lines) comes as an event without data:
 
 >>> [(event.raw, event.data) for event in EventParser().feed(b"data: one\n\n: ping\n\nda")]
-[(b'data: one\n\n', b'one'), (b': ping\n', None), (b'\n', None)]
+[(b'data: one\n\n', b'one'), (b': ping\n\n', None)]
 
 An event that grows past its limit is let go, and said so; the ones behind it are read on:
 
@@ -21,12 +21,13 @@ from dataclasses import dataclass, field
 
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
-# CRLF, LF or CR ends a line; the atomic group (?>…) keeps a CRLF from being counted twice. The LF
-# of a last CRLF is left to the blank lines that follow: it may not have come yet.
-_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)[\r\n]")
-_LINE_END = re.compile(rb"\r\n|\n|\r")
-_BLANK_LINES = re.compile(rb"[\r\n]+")
-# Comments keep a quiet stream alive, often without a blank line: they are not held back.
+# CRLF, LF or CR ends a line, two in a row an event. If the second is a CRLF, its LF is left to the
+# blank lines that follow: it may not have come yet.
+_EVENT_END = re.compile(rb"\n[\r\n]|\r\r")
+_LINE_END = re.compile(rb"\r\n?|\n")
+# Blank lines, and comments that are plain words: they keep a quiet stream alive, often without a
+# blank line, and are not held back.
+_NOTHING = re.compile(rb'(?:(?::[^\r\n"\\\x0b\x0c\x1c-\x1e\x80-\xff]*+)?[\r\n]++)++')
 _COMMENT_END = re.compile(rb"[\r\n]")
 _KEPT = 4096  # bytes of what is too long: its id may be among them
 _BOM = b"\xef\xbb\xbf"
@@ -67,7 +68,7 @@ class Oversized:
 class EventParser:
     """One for each response body. Wherever that is cut, it yields the same.
 
-    (But for blank lines between events: they come as soon as they are there.)
+    (But for comments and blank lines between events: they come as soon as they are there.)
     """
 
     def __init__(self, *, max_pending: int = 20 * MEBIBYTE) -> None:
@@ -111,14 +112,19 @@ class EventParser:
         if start == len(self._buffer):
             return None
         if self._end is None:
-            if blank_lines := _BLANK_LINES.match(self._buffer, start):
-                return blank_lines.end()
+            nothing = _NOTHING.match(self._buffer, start)
+            if nothing and nothing.end() - start <= self._max_pending:
+                self._end = _NOTHING
+                return nothing.end()
             self._end = _COMMENT_END if self._buffer[start : start + 1] == b":" else _EVENT_END
         end = self._end.search(self._buffer, max(start, self._searched))
         return end.end() if end else None
 
     def _take(self, raw: bytes) -> Event | Oversized:
-        skipped, self._skipped, self._end = self._skipped, None, None
+        skipped, end = self._skipped, self._end
+        self._skipped = self._end = None
+        if end is _NOTHING:
+            return Event(raw, None)
         if skipped is None and len(raw) > self._max_pending:
             skipped = self._beginning_of(raw)
         return parse_event(raw) if skipped is None else Oversized(skipped)
@@ -134,7 +140,7 @@ def parse_event(raw: bytes) -> Event:
     data: list[bytes] = []
     others: list[bytes] = []
     name = b""
-    for line in _LINE_END.split(raw):
+    for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
         key, _, value = line.partition(b":")
         if key == b"data":
             data.append(value.removeprefix(b" "))

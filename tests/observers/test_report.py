@@ -1,0 +1,56 @@
+"""What the user reads at start."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.observers.report import Introduction, estimate_tokens, render_report
+from tests.make import answering, definition, listing, snapshot, snapshot_of
+
+WHO = Introduction(
+    upstream="http://127.0.0.1:3000/mcp",
+    server="files 1.0",
+    transport="Streamable HTTP",
+    revision="2025-06-18",
+    listens_at="http://127.0.0.1:8080/mcp",
+)
+
+
+def test_it_says_who_stands_where_what_is_gone_and_what_that_saves() -> None:
+    saved = len(definition("rm_a")) * 2
+    assert render_report(WHO, snapshot("read", "rm_a", "rm_b", deny="^rm")).splitlines() == [
+        "MCP tool filter: http://127.0.0.1:8080/mcp -> http://127.0.0.1:3000/mcp",
+        "  Upstream: files 1.0, Streamable HTTP, 2025-06-18",
+        "  Tools: 3, of which 2 denied, 1 exposed",
+        '    "^rm": rm_a, rm_b',
+        f"  Saved: {saved} bytes of context, about {saved // 4} tokens a list",
+    ]
+
+
+def test_a_tool_on_no_allow_pattern_is_not_allowed() -> None:
+    assert "    not allowed: b" in render_report(WHO, snapshot("a", "b", allow="a"))
+
+
+def test_of_many_tools_only_some_are_named() -> None:
+    report = render_report(WHO, snapshot(*(f"rm{number}" for number in range(100)), deny="^rm"))
+    assert "rm11 and 88 more" in report
+
+
+def test_a_pattern_that_matches_nothing_is_warned_of() -> None:
+    assert 'Warning: the pattern "^x" matches no tool' in render_report(WHO, snapshot(deny="^x"))
+
+
+def test_a_tool_that_cannot_be_exposed_is_warned_of() -> None:
+    broken = snapshot_of(answering('{"tools":[1]}'))
+    assert "Warning: a tool that is no object: not exposed" in render_report(WHO, broken)
+
+
+def test_a_strange_name_cannot_draw_on_the_terminal() -> None:
+    report = render_report(WHO, snapshot_of(listing("rm\\u001b[31m"), deny="^rm"))
+    assert "rm\\x1b[31m" in report
+    assert "\x1b" not in report
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(0, "0"), (399, "99"), (40_000, "10,000")])
+def test_tokens_are_estimated_by_the_bytes(size: int, tokens: str) -> None:
+    assert estimate_tokens(size) == tokens
