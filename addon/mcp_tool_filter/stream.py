@@ -12,6 +12,7 @@ b': ping\n\ndata: {"jsonrpc":"2.0","method":"x"}\n\n'
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import assert_never
 
@@ -39,6 +40,7 @@ from mcp_tool_filter.session import Exchanges
 
 INVALID_ANSWER = "The server sent an invalid response"
 _LIMITS = Limits()
+_URL = re.compile(rb"""[^\0-\x20"<>{|}^`\x7f]+""")
 
 
 type OnVerdict = Callable[[Message | None, Verdict, str | None], None]
@@ -133,8 +135,9 @@ class FilteredStream:
 
     def _judge_endpoint(self, event: Event) -> bytes:
         data = event.data or b""
-        kept = self._on_endpoint(data.decode("utf-8", "replace").strip())
-        if not data or kept is None:
+        is_url = _URL.fullmatch(data.strip()) is not None
+        kept = self._on_endpoint(data.decode("utf-8", "replace").strip()) if is_url else None
+        if kept is None:
             return self._refuse("an endpoint that leads round us")
         return event.raw if kept.encode() == data else with_data(event, kept.encode())
 
@@ -160,4 +163,5 @@ def _errors(ids: list[str]) -> bytes:
 
 def _is_harmless(raw: bytes) -> bool:
     """Tell whether bytes that are no message show no definition either."""
-    return b"\\u" not in raw and b"schema" not in raw.lower()
+    bare = raw.replace(b"\0", b"").lower()
+    return b'"' not in bare or (b"\\u" not in bare and b"schema" not in bare)

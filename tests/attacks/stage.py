@@ -32,7 +32,8 @@ MARK = "burns-it-all"
 ALLOWED_TOOL = tool("read_file")
 DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-PATIENCE = 1.0  # generous, and only met by what hangs
+PROBE = post(PING, path="/probe")
+PATIENCE = 10.0  # generous, and only met by what hangs
 
 type Respond = Callable[[RawRequest, Link], Awaitable[None]]
 
@@ -117,6 +118,9 @@ class Upstream:
             if b"mcp-tool-filter" in head.lower() or b'"mcp-tool-filter"' in body:
                 await link.say(_to_the_fetch(body))
                 continue
+            if head.startswith(b"POST /probe"):
+                await answering(request, link)
+                continue
             self.requests.append(request)
             await self.respond(request, link)
 
@@ -168,20 +172,24 @@ class Stage:
     def port(self) -> int:
         return self.proxy.port
 
-    def play(self, scene: Coroutine[Any, Any, None]) -> None:
+    def play[T](self, scene: Coroutine[Any, Any, T]) -> T:
         """Run one attack or exchange, then see that the proxy is as well as before."""
-        self.runner.run(self._play(scene))
+        return self.runner.run(self._play(scene))
 
-    async def _play(self, scene: Coroutine[Any, Any, None]) -> None:
+    async def _play[T](self, scene: Coroutine[Any, Any, T]) -> T:
         self.upstream.forget()
         try:
             async with asyncio.timeout(3 * PATIENCE):
-                await scene
+                got = await scene
                 await self.upstream.settled()
         finally:
             self.upstream.respond = answering
+        await self._check_health()
+        return got
+
+    async def _check_health(self) -> None:
         async with raw_client(self.port) as client:
-            got = await client.ask(post(PING))
+            got = await client.ask(PROBE)
             assert got.body == RESULT, "the proxy serves no more"
         crashed = [text for text in self.proxy.errors() if "crashed" in text]
         assert not crashed, crashed
@@ -211,7 +219,7 @@ class Stage:
             quiet = 0
             while quiet < 5 and not listening.done() and finals_in(bytes(heard)) < answers:
                 before = len(heard)
-                await other.ask(post(PING))
+                await other.ask(PROBE)
                 quiet = quiet + 1 if len(heard) == before else 0
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 from mcp_tool_filter.adapters.exchange import Answered, Asked, LegacyStream, Passed
 from mcp_tool_filter.adapters.upstream import Fetched
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
-from mcp_tool_filter.policy.answer import could_show_tool, refuse_partial
+from mcp_tool_filter.policy.answer import could_show_tool, refuse_packed, refuse_partial
 from mcp_tool_filter.policy.chain import (
     Situation,
     decide_from_client,
@@ -298,6 +298,7 @@ class Listener:
             raise error
         if "event-stream" in content_type.lower():  # as some clients look for it, too
             raise error
+        refuse_packed(content_type, body)
         if could_show_tool(body, self.snapshot.denied, self.config.limits):
             raise error
 

@@ -28,6 +28,7 @@ from mcp_tool_filter.adapters.exchange import Answered, Asked
 from mcp_tool_filter.adapters.listener import LOST_ANSWER, Listener
 from mcp_tool_filter.adapters.mitmproxy_exit import Ending
 from mcp_tool_filter.adapters.mitmproxy_flows import (
+    check_answer_head,
     frame_as_stream,
     head_of,
     is_event_stream,
@@ -305,6 +306,7 @@ class ToolFilter:
     def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
+        check_answer_head(response)
         listener, asked = judged.listener, judged.asked
         session_id = response.headers.get("mcp-session-id")
         listener.note_answer_head(asked, response.status_code, session_id)

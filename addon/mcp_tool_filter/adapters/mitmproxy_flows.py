@@ -10,6 +10,7 @@ from mitmproxy.http import HTTPFlow, Request, Response
 from mcp_tool_filter.adapters.exchange import JSON
 from mcp_tool_filter.adapters.listener import LOST_ANSWER
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.guard import kept_with_us
 from mcp_tool_filter.policy.head import Head
 from mcp_tool_filter.protocol.messages import (
@@ -22,6 +23,7 @@ from mcp_tool_filter.stream import FilteredStream
 
 _ABSOLUTE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?[/\\]{2}[^\s<>\"',;]*", re.IGNORECASE)
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
+_SCHEMA = b"inputschema"  # every tool has one
 
 
 def head_of(request: Request) -> Head:
@@ -46,6 +48,9 @@ def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...])
     request.headers["accept-encoding"] = "identity"
     for name in ("range", "if-range"):
         request.headers.pop(name, None)
+    request.trailers = None  # some servers read them as headers
+    if not request.is_http2:
+        request.authority = ""  # an absolute target would ask it to be a proxy
     for name, value in headers:
         request.headers[name] = value
     if request.raw_content and "transfer-encoding" not in request.headers:
@@ -73,27 +78,44 @@ def refuse_upgrade(request: Request) -> None:
 
 def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
     """Give an answer another body; its further headers (a session's id) stay."""
-    for name in ("content-encoding", "transfer-encoding", "etag", "content-range"):
+    for name in ("content-encoding", "transfer-encoding", "etag", "content-range", "upgrade"):
         response.headers.pop(name, None)
+    if "upgrade" in response.headers.get("connection", "").lower():
+        del response.headers["connection"]
     response.status_code = status
     response.reason = ""
     response.headers["content-type"] = content_type
     response.content = body  # which also says its length
 
 
+def check_answer_head(response: Response) -> None:
+    """Raise ProtocolError where clients could find another answer; take definitions out."""
+    coding = response.headers.get("transfer-encoding", "").lower()
+    if coding not in ("", "chunked", "identity"):
+        raise ProtocolError("a transfer coding that nobody asked for")
+    fields = response.headers.fields
+    if any(set(b"\r\n\0") & set(value) for _, value in fields):
+        raise ProtocolError("a control character in a header")
+    response.headers.fields = tuple(
+        (name, value) for name, value in fields if _SCHEMA not in value.lower()
+    )
+    if _SCHEMA in response.data.reason.lower():
+        response.reason = ""
+
+
 def keep_with_us(response: Response, upstream: str) -> bool:
     """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
     response.headers.pop("alt-svc", None)
     for name in ("location", "content-location"):
-        if name in response.headers:
-            kept = kept_with_us(response.headers[name], upstream)
-            response.headers[name] = response.headers[name] if kept is None else kept
+        if values := response.headers.get_all(name):
+            kept = [(kept_with_us(value, upstream), value) for value in values]
+            response.headers.set_all(name, [one if one is not None else url for one, url in kept])
     for name in ("refresh", "link"):
         if values := response.headers.get_all(name):
             response.headers.set_all(name, [_relative(value, upstream) for value in values])
-    location: str = response.headers.get("location", "")
+    locations = response.headers.get_all("location")
     is_redirect: bool = 300 <= response.status_code < 400
-    return not is_redirect or _ABSOLUTE.match(location.strip()) is None
+    return not is_redirect or not any(_ABSOLUTE.match(one.strip()) for one in locations)
 
 
 def is_event_stream(response: Response) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.codings import looks_like_json
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.scan import scan
+from mcp_tool_filter.protocol.scan import decode, scan
 from mcp_tool_filter.protocol.tools import shows_tool
 
 # In the last ones ASCII means ASCII; whoever reads JSON reads UTF-8 all the same.
@@ -32,11 +32,20 @@ def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool
     try:
         scan(body, {}, limits)
     except ProtocolError:
-        return looks_like_json(body) or _mentions_schema(body)
+        return looks_like_json(body) or _mentions_schema(body, names)
     return shows_tool(body.decode(), names)
 
 
-def _mentions_schema(body: bytes) -> bool:
-    """Look into text, but not HTML, which no client reads for tools."""
+def refuse_packed(content_type: str, body: bytes) -> None:
+    """Raise ProtocolError for a body that is called JSON and no text at all."""
+    if "json" in content_type.lower():
+        decode(body)
+
+
+def _mentions_schema(body: bytes, names: Collection[str]) -> bool:
+    """Look into text; in markup, which is for people, a schema alone is no definition."""
     bare = body.replace(b"\0", b"").lower()
-    return not bare.lstrip().startswith(b"<") and (b"inputschema" in bare or b"\\u" in bare)
+    if bare.lstrip().startswith(b"<"):
+        named = any(name.lower().encode() in bare for name in names)
+        return named and b"inputschema" in bare
+    return bool(names) and (b"inputschema" in bare or b"\\u" in bare)

@@ -33,6 +33,8 @@ from mcp_tool_filter.protocol.scan import Value, fold, has_lone_surrogate
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 # What a result says by order of tools, resources and prompts; and what an upstream asks in turn.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
+# Where a reader that meets a text may read it once more.
+_HOLDERS = frozenset({"result", "tools"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,10 @@ def _may_show_tool(json_text: str) -> bool:
     return "schema" in folded or "tools" in folded
 
 
+def _may_hold_schema(text: str) -> bool:
+    return text.lstrip()[:1] in ("{", "[") and "schema" in text.lower()
+
+
 class _Object:
     """What a search remembers of an object: its names, its schema, the objects in it."""
 
@@ -185,9 +191,18 @@ class _Search:
         for key, value in pairs:
             if fold(key) == "tools":
                 shown += _tools_in(value)
+            if fold(key) in _HOLDERS and isinstance(value, str) and _may_hold_schema(value):
+                self._look_into(value)
         if any(name in self._names for tool in shown for name in _names_of(*tool)):
             self._found = True
         return seen
+
+    def _look_into(self, text: str) -> None:
+        """Read JSON that is wrapped into a text where a list is expected."""
+        try:
+            json.loads(text, object_pairs_hook=self._look, parse_int=str)
+        except (ValueError, RecursionError):
+            self._found = self._found or any(name in text for name in self._names)
 
 
 def _tools_in(value: object) -> Iterator[tuple[str | None, _Object]]:

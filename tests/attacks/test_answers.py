@@ -1,0 +1,37 @@
+"""Nothing by which the denied tool is known reaches a client, whatever the upstream says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.answers import ATTACKS, Attack
+from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.raw_upstream import RawRequest
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_definition_does_not_get_through(stage: Stage, attack: Attack) -> None:
+    heard = stage.play(_scene(stage, attack))
+    assert not shows(heard, DENIED, MARK), heard
+
+
+async def _scene(stage: Stage, attack: Attack) -> bytes:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in attack.said:
+            await link.say(piece)
+        if attack.ends:
+            link.writer.write_eof()
+
+    stage.upstream.respond = respond
+    return await stage.all_that_comes(attack.asked)
