@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from timeit import repeat
 
@@ -50,14 +51,14 @@ def main() -> None:
         "ping": asking("ping"),
         "hostile: a million of brackets": HOSTILE,
     }.items():
-        show(name, raw, lambda raw=raw: decide_from_client(parse_message(raw), SITUATION))
+        show(name, raw, partial(ask, raw))
     for name, raw in {
         "small result": answering('{"content":[{"type":"text","text":"ok"}]}'),
         "5 MB of text": TEXT,
         "5 MB of rows": ROWS,
         "list of 10,000 tools": LIST,
     }.items():
-        show(name, raw, lambda raw=raw: decide_from_upstream(parse_message(raw), SITUATION))
+        show(name, raw, partial(hear, raw))
     small = event(answering('{"content":[{"type":"text","text":"ok"}]}')) * 10_000
     show_stream("10,000 events in one chunk", small, 1 << 30)
     show_stream("the same in chunks of 100", small, 100)
@@ -65,6 +66,14 @@ def main() -> None:
     show_framing("20 MB line in chunks of 16 B", b"data: " + b"x" * 20_000_000, 16)
     show_framing("10 MB of line feeds", b"\n" * 10_000_000, 65536)
     show_framing("10 MB of tiny comments", b":\n" * 5_000_000, 65536)
+
+
+def ask(raw: bytes) -> object:
+    return decide_from_client(parse_message(raw), SITUATION)
+
+
+def hear(raw: bytes) -> object:
+    return decide_from_upstream(parse_message(raw), SITUATION)
 
 
 def show(name: str, raw: bytes, work: Callable[[], object]) -> None:
