@@ -81,7 +81,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
 from mcp_tool_filter.adapters.mitmproxy_views import Views
 from mcp_tool_filter.adapters.upstream import fetch, is_reachable
 from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
-from mcp_tool_filter.observers.report import render_report
+from mcp_tool_filter.observers.report import render_report, shown_url
 from mcp_tool_filter.policy.answer import refuse_partial
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.head import is_websocket
@@ -327,7 +327,7 @@ class ToolFilter:
         response.stream = stream_through(flow, stream, owed, partial(self._shut, flow, stream))
 
     def _shut(self, flow: HTTPFlow, stream: FilteredStream) -> None:
-        log.error("cannot judge %s", flow.request.path, exc_info=stream.failure)
+        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
         cut(flow)
 
     def _refuse_head(self, flow: HTTPFlow) -> None:
@@ -502,10 +502,10 @@ class ToolFilter:
         try:
             yield
         except ProtocolError as error:
-            log.warning("Refused %s: %s", flow.request.path, error)
+            log.warning("Refused %s: %s", shown_url(flow.request.path), error)
             refuse(flow)
         except Exception:
-            log.exception("cannot judge %s", flow.request.path)
+            log.exception("cannot judge %s", shown_url(flow.request.path))
             refuse(flow)
 
 

@@ -43,6 +43,8 @@ from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
 
+from mcp_tool_filter.observers.report import shown_url
+
 log = logging.getLogger(__name__)
 
 type Steps = Generator[commands.Command, Any, None]
@@ -307,7 +309,7 @@ class FilteredStream(HttpStream):
             except StopIteration:
                 return
             except Exception:
-                log.exception("cannot go on with %s", self.flow.request.pretty_url)
+                log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
                 self.doomed = "internal error"
                 return
             if self.doomed is not None:
