@@ -262,6 +262,8 @@ def test_header_values_are_sent_and_never_said(tmp_path: Path) -> None:
             async with launched(*words, home=tmp_path, environment=secret) as it:
                 await it.serving()
                 await ask(it.port, CALL % (1, b"read_file"))
+                async with raw_client(it.port) as client:
+                    await client.ask(post(b"{", path="/mcp?key=hunter3"))
                 sent = [request.all("authorization") for request in upstream.raw.requests]
                 assert all(values == ["Bearer hunter2"] for values in sent)
                 it.interrupt()

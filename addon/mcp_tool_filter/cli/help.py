@@ -27,6 +27,8 @@ Commands:
   config CLIENT    print what a client needs: claude-code, claude-desktop, cursor,
                    vscode, codex, gemini
   check-pattern    say whether patterns may be used to deny or allow tools
+  replay           say what a policy would have done to a recorded session
+  scrub            take the secrets out of a recording
   addon-path       print the path of the addon script, for mitmdump -s
   completion SHELL print a completion script: bash, zsh or fish
 """

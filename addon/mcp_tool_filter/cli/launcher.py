@@ -17,6 +17,8 @@ from mcp_tool_filter.errors import StartError
 _NEEDED = (3, 12)
 COMMANDS = {  # to the module that runs it
     "check-pattern": "check_pattern",
+    "replay": "replay",
+    "scrub": "scrub",
     "config": "client_config",
     "demo": "demo",
     "doctor": "doctor",
