@@ -181,6 +181,15 @@ def test_brackets_in_strings_are_not_nesting() -> None:
     scan(b'["' + b"[{" * 1000 + b'\\"' + b"[" * 1000 + b'\\\\"]', {})
 
 
+def test_a_backslash_that_is_escaped_escapes_no_quote() -> None:
+    scan(rb'["\\", "' + b"[" * 1000 + rb'", "\\\"", "' + b"{" * 1000 + b'"]', {})
+
+
+def test_a_byte_order_mark_is_called_by_its_name() -> None:
+    with pytest.raises(ProtocolError, match="byte order mark"):
+        scan(b"\xef\xbb\xbf{}", {})
+
+
 def test_many_shallow_containers_are_not_nesting() -> None:
     scan(b"[" + b"[],{}," * 1000 + b"0]", {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import example, given
@@ -61,6 +62,7 @@ def test_no_byte_is_lost(stream: bytes, sizes: list[int]) -> None:
 
 
 @given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
+@example(stream=b"\n: ping\n: ping\n\n", sizes=[1])
 def test_what_is_too_long_is_so_by_whatever_cut(stream: bytes, sizes: list[int]) -> None:
     finely = said(parse(chunks(stream, sizes), max_pending=9)[:-1])
     assert finely == said(parse([stream], max_pending=9)[:-1])
@@ -173,6 +175,17 @@ def test_what_is_too_long_is_let_go_and_the_next_event_read() -> None:
 def test_a_comment_that_is_too_long_does_not_take_the_next_event_with_it() -> None:
     events = parse(chunks(b":" + b"x" * 50 + b"\ndata: x\n\n", [1]), max_pending=9)
     assert said(events) == [Oversized(b":xxxxxxxx"), Event(b"data: x\n\n", b"x")]
+
+
+def test_what_is_too_long_is_not_held() -> None:
+    parser = EventParser(max_pending=9)
+    tracemalloc.start()
+    parser.feed(b"data: ")
+    fed = [parser.feed(bytes(100_000)) for _ in range(100)]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not any(fed)
+    assert held < 1_000_000
 
 
 def test_nothing_of_what_is_too_long_comes_out_at_the_end() -> None:

@@ -112,8 +112,7 @@ class EventParser:
         if start == len(self._buffer):
             return None
         if self._end is None:
-            nothing = _NOTHING.match(self._buffer, start)
-            if nothing and nothing.end() - start <= self._max_pending:
+            if nothing := _NOTHING.match(self._buffer, start, start + self._max_pending):
                 self._end = _NOTHING
                 return nothing.end()
             self._end = _COMMENT_END if self._buffer[start : start + 1] == b":" else _EVENT_END
