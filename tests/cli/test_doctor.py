@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import Peer, answer, raw_upstream
@@ -61,8 +63,28 @@ def test_nobody_there(tmp_path: Path) -> None:
     status, lines = examined(tmp_path, url="http://127.0.0.1:1/mcp")
     assert status == 1
     assert failures(lines) == [
-        "http://127.0.0.1:1 accepts no connection | Is the upstream running, and is this its port?"
+        "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused | "
+        "Is the upstream running, and is this its port?"
     ]
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("http://no.such.host.invalid/mcp", "Is the name spelt right?"),
+        ("https://127.0.0.1:{}/mcp", "Does it speak"),
+    ],
+)
+def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        async with mcp_upstream(tools=[]) as upstream:
+            there = url.format(upstream.raw.port)
+            async with launched("doctor", "-u", there, home=tmp_path) as it:
+                return await it.exit_code(), it.stdout
+
+    status, said = asyncio.run(main())
+    assert status == 1
+    assert advice in said
 
 
 def test_credentials_are_wanted(tmp_path: Path) -> None:

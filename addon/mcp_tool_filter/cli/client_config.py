@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_tool_filter.cli.flags import parse_flags
+from mcp_tool_filter.cli.flags import FLAGS, Given, parse_flags
 from mcp_tool_filter.cli.log import say
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.usage import UsageError, no_such
@@ -48,7 +48,8 @@ class Snippet:
 def run(argv: Sequence[str]) -> int:
     """Print the snippet; return the exit status."""
     named, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    if "help" in parse_flags(rest):
+    typed = parse_flags(rest)
+    if "help" in typed:
         print(_HELP, end="")
         return 0
     if not named:
@@ -61,21 +62,27 @@ def run(argv: Sequence[str]) -> int:
     snippet = CLIENTS[named](_place(settings))
     say(snippet.where)
     print(snippet.text, flush=True)
-    say(f"Start the filter first, and leave it running:\n{command_line(settings)}")
+    say(f"Start the filter first, and leave it running:\n{command_line(typed)}")
     return 0
 
 
-def command_line(settings: Settings) -> str:
+def command_line(typed: Given) -> str:
     """Return how to start the filter. What a header says is shown only if it names a variable."""
-    words = ["mcp-tool-filter", "--upstream", shown_url(settings.upstream)]
-    for flag, values in (("--deny", settings.deny), ("--allow", settings.allow)):
-        words += [word for value in values for word in (flag, value)]
-    for header in settings.headers:
-        name, _, value = header.partition(":")
-        shown = header if re.fullmatch(r"\s*(?:\w+\s+)?\$\{?\w+\}?\s*", value) else f"{name}: …"
-        words += ["--header", shown]
-    words += ["--host", settings.host, "--port", str(settings.port)]
+    words = ["mcp-tool-filter"]
+    for name, values in typed.items():
+        for value in values:
+            words.append(f"--{name}")
+            words += [_shown(name, value)] if FLAGS[name].value else []
     return shlex.join(words)
+
+
+def _shown(name: str, value: str) -> str:
+    match name:
+        case "upstream":
+            return shown_url(value)
+        case "header" if not re.search(r":\s*(?:\w+\s+)?\$\{?\w+\}?\s*$", value):
+            return value.partition(":")[0] + ": …"
+    return value
 
 
 def _place(settings: Settings) -> Place:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from mcp_tool_filter.adapters.upstream import is_reachable
 from mcp_tool_filter.cli.asking import Known, ask_now
 from mcp_tool_filter.cli.flags import parse_flags
 from mcp_tool_filter.cli.http import refuse_taken_port
 from mcp_tool_filter.cli.settings import Settings, gather, settle
 from mcp_tool_filter.cli.target import target_of
-from mcp_tool_filter.cli.terminal import Colour, paint, progress
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.cli.terminal import Colour, paint
+from mcp_tool_filter.errors import ConnectFailed, StartError
 from mcp_tool_filter.observers.report import estimate_tokens
 
 _HELP = """\
@@ -35,9 +33,10 @@ _ADVICE = {  # what a reason contains, to what to do about it
     "certificate": "--ca FILE trusts its certificate; --insecure trusts any",
     "credentials": "--header 'Authorization: Bearer $TOKEN' sends them; the variable must be set",
     "no MCP found": "--endpoint PATH says where it is, or a path in --upstream",
-    "DNS": "Is the name spelt right?",
-    "not known": "Is the name spelt right?",
+    "not found:": "Is the name spelt right?",
+    "reset": "Does it speak the other of http and https on this port?",
     "TLS": "Does it speak plain http on this port?",
+    "closed": "Does it speak the other of http and https on this port?",
 }
 
 
@@ -68,15 +67,10 @@ def run(argv: Sequence[str]) -> int:
 def examine(settings: Settings) -> Iterator[Finding]:
     """Check one thing after the other; what cannot be checked any more is left out."""
     yield _versions()
-    yield _settings(settings)
+    usable = _settings(settings)
+    yield usable
     yield _attempt(lambda: refuse_taken_port(settings), f"{settings.host}:{settings.port} is free")
-    try:
-        settings.config()
-        reached = _reach(settings)
-    except StartError:
-        return
-    yield reached
-    if reached.is_well:
+    if usable.is_well:
         yield from _upstream(settings)
 
 
@@ -103,23 +97,15 @@ def _attempt(check: Callable[[], object], text: str) -> Finding:
     return Finding(True, text)
 
 
-def _reach(settings: Settings) -> Finding:
-    target = target_of(settings)
-    with progress(f"Connecting to {settings.origin} …"):
-        if asyncio.run(is_reachable(target, target.connect_timeout)):
-            return Finding(True, f"{settings.origin} accepts connections")
-    advice = _ADVICE["TLS"] if target.tls else _ADVICE["refused"]
-    if target.tls:
-        advice = f"{_ADVICE['refused']} If only its certificate is wrong: {_ADVICE['certificate']}"
-    return Finding(False, f"{settings.origin} accepts no connection", advice)
-
-
 def _upstream(settings: Settings) -> Iterator[Finding]:
     try:
         known = ask_now(settings)
     except StartError as error:
+        if not isinstance(error, ConnectFailed):
+            yield Finding(True, f"{settings.origin} accepts connections")
         yield Finding(False, f"{error.what}: {error.why}", advice_for(error.why))
         return
+    yield Finding(True, f"{settings.origin} accepts connections")
     who = known.who
     yield Finding(True, f"It speaks MCP {who.revision} over {who.transport}: {who.server}")
     yield from _tools(known)
