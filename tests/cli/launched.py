@@ -32,6 +32,13 @@ class RunningLauncher(RunningTool):
             asyncio.create_task(self._read(self.process.stderr, self._stderr)),
         ]
 
+    async def end(self) -> None:
+        """End it if it has not ended by itself."""
+        if self.process.returncode is None:
+            self.process.kill()
+        await asyncio.wait(self._readers)
+        await self.process.wait()
+
     async def serving(self) -> int:
         """Wait until it serves; the port."""
         found = await self.says(r"MCP tool filter: http://\S*:(\d+)\S* -> (?s:.*)Saved: ")
@@ -61,9 +68,7 @@ async def launched(
     try:
         yield running
     finally:
-        if process.returncode is None:
-            process.kill()
-        await running.exit_code()
+        await running.end()
 
 
 def run(

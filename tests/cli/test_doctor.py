@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.demo_upstream import demo_upstream
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import Peer, answer, raw_upstream
@@ -77,8 +78,8 @@ def test_nobody_there(tmp_path: Path) -> None:
 )
 def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
-        async with mcp_upstream(tools=[]) as upstream:
-            there = url.format(upstream.raw.port)
+        async with demo_upstream() as upstream:
+            there = url.format(upstream.port)
             async with launched("doctor", "-u", there, home=tmp_path) as it:
                 return await it.exit_code(), it.stdout
 
