@@ -1,0 +1,177 @@
+"""How fast, side by side: python -m tests.bench
+
+All figures are of one run on one machine: compare them with each other, not with other runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.bench import resources
+from tests.bench.rounds import LIST, Scenario, Table, scenarios, side_by_side
+from tests.bench.table import render_lists, render_resources, render_row, render_stages
+from tests.bench.targets import Results, far_off, targets
+from tests.bench.ways import (
+    ADDON,
+    DIRECT,
+    FASTMCP_PROXY,
+    LAUNCHER,
+    NGINX,
+    REPOSITORY,
+    SCRIPT,
+    STOCK,
+    Running,
+    all_running,
+    running,
+    upstreams,
+    way,
+    why_absent,
+)
+
+_ALL = (DIRECT, NGINX, STOCK, SCRIPT, LAUNCHER, FASTMCP_PROXY)
+_SHORT = (DIRECT, STOCK, SCRIPT, LAUNCHER)
+_PROGRAMS = (STOCK, SCRIPT, LAUNCHER)
+_TOOLS = (20, 200, 2000, 10_000)
+_SESSIONS = 5000
+REWRITTEN = "mcp-tool-filter, rewritten"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o755)  # nginx gives up its rights, and then wants to look in
+        results = _measure_short(Path(home)) if args.short else _measure(Path(home), args)
+    reached = list(targets(results))
+    print("\n" + "\n".join(f"- {target}" for target in reached))
+    print(f"\nThis took {time.monotonic() - began:.0f} s.")
+    if args.json:
+        said = {"machine": _machine(), "targets": [asdict(one) for one in reached]}
+        Path(args.json).write_text(json.dumps(asdict(results) | said, indent=1) + "\n")
+    if args.plot:
+        _plot(args.plot, results)
+    if not args.short:
+        return 0
+    problems = far_off(results)
+    print("\n".join(problems) or "No ratio is far off.")
+    return 1 if problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="for CI: fails on ratios far off")
+    parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
+    parser.add_argument("--only", default="calls,lists,resources,stages", help="some of the parts")
+    parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
+    parser.add_argument("--json", metavar="FILE", help="where to write all of it")
+    parser.add_argument("--plot", metavar="PNG", help="where to draw it (needs matplotlib)")
+    return parser
+
+
+def _measure_short(home: Path) -> Results:
+    results = Results()
+    with upstreams(20) as ports:
+        ways = [way(name, ports[20], home) for name in _SHORT]
+        with all_running(ways) as all_of_them:
+            _fill(results.calls, all_of_them, scenarios(short=True), 5, 0.25)
+    return results
+
+
+def _measure(home: Path, args: argparse.Namespace) -> Results:
+    results, parts = Results(), args.only.split(",")
+    results.absent = [why for name in _ALL if (why := why_absent(name))]
+    print("\n".join(results.absent))
+    with upstreams(*_TOOLS) as ports:
+        if "calls" in parts:
+            ways = [way(name, ports[20], home) for name in _ALL if not why_absent(name)]
+            with all_running(ways) as all_of_them:
+                _fill(results.calls, all_of_them, scenarios(), args.rounds, args.seconds)
+        if "lists" in parts:
+            for number, port in ports.items():
+                results.lists[number] = _lists(number, port, home, args)
+            print(render_lists(results.lists))
+        if "resources" in parts:
+            _measure_resources(results, ports, home, args)
+            print(render_resources(results))
+    if "stages" in parts:
+        results.stages = _stages(args.instructions)
+        print(render_stages(results.stages))
+    return results
+
+
+def _fill(
+    table: Table, ways: Sequence[Running], asked: Iterable[Scenario], rounds: int, seconds: float
+) -> None:
+    for title, row in side_by_side(ways, asked, rounds, seconds):
+        table[title] = row
+        print(render_row(title, row), flush=True)
+
+
+def _lists(number: int, port: int, home: Path, args: argparse.Namespace) -> Table:
+    """The list from the snapshot, the list rewritten, and calls among so many tools."""
+    names = (STOCK, SCRIPT, LAUNCHER)
+    rewriting = way(LAUNCHER, port, home, "--tools-list", "upstream")
+    ways = [way(name, port, home) for name in (DIRECT, *names)]
+    table: Table = {}
+    with all_running(ways) as all_of_them, running(rewriting) as it:
+        everyone = [*all_of_them, Running(REWRITTEN, it.port, it.pids)]
+        asked = [
+            Scenario(f"list, {number} tools", LIST),
+            *(one for one in scenarios(short=True)[:1]),
+        ]
+        _fill(table, everyone, asked, args.rounds, args.seconds)
+    return table
+
+
+def _measure_resources(
+    results: Results, ports: dict[int, int], home: Path, args: argparse.Namespace
+) -> None:
+    fewest = ports[min(ports)]
+    present = [name for name in (NGINX, *_PROGRAMS, FASTMCP_PROXY) if not why_absent(name)]
+    results.start_up = resources.start_up(present, fewest, home, args.rounds)
+    for number, port in ports.items():
+        results.resident[number] = resources.resident(_PROGRAMS, port, home)
+    results.idle_stream = resources.idle_streams(_PROGRAMS, fewest, home)
+    results.sessions = resources.among_sessions(fewest, home, _SESSIONS, args.rounds, args.seconds)
+
+
+def _stages(instructions: bool) -> dict[str, dict[str, float]]:
+    command = [sys.executable, "-m", "tests.bench.stages", "--json"]
+    command += ["--instructions"] if instructions else []
+    env = {**os.environ, "PYTHONPATH": str(ADDON)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, stdout=subprocess.PIPE, check=True)
+    found: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return found
+
+
+def _plot(path: str, results: Results) -> None:
+    if not find_spec("matplotlib"):
+        print("No plot is drawn: pip install matplotlib")
+        return
+    from tests.bench.plot import plot
+
+    plot(results, Path(path))
+
+
+def _machine() -> dict[str, str | int | None]:
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processors": os.cpu_count(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

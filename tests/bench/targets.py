@@ -1,0 +1,127 @@
+"""What the figures should be, and whether they are. Ratios of one run, never times alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench.rounds import Measured, Table, added, ratio
+from tests.bench.ways import DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK
+
+_ONE, _SIXTEEN = "call, 1 KB, 1 client", "call, 1 KB, 16 clients"
+_DENIED, _LIST = "denied call, 1 client", "list, 20 tools, 1 client"
+
+
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """All of a run."""
+
+    calls: Table = field(default_factory=dict)
+    lists: dict[int, Table] = field(default_factory=dict)
+    """By the number of tools."""
+    start_up: dict[str, float] = field(default_factory=dict)
+    """Milliseconds to the first answer."""
+    resident: dict[int, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """Megabytes, idle and after work, by the number of tools."""
+    idle_stream: dict[str, float] = field(default_factory=dict)
+    """Kilobytes for each."""
+    sessions: dict[str, Measured | str] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    what: str
+    found: float
+    wanted: float
+    unit: str = "x"
+    at_most: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        return self.found <= self.wanted if self.at_most else self.found >= self.wanted
+
+    def __str__(self) -> str:
+        bound = "at most" if self.at_most else "at least"
+        mark = "reached" if self.is_reached else "NOT reached"
+        return f"{self.what}: {self.found:.2f} {self.unit} ({bound} {self.wanted:g}): {mark}"
+
+
+def targets(results: Results) -> Iterator[Target]:
+    """Compare what was measured with what was promised."""
+    calls = results.calls
+    for title in (_ONE, _SIXTEEN):
+        yield from _at_least(f"launcher / mitmdump, {title}", calls, title, LAUNCHER, STOCK, 2.0)
+        yield from _at_least(f"mitmdump -s / mitmdump, {title}", calls, title, SCRIPT, STOCK, 1.0)
+        yield from _at_least(
+            f"launcher / FastMCP's proxy, {title}", calls, title, LAUNCHER, FASTMCP_PROXY, 10.0
+        )
+    yield from _latencies(calls)
+    yield from _answered_by_us(calls)
+    yield from _resources(results)
+
+
+def _at_least(
+    what: str, table: Table, title: str, one: str, other: str, wanted: float
+) -> Iterator[Target]:
+    found = ratio(table.get(title, {}), one, other)
+    if found is not None:
+        yield Target(what, found, wanted)
+
+
+def _latencies(calls: Table) -> Iterator[Target]:
+    row = calls.get(_ONE, {})
+    ours, theirs, slowest = added(row, LAUNCHER), added(row, STOCK), added(row, LAUNCHER, "p99")
+    if ours is None or theirs is None or slowest is None:
+        return
+    yield Target("added latency, launcher / mitmdump", ours / theirs, 0.5, at_most=True)
+    yield Target("added latency of a call, p50", ours, 0.5, "ms", at_most=True)
+    yield Target("added latency of a call, p99", slowest, 2.0, "ms", at_most=True)
+
+
+def _answered_by_us(calls: Table) -> Iterator[Target]:
+    through_stock = calls.get(_ONE, {}).get(STOCK)
+    for what, title in (("denied call", _DENIED), ("cached list", _LIST)):
+        for way in (LAUNCHER, SCRIPT):
+            ours = calls.get(title, {}).get(way)
+            if isinstance(ours, Measured) and isinstance(through_stock, Measured):
+                least = through_stock.p50
+                yield Target(f"{what} / call through mitmdump, {way}", ours.p50 / least, 1.0,
+                             at_most=True)  # fmt: skip
+                yield Target(f"{what}, p50, {way}", ours.p50, 1.0, "ms", at_most=True)
+
+
+def _resources(results: Results) -> Iterator[Target]:
+    if LAUNCHER in results.start_up:
+        yield Target("start to first answer", results.start_up[LAUNCHER], 500, "ms", at_most=True)
+    by_tools = results.resident
+    if by_tools and LAUNCHER in (fewest := by_tools[min(by_tools)]):
+        more = fewest[LAUNCHER][1] - fewest[STOCK][1]
+        yield Target("RSS, launcher less mitmdump", more, 0, "MB", at_most=True)
+        grown = by_tools[max(by_tools)][LAUNCHER][0] - fewest[LAUNCHER][0]
+        if len(by_tools) > 1:
+            yield Target(f"RSS with {max(by_tools)} tools, more than with {min(by_tools)}",
+                         grown, 10, "MB", at_most=True)  # fmt: skip
+    if LAUNCHER in results.idle_stream:
+        found = results.idle_stream[LAUNCHER]
+        yield Target("idle SSE session", found, 50, "KB", at_most=True)
+
+
+def far_off(results: Results) -> list[str]:
+    """What a noisy machine does not explain: for CI."""
+    wanted = [
+        (_ONE, SCRIPT, STOCK, 0.5),
+        (_SIXTEEN, SCRIPT, STOCK, 0.5),
+        (_ONE, LAUNCHER, STOCK, 1.0),
+        (_SIXTEEN, LAUNCHER, STOCK, 1.0),
+        (_LIST, LAUNCHER, STOCK, 1.0),
+        (_ONE, LAUNCHER, DIRECT, 0.02),
+    ]
+    found = []
+    for title, one, other, least in wanted:
+        times = ratio(results.calls.get(title, {}), one, other)
+        if times is None or times < least:
+            found.append(f"{title}: {one} / {other} = {times}, and should be at least {least}")
+    return found
