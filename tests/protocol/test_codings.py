@@ -84,6 +84,22 @@ def test_a_zstd_body_is_one_frame(raw: bytes) -> None:
         decode_body(raw, "zstd", limit=1000)
 
 
+def both_ways_deflated() -> bytes:
+    """Write a body that is both a zlib stream and bare deflate, and says another thing in each."""
+    zlib_head, zlib_text = bytes.fromhex("780100feff0100"), bytearray(65534)
+    zlib_text[:9] = bytes.fromhex("0000ffff01feff0100")  # bare: an empty block, then the rest
+    zlib_tail = bytes.fromhex("010000ffff") + zlib.adler32(zlib_text).to_bytes(4)
+    return zlib_head + bytes(zlib_text) + zlib_tail
+
+
+def test_a_body_that_can_be_inflated_in_two_ways_is_refused() -> None:
+    """Two formats go by the name of deflate."""
+    body = both_ways_deflated()
+    assert zlib.decompress(body) != zlib.decompress(body, -15)
+    with pytest.raises(ProtocolError):
+        decode_body(body, "deflate", limit=100_000)
+
+
 @pytest.mark.parametrize("coding", CODED)
 def test_a_body_may_be_as_long_as_the_limit(coding: str) -> None:
     assert decode_body(CODED[coding], coding, limit=len(TEXT)) == TEXT
