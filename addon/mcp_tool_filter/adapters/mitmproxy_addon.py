@@ -161,6 +161,7 @@ class ToolFilter:
             self._configure(updated)
         except StartError as error:
             if self._is_running:  # someone edits the options: mitmproxy takes the edit back
+                self.views.refuse_edit(error)
                 raise OptionsError(str(error)) from error
             self._problem = self._problem or error
 
@@ -202,6 +203,8 @@ class ToolFilter:
     def _adopt(self, config: Config) -> None:
         listeners = list(self._listeners.values())
         snapshots = [listener.snapshot_for(config) for listener in listeners]
+        if config != self._config:  # an edit that is taken back comes by here too
+            self.views.refuse_edit(None)
         self._config = config  # from here on nothing fails
         for listener, snapshot in zip(listeners, snapshots, strict=True):
             listener.config, listener.snapshot = config, snapshot

@@ -39,7 +39,7 @@ def add_page(master: Master, overview: Overview) -> None:
     class State(RequestHandler):
         def get(self) -> None:
             self.set_header("Cache-Control", "no-store")
-            self.write({"listeners": overview.render()})
+            self.write({"listeners": overview.render(), "refused_edit": overview.refused_edit})
 
     app.add_handlers(
         r".*", [(r"/mcp/?", Page), (r"/mcp/(page\.js|page\.css)", File), (r"/mcp/state", State)]

@@ -9,6 +9,7 @@ verdicts are only counted.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,11 +40,14 @@ from mcp_tool_filter.adapters.overview import (
     render_statistics,
     render_tools,
 )
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.sentences import describe, is_refusal
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, singles
+
+log = logging.getLogger(__name__)
 
 _SHOWS_BODIES = "mitmproxy.contentviews"
 if _SHOWS_BODIES in sys.modules:
@@ -135,6 +139,15 @@ class Views:
         if seen := self._seen.get(flow):
             self._comment(flow, describe(verdict, listener.snapshot), verdict)
             self._keep_tools(spec, listener, seen.kept, message)
+
+    def refuse_edit(self, error: StartError | None) -> None:
+        """Somebody has edited an option so that it cannot be used; None: by now it can.
+
+        mitmweb's own page forgets to say it: what it is told next makes it forget the error.
+        """
+        self._overview.refused_edit = str(error) if error else ""
+        if error:
+            log.warning("Not adopted, the old filter stays. %s", error)
 
     # Told by the tool filter, when it is done with a hook
 

@@ -65,13 +65,15 @@ class ListenerLines(TypedDict):
     warnings: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Overview:
     """Looks at the tool filter's listeners."""
 
     listeners: Mapping[str, Listener]
     statistics: Mapping[str, Statistics]
     clock: Callable[[], float] = time
+    refused_edit: str = ""
+    """Why the last edit of an option was not adopted."""
 
     def render(self) -> list[ListenerLines]:
         return [self._lines(mode, listener) for mode, listener in self.listeners.items()]

@@ -72,7 +72,10 @@ def _events_in(body: bytes) -> Iterator[tuple[int, Event | Oversized]]:
     parser = EventParser()
     events = parser.feed(body)
     rest = parser.finish()
-    yield from enumerate([*events, *([parse_event(rest)] if rest else [])], 1)
+    found = [*events, *([parse_event(rest)] if rest else [])]
+    # What is left of a line end that was cut is an event without anything in it.
+    seen = [one for one in found if isinstance(one, Oversized) or one.raw.strip()]
+    yield from enumerate(seen, 1)
 
 
 def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
@@ -81,7 +84,7 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         return
     data = event.data
     if data is None:
-        yield f"event {number}: {event.raw.decode('utf-8', 'replace').strip() or 'empty'}"
+        yield f"event {number}: {event.raw.decode('utf-8', 'replace').strip()}"
         return
     name = event.name.decode("utf-8", "replace") if event.name else ""
     yield f"event {number}" + (f": {name}" if name else "")

@@ -46,9 +46,9 @@ function part(title, heads, rows, nothing) {
 }
 
 function tools(listener, exposed) {
-  const heads = exposed ? ["Tool", "Calls", "Bytes"] : ["Tool", "Taken away by", "Refused"];
+  const heads = exposed ? ["Tool", "Calls", "Bytes"] : ["Tool", "Why", "Refused"];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
-    const name = element("code", {}, tool.name);
+    const name = element("code", { title: tool.name }, tool.name);
     const values = exposed
       ? [name, tool.calls || "", tool.bytes.toLocaleString("en")]
       : [name, element("code", {}, tool.why), tool.refused || ""];
@@ -69,7 +69,8 @@ function sessions(listener) {
 function refusals(listener) {
   const heads = ["Refused", "Why", "Time ago"];
   const rows = listener.refusals.slice(0, 20).map((one) =>
-    row(heads, [element("code", {}, one.tool), one.why, ago(one.seconds_ago)]));
+    row(heads, [element("code", { title: one.tool }, one.tool), element("code", {}, one.why),
+      ago(one.seconds_ago)]));
   return part("Last refusals", heads, rows, "Nothing has been refused.");
 }
 
@@ -88,8 +89,9 @@ function section(listener) {
       figure("Calls", listener.calls),
       figure("Refused", listener.refused),
       figure("Messages", listener.messages)),
-    element("div", { class: "columns" }, tools(listener, false), tools(listener, true),
-      refusals(listener), sessions(listener)));
+    element("div", { class: "columns" },
+      element("div", {}, tools(listener, false), refusals(listener), sessions(listener)),
+      element("div", {}, tools(listener, true))));
 }
 
 let last = "";
@@ -102,7 +104,9 @@ async function update() {
     const text = await answer.text();
     if (text !== last) {  // so that a selection in the page survives
       last = text;
-      const listeners = JSON.parse(text).listeners;
+      const { listeners, refused_edit: refused } = JSON.parse(text);
+      document.getElementById("refused").textContent =
+        refused && `The last edit of an option was not adopted. ${refused}`;
       if (listeners.length) {
         document.getElementById("listeners").replaceChildren(...listeners.map(section));
       }

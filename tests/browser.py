@@ -1,0 +1,196 @@
+"""A headless Chromium, driven by WebDriver with nothing but the standard library.
+
+    with browser(tmp_path) as page:
+        page.go("http://127.0.0.1:8081/mcp?token=…")
+        page.wait_for("Exposed")
+        page.screenshot(Path("page.png"))
+
+Debian has what it needs: apt-get install chromium chromium-driver fonts-noto-color-emoji.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.raw_upstream import free_port
+
+TIMEOUT = 20.0
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # WebDriver, section 12.1
+# Without the last ones it asks for the world outside at every start.
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-proxy-server",
+)
+
+
+def need_browser() -> None:
+    """Skip the test if there is no Chromium; fail it where it is required."""
+    missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
+    if missing:
+        reason = f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver"
+        if os.environ.get("MCP_TOOL_FILTER_PEERS") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+class WebDriverError(AssertionError):
+    """The browser could not do it."""
+
+
+@dataclass(frozen=True)
+class Element:
+    """Something on the page."""
+
+    page: Page
+    id: str
+
+    def click(self) -> None:
+        self.page.order("POST", f"/element/{self.id}/click", {})
+
+    def type(self, text: str) -> None:
+        self.page.order("POST", f"/element/{self.id}/value", {"text": text})
+
+    def clear(self) -> None:
+        self.page.order("POST", f"/element/{self.id}/clear", {})
+
+    @property
+    def text(self) -> str:
+        return str(self.page.order("GET", f"/element/{self.id}/text"))
+
+
+class Page:
+    """The one window of a browser."""
+
+    def __init__(self, port: int, arguments: Sequence[str]) -> None:
+        self._port = port
+        wanted = {"goog:chromeOptions": {"args": list(arguments)}}
+        self._session = ""
+        answer = self.order("POST", "", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/{answer['sessionId']}"
+
+    def order(self, method: str, path: str, arguments: object = None) -> Any:
+        """Give an order of the WebDriver protocol; return its value."""
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=3 * TIMEOUT)
+        try:
+            body = None if arguments is None else json.dumps(arguments)
+            connection.request(method, f"/session{self._session}{path}", body)
+            value = json.loads(connection.getresponse().read())["value"]
+        finally:
+            connection.close()
+        if isinstance(value, dict) and "error" in value:
+            raise WebDriverError(f"{value['error']}: {value['message']}")
+        return value
+
+    def go(self, url: str) -> None:
+        self.order("POST", "/url", {"url": url})
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """Run the body of a function in the page; return what it returns."""
+        return self.order("POST", "/execute/sync", {"script": script, "args": arguments})
+
+    @property
+    def text(self) -> str:
+        """All that a person sees, as text."""
+        return str(self.run("return document.body.innerText"))
+
+    def find(self, css: str) -> Element:
+        """Wait for an element."""
+        return Element(self, str(self.until(lambda: self._find(css), css)))
+
+    def wait_for(self, *texts: str) -> None:
+        """Wait until all of this can be read on the page."""
+        self.until(lambda: all(text in self.text for text in texts), f"{texts}")
+
+    def until(self, ready: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + TIMEOUT
+        while not (value := ready()):
+            if time.monotonic() > end:
+                raise AssertionError(f"there is no {what} in:\n{self.text}")
+            time.sleep(0.05)
+        return value
+
+    def prefer(self, scheme: str) -> None:
+        """See the page as somebody who likes it ``light`` or ``dark``."""
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        order = {"cmd": "Emulation.setEmulatedMedia", "params": media}
+        self.order("POST", "/goog/cdp/execute", order)
+
+    def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        order = {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics}
+        self.order("POST", "/goog/cdp/execute", order)
+
+    def screenshot(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(self.order("GET", "/screenshot")))
+
+    def errors(self) -> list[str]:
+        """What the browser's console complains of."""
+        log = self.order("POST", "/se/log", {"type": "browser"})
+        return [str(entry["message"]) for entry in log if entry["level"] == "SEVERE"]
+
+    def _find(self, css: str) -> str | None:
+        found = self.order("POST", "/elements", {"using": "css selector", "value": css})
+        return found[0][_ELEMENT] if found else None
+
+
+@contextmanager
+def browser(home: Path) -> Iterator[Page]:
+    """Run a browser with a profile of its own until the end of the block."""
+    need_browser()
+    port = free_port()
+    driver = subprocess.Popen(
+        ["chromedriver", f"--port={port}", "--silent"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(home)},
+    )
+    page = None
+    try:
+        _wait_until_it_listens(port)
+        page = Page(port, [*_FLAGS, f"--user-data-dir={home / 'profile'}"])
+        page.resize(1280, 860)
+        yield page
+    finally:
+        if page:
+            page.order("DELETE", "")
+        driver.terminate()
+        driver.wait()
+
+
+def _wait_until_it_listens(port: int) -> None:
+    end = time.monotonic() + TIMEOUT
+    while True:
+        connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        try:
+            connection.request("GET", "/status")
+            connection.getresponse().read()
+            return
+        except OSError:
+            assert time.monotonic() < end, "chromedriver does not start"
+            time.sleep(0.05)
+        finally:
+            connection.close()

@@ -1,0 +1,332 @@
+"""mitmweb with the filter, over its HTTP API and in a real browser: what a person sees there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.cli.demo_upstream import demo_upstream
+from tests.browser import Page, browser
+from tests.end_to_end.filtering import SCRIPT, introduced
+from tests.proxy import REPOSITORY
+from tests.raw_upstream import free_port
+
+PICTURE = REPOSITORY / ".pictures" / "mitmweb.png"
+PASSWORD = "only-for-tests"
+DENY = "^(file|email)_(delete|send)$,_database$"
+XSRF = "00112233445566778899aabbccddeeff"  # any will do that is in the cookie and the header
+REVISION = "2025-11-25"
+
+
+@dataclass
+class Client:
+    """A client that speaks Streamable HTTP, as plainly as can be."""
+
+    port: int
+    answers: list[Any] = field(default_factory=list)
+
+    def ask(self, method: str, **params: object) -> Any:
+        message = {"jsonrpc": "2.0", "id": len(self.answers), "method": method, "params": params}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", "/mcp", json.dumps(message), headers)
+        self.answers.append(json.loads(connection.getresponse().read()))
+        connection.close()
+        return self.answers[-1]
+
+    def begin(self) -> None:
+        hello = {"name": "test", "version": "1"}
+        self.ask("initialize", protocolVersion=REVISION, capabilities={}, clientInfo=hello)
+
+    def tools(self) -> list[str]:
+        return [tool["name"] for tool in self.ask("tools/list")["result"]["tools"]]
+
+    def call(self, name: str) -> Any:
+        return self.ask("tools/call", name=name, arguments={})
+
+
+@dataclass
+class Web:
+    """mitmweb, and a client of the proxy in it."""
+
+    port: int
+    client: Client
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def api(
+        self, method: str, path: str, body: object = None, *, password: str = PASSWORD
+    ) -> tuple[int, str]:
+        """Ask mitmweb, as its own pages do."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        headers = {
+            "Authorization": f"Bearer {password}",
+            "Content-Type": "application/json",
+            "Cookie": f"_mitmproxy_xsrf={XSRF}",
+            "X-XSRFToken": XSRF,
+        }
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+    def command(self, name: str) -> list[str]:
+        status, text = self.api("POST", f"/commands/{name}", {"arguments": []})
+        assert status == 200, text
+        value: list[str] = json.loads(text)["value"]
+        return value
+
+    def option(self, name: str) -> Any:
+        return json.loads(self.api("GET", "/options")[1])[name]["value"]
+
+
+@contextmanager
+def running_demo() -> Iterator[int]:
+    """Run the demo's upstream in a thread."""
+    ports: list[int] = []
+    started, over = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with demo_upstream() as upstream:
+            ports.append(upstream.port)
+            started.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield ports[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def mitmweb(home: Path, upstream: int, more: Sequence[str] = ()) -> Iterator[Web]:
+    """Run it before an upstream on this port."""
+    port, web_port = free_port(), free_port()
+    options = {"confdir": str(home), "deny": DENY, "web_password": PASSWORD}
+    command = [str(Path(sys.executable).with_name("mitmweb")), "-s", str(SCRIPT)]
+    command += ["--mode", f"reverse:http://127.0.0.1:{upstream}@{port}"]
+    command += ["--web-port", str(web_port), "--no-web-open-browser", *more]
+    for name, value in options.items():
+        command += ["--set", f"{name}={value}"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        introduced(process, 1)
+        client = Client(port)
+        client.begin()
+        yield Web(web_port, client)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    with running_demo() as upstream, mitmweb(tmp_path, upstream) as running:
+        yield running
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    with browser(tmp_path / "browser") as opened:
+        yield opened
+
+
+class TestApi:
+    def test_the_page_is_only_for_who_has_the_password(self, web: Web) -> None:
+        for path in ("/mcp", "/mcp/state", "/mcp/page.js"):
+            assert web.api("GET", path, password="wrong")[0] == 403
+            assert web.api("GET", path)[0] == 200
+
+    def test_its_state_tells_all_that_the_page_shows(self, web: Web) -> None:
+        web.client.tools()
+        web.client.call("file_read")
+        web.client.call("file_delete")
+        [state] = json.loads(web.api("GET", "/mcp/state")[1])["listeners"]
+        tools = {tool["name"]: tool for tool in state["tools"]}
+        assert tools["file_read"]["calls"] == 1
+        assert tools["file_delete"]["why"] == "denied by ^(file|email)_(delete|send)$"
+        assert tools["file_delete"]["refused"] == 1
+        assert (state["lists"], state["calls"], state["refused"]) == (1, 1, 1)
+        assert state["saved_bytes"] > 1000
+
+    def test_a_bad_pattern_is_refused_and_the_old_filter_stays(self, web: Web) -> None:
+        before = web.client.tools()
+        status, text = web.api("PUT", "/options", {"deny": ["^[a-z"]})
+        assert status == 400
+        assert 'Invalid regex pattern in deny list: "^[a-z"' in text
+        assert web.option("deny") == [DENY]
+        assert web.client.tools() == before
+        assert web.client.call("file_delete")["error"]["code"] == -32601
+
+    def test_a_good_pattern_is_adopted_at_once(self, web: Web) -> None:
+        assert web.api("PUT", "/options", {"deny": ["^file_"]})[0] == 200
+        assert "table_list" in web.client.tools()
+        assert "file_read" not in web.client.tools()
+        assert "error" not in web.client.call("table_list")
+
+    def test_the_commands_have_names_that_mitmweb_takes(self, web: Web) -> None:
+        web.client.call("file_delete")
+        assert any("file_delete: hidden" in line for line in web.command("mcp.tools"))
+        assert any("refused: 1" in line for line in web.command("mcp.stats"))
+        assert web.command("mcp.sessions")[0].endswith("0 sessions")
+
+
+class TestBrowser:
+    def test_flows_are_marked_commented_and_readable(self, web: Web, page: Page) -> None:
+        web.client.tools()
+        web.client.call("file_delete")
+        web.client.call("file_read")
+        page.go(web.url(f"/?token={PASSWORD}"))
+        page.wait_for("/mcp", "🙈", "🚫")
+        flows = json.loads(web.api("GET", "/flows")[1])
+        [refused] = [flow for flow in flows if "not found" in flow["comment"]]
+        [listed] = [flow for flow in flows if "hidden" in flow["comment"]]
+
+        open_flow(web, page, refused["id"], "comment")
+        page.wait_for("not found: file_delete (denied by ^(file|email)_(delete|send)$)")
+        open_flow(web, page, refused["id"], "request")
+        page.wait_for("MCP", "request tools/call", "tool: file_delete")
+        open_flow(web, page, refused["id"], "response")
+        page.wait_for("MCP", "code: -32601", "Tool not found: file_delete")
+        open_flow(web, page, listed["id"], "response")
+        page.wait_for("MCP", "- file_read(path, first?)")
+        assert "- file_delete" not in page.text
+
+    def test_the_page_updates_itself(self, web: Web, page: Page) -> None:
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "Nothing has been refused.", "file_delete")
+        assert figure(page, "Refused") == "0"
+        web.client.call("file_delete")
+        web.client.call("file_read")
+        page.until(lambda: figure(page, "Refused") == "1", "refusal")
+        assert figure(page, "Calls") == "1"
+        assert row(page, "hidden-tool", "file_delete")[1:] == [
+            "denied by ^(file|email)_(delete|send)$",
+            "1",
+        ]
+        assert row(page, "shown-tool", "file_read")[1] == "1"
+        assert page.errors() == []
+
+    def test_it_can_be_read_by_light_and_by_dark(self, web: Web, page: Page) -> None:
+        web.client.tools()
+        for name in ("file_read", "web_search", "file_delete", "drop_database", "no_such_tool"):
+            web.client.call(name)
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "no_such_tool")
+        colours = {}
+        for scheme in ("dark", "light"):
+            page.prefer(scheme)
+            colours[scheme] = page.run(COLOURS)
+        assert all(contrast(text, back) >= 4.5 for text, back in colours["light"]), colours
+        assert all(contrast(text, back) >= 4.5 for text, back in colours["dark"]), colours
+        assert colours["light"] != colours["dark"]
+        page.screenshot(PICTURE)
+        assert PICTURE.stat().st_size > 10_000
+
+    def test_on_a_narrow_screen_nothing_is_cut_off(self, web: Web, page: Page) -> None:
+        page.resize(420, 800)
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "file_delete")
+        assert page.run("return document.documentElement.scrollWidth") <= 420
+
+    def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(
+        self, web: Web, page: Page
+    ) -> None:
+        """Each key is an edit: what was typed is refused as long as it makes no sense."""
+        before = web.client.tools()
+        edit_deny(web, page, "[")
+        page.go(web.url("/mcp"))
+        page.wait_for("not adopted", 'Invalid regex pattern in deny list: "["', "file_delete")
+        assert web.client.tools() == before
+
+        edit_deny(web, page, "^table_")
+        page.until(lambda: "file_delete" in web.client.tools(), "tool that is exposed again")
+        page.go(web.url("/mcp"))
+        page.wait_for("Live", "denied by ^table_")
+        assert "not adopted" not in page.text
+
+
+def open_flow(web: Web, page: Page, id: str, tab: str) -> None:
+    page.go("about:blank")  # mitmweb looks at what follows the # only when it is loaded
+    page.go(web.url(f"/#/flows/{id}/{tab}"))
+
+
+def edit_deny(web: Web, page: Page, text: str) -> None:
+    page.go("about:blank")
+    page.go(web.url(f"/?token={PASSWORD}"))
+    page.wait_for("Options")
+    page.run(CLICK, "nav a", "Options")
+    page.run(CLICK, "button", "Edit Options")
+    box = page.find(".modal textarea[name=deny]")
+    box.clear()
+    box.type(text)
+    page.until(lambda: page.run(VALUE) == text, f"deny that is {text}")
+
+
+CLICK = """
+const [css, text] = arguments;
+[...document.querySelectorAll(css)].find(one => one.innerText.includes(text)).click();
+"""
+VALUE = "return document.querySelector('.modal textarea[name=deny]').value"
+COLOURS = """
+const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+const card = getComputedStyle(document.querySelector("section")).backgroundColor;
+return ["h2", "dt", ".quiet", ".hidden-tool code", ".shown-tool code", "td"].map(
+  css => [rgb(getComputedStyle(document.querySelector(`section ${css}`)).color), rgb(card)]);
+"""
+
+
+def figure(page: Page, label: str) -> str:
+    return page.find(f'[data-figure="{label}"] dd').text.split()[0]
+
+
+def row(page: Page, kind: str, tool: str) -> list[str]:
+    """Return the cells of a tool's row."""
+    script = (
+        "return [...document.querySelectorAll(`tr.${arguments[0]}`)]"
+        ".map(row => [...row.cells].map(cell => cell.innerText))"
+    )
+    rows: list[list[str]] = page.run(script, kind)
+    return next(cells for cells in rows if cells[0] == tool)
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the contrast of two colours, as WCAG 2.2 defines it; 4.5 is enough for text."""
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: Sequence[float]) -> float:
+    def linear(part: float) -> float:
+        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(part / 255) for part in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
