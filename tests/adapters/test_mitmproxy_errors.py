@@ -123,10 +123,10 @@ async def trailers(peer: Peer) -> None:
 
 
 async def early_hints(peer: Peer) -> None:
-    """mitmproxy takes it for the answer; the client goes on waiting."""
+    """It is no answer, though mitmproxy takes it for one; the answer never comes."""
     await peer.request()
     await peer.say(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
-    await peer.left()
+    peer.close()
 
 
 async def too_much(peer: Peer) -> None:
@@ -144,7 +144,7 @@ FAILING = [
     (bad_chunk, Failure.MALFORMED),
     (two_lengths, Failure.MALFORMED),
     (trailers, Failure.MALFORMED),
-    (early_hints, Failure.MALFORMED),
+    (early_hints, Failure.LOST),
     (too_much, Failure.RESPONSE_TOO_LARGE),
 ]
 

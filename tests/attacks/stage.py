@@ -70,6 +70,8 @@ class Upstream:
     respond: Respond = answering
     links: list[Link] = field(default_factory=list)
     requests: list[RawRequest] = field(default_factory=list)
+    is_busy: bool = False
+    """It has not written all of an answer yet."""
     port: int = 0
 
     @property
@@ -122,7 +124,11 @@ class Upstream:
                 await answering(request, link)
                 continue
             self.requests.append(request)
-            await self.respond(request, link)
+            self.is_busy = True
+            try:
+                await self.respond(request, link)
+            finally:
+                self.is_busy = False
 
     async def _body(self, link: Link, head: bytes, start: int) -> tuple[bytes, int]:
         if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
@@ -199,28 +205,36 @@ class Stage:
         async with raw_client(self.port) as client:
             yield client
 
-    async def all_that_comes(self, request: bytes, *, answers: int = 1) -> bytes:
-        """Send bytes; return what comes back: so many answers, or all until it is quiet."""
+    async def all_that_comes(
+        self, request: bytes, *, answers: int = 1, patient: bool = False
+    ) -> bytes:
+        """Send bytes; return what comes back: so many answers, or all until it is quiet.
+
+        (Who is ``patient`` waits for them however quiet it is.)
+        """
         heard = bytearray()
         async with raw_client(self.port) as client:
             listening = asyncio.create_task(_listen(client, heard))
             try:
                 await client.say(request)
-                await self._quiet(listening, heard, answers)
+                await self._quiet(listening, heard, answers, patient)
             except ConnectionError:  # it hung up before it had heard all
                 await listening
             finally:
                 listening.cancel()
         return bytes(heard)
 
-    async def _quiet(self, listening: asyncio.Task[None], heard: bytearray, answers: int) -> None:
+    async def _quiet(
+        self, listening: asyncio.Task[None], heard: bytearray, answers: int, patient: bool
+    ) -> None:
         """Wait until all answers are there, or others have been served and nothing came."""
         async with raw_client(self.port) as other:
             quiet = 0
             while quiet < 5 and not listening.done() and finals_in(bytes(heard)) < answers:
                 before = len(heard)
                 await other.ask(PROBE)
-                quiet = quiet + 1 if len(heard) == before else 0
+                is_quiet = len(heard) == before and not (patient or self.upstream.is_busy)
+                quiet = quiet + 1 if is_quiet else 0
 
 
 async def _listen(client: RawClient, heard: bytearray) -> None:
@@ -235,6 +249,9 @@ def finals_in(raw: bytes) -> int:
     while (end := raw.find(b"\r\n\r\n", at)) >= 0:
         head, at = raw[at:end], end + 4
         if re.match(rb"HTTP/1\.\d 1(?!01)", head):
+            continue
+        if re.match(rb"HTTP/1\.\d (?:204|304)", head):
+            count += 1
             continue
         if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
             done = re.compile(rb"(?:^|(?<=\r\n))0\r\n\r\n").search(raw, at)

@@ -28,7 +28,13 @@ from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import Layer, NextLayer
-from mitmproxy.proxy.layers.http import DropStream, HTTPMode, HttpStream, SendHttp
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    HTTPMode,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+)
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestHeaders,
@@ -43,6 +49,7 @@ from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
 
+from mcp_tool_filter.adapters.mitmproxy_http1 import bounded_server, make_patient
 from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
@@ -179,7 +186,14 @@ class FilteredHttpLayer(layers.HttpLayer):
         self.streams[stream_id] = FilteredStream(self.context.fork(), stream_id)
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
+    def register_connection(self, command: RegisterHttpConnection) -> Steps:
+        if not command.err:
+            make_patient(self.connections[command.connection])
+        yield from super().register_connection(command)
+
     def _handle_event(self, event: events.Event) -> Steps:
+        if isinstance(event, events.Start) and self._speaks_http1:
+            self.connections.setdefault(self.context.client, bounded_server(self.context))
         try:
             if isinstance(event, Order):
                 yield from self._carry_out(event)
@@ -189,6 +203,11 @@ class FilteredHttpLayer(layers.HttpLayer):
             # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
             log.exception("cannot go on with a connection")
             yield from self._give_up(event)
+
+    @property
+    def _speaks_http1(self) -> bool:
+        alpn = self.context.client.alpn
+        return self.context.client.transport_protocol == "tcp" and alpn != b"h2"
 
     def _carry_out(self, order: Order) -> Steps:
         stream = order.stream

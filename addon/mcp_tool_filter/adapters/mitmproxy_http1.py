@@ -1,0 +1,66 @@
+"""mitmproxy's HTTP/1, with what it leaves to do before a message's head.
+
+A head that never ends would be held for ever; a blank line before a request makes it wait for the
+next one; an answer that is only an interim one (100, 102, 103) is taken for the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from typing import Any
+
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+
+LONGEST_HEAD = 256 * 1024
+"""Bytes that may wait for the end of a head."""
+_BLANK_LINES = re.compile(rb"[\r\n]+")
+# One that switches protocols is final.
+_INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
+_TOO_LONG = b"HTTP/1.1 431 Too Long\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+type Steps = Generator[commands.Command, Any, None]
+
+
+class BoundedHttp1Server(Http1Server):
+    """What a client speaks to."""
+
+    def read_headers(self, event: events.ConnectionEvent) -> Steps:
+        if blank := _BLANK_LINES.match(self.buf._data):
+            self.buf.maybe_extract_at_most(blank.end())
+        yield from super().read_headers(event)
+        if self.state == self.read_headers and len(self.buf) > LONGEST_HEAD:
+            yield commands.SendData(self.conn, _TOO_LONG)
+            yield commands.CloseConnection(self.conn)
+            self.state = self.done
+
+
+class PatientHttp1Client(Http1Client):
+    """What speaks to the upstream."""
+
+    def read_headers(self, event: events.ConnectionEvent) -> Steps:
+        while self.request and (interim := _INTERIM.match(self.buf._data)):
+            self.buf.maybe_extract_at_most(interim.end())
+        yield from super().read_headers(event)
+        if self.state == self.read_headers and len(self.buf) > LONGEST_HEAD:
+            yield commands.CloseConnection(self.conn)
+            if self.stream_id is not None:
+                why = "HTTP/1 protocol error: a head that is too long"
+                error = ResponseProtocolError(self.stream_id, why, ErrorCode.GENERIC_SERVER_ERROR)
+                yield ReceiveHttp(error)
+
+
+def make_patient(server: layer.Layer) -> None:
+    """Change the layer that speaks HTTP/1 to an upstream; it has not been asked anything yet."""
+    last = server.context.layers[-1]
+    if type(last) is Http1Client:
+        last.__class__ = PatientHttp1Client
+        last.state = last.read_headers
+
+
+def bounded_server(context: Context) -> BoundedHttp1Server:
+    return BoundedHttp1Server(context.fork())

@@ -1,0 +1,42 @@
+"""Honest messages pass byte for byte, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.honest import EXCHANGES, Exchange, plain
+from tests.attacks.stage import Link, Stage, open_stage
+from tests.raw_upstream import RawRequest
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
+def test_an_honest_exchange_comes_through(stage: Stage, exchange: Exchange) -> None:
+    said = b"".join(exchange.said)
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in exchange.said:
+            await link.say(piece)
+        if exchange.ends:
+            link.writer.write_eof()
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        heard = await stage.all_that_comes(
+            exchange.asked, patient=not exchange.asked.startswith(b"HEAD")
+        )
+        (asked,) = stage.upstream.requests
+        assert plain(exchange.asked) == (plain(asked.head)[0], asked.body)
+        assert plain(said) == plain(heard)
+
+    stage.play(scene())
