@@ -15,8 +15,10 @@ from mitmproxy.exceptions import AddonHalt
 from mitmproxy.hooks import Hook, UpdateHook
 from mitmproxy.master import Master
 from mitmproxy.options import Options
+from mitmproxy.proxy.layers.http import HttpRequestHook
+from mitmproxy.test.tflow import tflow
 
-from mcp_tool_filter.cli.lean import QuickAddonManager
+from mcp_tool_filter.cli.lean import QuickAddonManager, QuickOptions
 from tests.cli.launched import surroundings
 
 HEAVY = ("flask", "ldap3", "tornado", "urwid", "mitmproxy.addons.onboarding")
@@ -122,6 +124,40 @@ def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
 
     asyncio.run(main())
     assert log == ["a 0", "b 1"]
+
+
+@dataclass
+class Updated:
+    name: str
+    log: list[str]
+
+    def update(self, flows: list[object]) -> None:
+        self.log.append(f"{self.name} {len(flows)}")
+
+
+@pytest.mark.parametrize("chain", [[], [Deaf()], [Group([])]])
+def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]) -> None:
+    """mitmweb's view lives from that."""
+    log: list[str] = []
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        manager = QuickAddonManager(master)
+        manager.chain[:] = [*chain, Updated("a", log)]
+        await manager.handle_lifecycle(HttpRequestHook(tflow()))
+        await manager.handle_lifecycle(SomethingHook("no flow"))
+
+    asyncio.run(main())
+    assert log == ["a 1"]
+
+
+def test_an_option_that_could_be_changed_in_place_is_a_copy() -> None:
+    options = QuickOptions()
+    options.update(mode=["regular"], listen_port=9)
+    options.mode.append("changed")
+    assert (options.mode, options.listen_port, options.listen_host) == (["regular"], 9, "")
+    assert not hasattr(options, "no_such_option")
 
 
 def test_what_no_filter_needs_is_not_imported(tmp_path: Path) -> None:

@@ -122,11 +122,10 @@ def _import_host(settings: Settings) -> ModuleType:
 
 def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: Report) -> Master:
     from mitmproxy.exceptions import OptionsError
-    from mitmproxy.options import Options
 
     from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
 
-    options = Options()
+    options = host.make_options()
     try:
         options.update_defer(**mitmproxy_options(settings))
         options.set(*settings.set, defer=True)

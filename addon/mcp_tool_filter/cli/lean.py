@@ -5,7 +5,8 @@ a fifth of its start is reading certificates that no plain-text client asks for.
 names an option of an addon that is left out here, all of them are brought in.
 
 Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, the attribute
-``certstore`` of ``TlsConfig``, and that both hooks of a TLS handshake ask for it.
+``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it, the values in
+``OptManager``, and the check of types that mitmproxy itself leaves out with ``python -O``.
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ from mitmproxy.addons.tlsconfig import TlsConfig
 from mitmproxy.addons.update_alt_svc import UpdateAltSvc
 from mitmproxy.certs import CertStore
 from mitmproxy.exceptions import AddonHalt
-from mitmproxy.hooks import ConfigureHook, Hook
-from mitmproxy.http import HTTPFlow
+from mitmproxy.flow import Flow
+from mitmproxy.hooks import ConfigureHook, Hook, UpdateHook
+from mitmproxy.http import HTTPFlow, MessageData
 from mitmproxy.master import Master
 from mitmproxy.options import Options
+from mitmproxy.optmanager import unset
 from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
 from mcp_tool_filter.adapters.mitmproxy_settings import was_set
 from mcp_tool_filter.cli.bare_mitmproxy import put_addons_together
 
+_UNCHANGEABLE = frozenset({bool, int, str, type(None)})
+_UPDATE = UpdateHook([])
 _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})
 
 type Handlers = Sequence[Callable[..., Any]]
@@ -91,27 +96,40 @@ class QuickAddonManager(AddonManager):
 
     def __init__(self, master: Master) -> None:
         super().__init__(master)  # type: ignore[no-untyped-call]
-        self._seen: list[object] = []
+        self._seen: list[int] = []
         self._handlers: dict[str, Handlers] = {}
         self._has_groups = False
 
     async def trigger_event(self, event: Hook) -> None:
-        if self._seen != self.chain:
+        if self._seen != list(map(id, self.chain)):
             self._look_again()
         if self._has_groups:  # scripts, which come and go
             await super().trigger_event(event)
             return
-        for handler in self._handlers_of(event):
+        if not (handlers := self._handlers_of(event)):
+            return
+        args = event.args()
+        for handler in handlers:
             try:
-                with safecall():
-                    result = handler(*event.args())
-                    if result is not None and isawaitable(result):
-                        await result
+                result = handler(*args)
+                if result is not None and isawaitable(result):
+                    await result
             except AddonHalt:
                 return
+            except Exception:
+                with safecall():  # which logs it, as ever
+                    raise
+
+    async def handle_lifecycle(self, event: Hook) -> None:
+        """Trigger an event; tell of its flow too, if anybody wants to be told."""
+        await self.trigger_event(event)
+        if self._has_groups or self._handlers_of(_UPDATE):
+            message = event.args()[0]
+            if isinstance(message, Flow):
+                await self.trigger_event(UpdateHook([message]))
 
     def _look_again(self) -> None:
-        self._seen = list(self.chain)
+        self._seen = list(map(id, self.chain))
         self._handlers = {}
         self._has_groups = any(hasattr(addon, "addons") for addon in self.chain)
 
@@ -121,6 +139,17 @@ class QuickAddonManager(AddonManager):
             found = [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
             self._handlers[event.name] = found
         return found
+
+
+class QuickOptions(Options):
+    """Copies a value only if it could be changed: each request reads some twenty."""
+
+    def __getattr__(self, name: str) -> Any:
+        option = self.__dict__["_options"].get(name)
+        if option is None:
+            raise AttributeError(f"No such option: {name}")
+        value = option._default if option.value is unset else option.value
+        return value if type(value) in _UNCHANGEABLE else option.current()
 
 
 class LazyTlsConfig(TlsConfig):
@@ -155,6 +184,15 @@ class LazyTlsConfig(TlsConfig):
             super().configure({"confdir"})  # type: ignore[no-untyped-call]
 
 
+def make_options() -> Options:
+    return QuickOptions()
+
+
 def make_master(options: Options, addon: object) -> Master:
     """Return a master with our addon. Raises OptionsError for a value that is wrong."""
+    MessageData.__post_init__ = _trust  # type: ignore[method-assign]
     return LeanMaster(options, addon)
+
+
+def _trust(_message: MessageData) -> None:
+    """Stand where mitmproxy checks the types of what it has just read itself."""

@@ -12,6 +12,10 @@ from mcp_tool_filter.adapters.mitmproxy_settings import was_set
 from mcp_tool_filter.cli.log import say
 
 
+def make_options() -> Options:
+    return Options()
+
+
 def make_master(options: Options, addon: object) -> WebMaster:
     """Return mitmweb's master, our addon before all others. Raises OptionsError."""
     master = WebMaster(options, with_termlog=False)
