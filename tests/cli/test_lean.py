@@ -15,7 +15,7 @@ from mitmproxy.exceptions import AddonHalt
 from mitmproxy.hooks import Hook, UpdateHook
 from mitmproxy.master import Master
 from mitmproxy.options import Options
-from mitmproxy.proxy.layers.http import HttpRequestHook
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
 from mitmproxy.test.tflow import tflow
 
 from mcp_tool_filter.cli.lean import QuickAddonManager, QuickOptions
@@ -154,7 +154,7 @@ def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]
 
 def test_an_option_that_could_be_changed_in_place_is_a_copy() -> None:
     options = QuickOptions()
-    options.update(mode=["regular"], listen_port=9)
+    options.set("mode=regular", "listen_port=9")
     options.mode.append("changed")
     assert (options.mode, options.listen_port, options.listen_host) == (["regular"], 9, "")
     assert not hasattr(options, "no_such_option")
