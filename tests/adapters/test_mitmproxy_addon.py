@@ -81,6 +81,13 @@ def not_found(name: str, id: str = "1") -> bytes:
 
 
 INVALID_REQUEST = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
+
+
+def lost(id: str) -> bytes:
+    error = '{"code":-32000,"message":"Upstream connection lost"}'
+    return f'{{"jsonrpc":"2.0","id":{id},"error":{error}}}'.encode()
+
+
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
 
 
@@ -322,6 +329,41 @@ class TestLegacyStreams:
                 assert await other.chunk() == b"data: " + not_found("delete_file", "22") + b"\n\n"
                 mine = await between.client.chunk()
                 assert mine == b"data: " + not_found("delete_file", "11") + b"\n\n"
+
+        run(tmp_path, test, respond=respond)
+
+
+class TestLosses:
+    def test_all_who_wait_on_a_stream_are_told_each_in_an_event(self, tmp_path: Path) -> None:
+        async def test(between: Filtered) -> None:
+            async with raw_client(between.port) as poster:
+                await between.client.say(get(path="/sse"))
+                await between.client.head()
+                await between.client.chunk()
+                for id in ("1", "2"):
+                    body = call("read_file", id=id)
+                    await poster.ask(post(body, path="/messages?session=1"))
+            await between.upstream.raw.stop()
+            heard, clean = await between.client.rest_of_chunks()
+            assert clean
+            assert heard == b"".join(b"data: " + lost(id) + b"\n\n" for id in ("1", "2"))
+
+        run(tmp_path, test, respond=TestLegacyStreams.upstream, fail_fast=["false"])
+
+    def test_a_kept_connection_that_closes_in_passing_is_no_loss(self, tmp_path: Path) -> None:
+        """The upstream may close a quiet connection just as the next request is under way."""
+
+        async def respond(request: RawRequest, peer: Peer) -> None:
+            if len(peer.requests) > 1:
+                peer.close()
+            else:
+                await peer.say(answer(RESULT))
+
+        async def test(between: Filtered) -> None:
+            assert (await between.ask(call("read_file"))).body == RESULT
+            assert (await between.ask(call("read_file"))).body == lost("1")
+            async with raw_client(between.port) as client:
+                assert (await client.ask(post(call("read_file")))).body == RESULT
 
         run(tmp_path, test, respond=respond)
 

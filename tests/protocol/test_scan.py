@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits, OverLimit
-from mcp_tool_filter.protocol.scan import fold, scan
+from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
+from mcp_tool_filter.protocol.scan import EACH, fold, scan
 
 NODE = shutil.which("node")
 
@@ -158,9 +158,21 @@ def test_repeated_members_are_all_there() -> None:
     assert [member.key for member in root.members or ()] == ["a", "a"]
 
 
-def test_an_array_shares_the_outline_with_its_elements() -> None:
-    _, root = scan(b'[{"a":{"b":1}}]', {"a": {}})
-    assert [one["a"]["b"].span for one in root.elements or ()] == [(11, 12)]
+def test_an_array_is_opened_only_where_the_outline_says_so() -> None:
+    """What nobody looks into is only checked, which costs a tenth."""
+    document = b'[{"a":[{"b":1}]}]'
+    _, closed = scan(document, {"a": {}})
+    assert closed.elements is None
+    _, opened = scan(document, {EACH: {"a": {}}})
+    assert [one["a"].elements for one in opened.elements or ()] == [None]
+
+
+def test_what_we_look_into_has_a_bound_and_what_we_do_not_has_none() -> None:
+    many = b",".join([b"{}"] * (MOST_PARTS + 1))
+    _, root = scan(b'{"a":[' + many + b"]}", {"a": {}})
+    assert root["a"].end == len(many) + 7
+    with pytest.raises(OverLimit):
+        scan(b'{"a":[' + many + b"]}", {"a": {EACH: {}}})
 
 
 def test_what_the_outline_does_not_name_stays_shut() -> None:

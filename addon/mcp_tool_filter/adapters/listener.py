@@ -315,14 +315,17 @@ class Listener:
         self.watch(None, Reply(body, reason))
         return Answered(200, body)
 
-    def lost_answer(self, asked: Asked) -> bytes | None:
+    def lost_replies(self, asked: Asked) -> tuple[bytes, ...]:
         """Return what a client gets that still waits when the upstream is lost."""
         ids = asked.exchanges.take_all()
         replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in ids]
-        if not replies:
-            return None
-        replies += asked.owed
-        return replies[0] if len(replies) == 1 else render_batch(replies)
+        return (*replies, *asked.owed) if replies else ()
+
+    def tell_of_loss(self, target: str, raw: bytes) -> None:
+        """Tell a client of the older transport on its stream that a POST was lost."""
+        if stream := self.legacy.get(target):
+            for id in stream.session.exchanges.take(ids_in(raw)):
+                stream.send(render_event(render_error(id, UPSTREAM_LOST, LOST_ANSWER)))
 
     # WebSocket
 

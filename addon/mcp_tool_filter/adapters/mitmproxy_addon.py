@@ -35,6 +35,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     json_response,
     keep_with_us,
     lost_to,
+    may_have_crossed,
     prepare_for_upstream,
     refuse_upgrade,
     replace_answer,
@@ -92,6 +93,7 @@ from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     UPSTREAM_LOST,
     Message,
+    render_batch,
     render_error,
 )
 from mcp_tool_filter.protocol.sse import render_event
@@ -396,10 +398,11 @@ class ToolFilter:
         waited = judged.asked.waits or judged.stream is None
         if judged.stream:
             judged.listener.close_stream(judged.asked)
-        if upstream_failed(flow) and waited:
-            self._lose_upstream()
-        elif upstream_failed(flow):
-            self._in_background(self._look_after(flow))
+        if upstream_failed(flow):
+            if waited and not may_have_crossed(flow):
+                self._lose_upstream()
+            else:
+                self._in_background(self._look_after(flow))
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)
@@ -435,10 +438,20 @@ class ToolFilter:
             case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
                 status, body = self._invalid(flow)
             case Failure.CONNECT_FAILED | Failure.LOST:
-                judged = self._judged.get(flow)
-                lost = judged and judged.listener.lost_answer(judged.asked)
-                status, body = (200, lost) if lost else (502, _LOST)
+                return self._lost_answer(flow)
         return ErrorAnswer(json_response(status, body), render_event(body))
+
+    def _lost_answer(self, flow: HTTPFlow) -> ErrorAnswer:
+        judged = self._judged.get(flow)
+        replies: tuple[bytes, ...] = ()
+        if judged and judged.asked.is_legacy and flow.request.method != "GET":
+            judged.listener.tell_of_loss(flow.request.path, flow.request.raw_content or b"")
+        elif judged:
+            replies = judged.listener.lost_replies(judged.asked)
+        if not replies:
+            return ErrorAnswer(json_response(502, _LOST))
+        body = replies[0] if len(replies) == 1 else render_batch(list(replies))
+        return ErrorAnswer(json_response(200, body), b"".join(map(render_event, replies)))
 
     # WebSocket
 

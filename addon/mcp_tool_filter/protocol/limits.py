@@ -9,6 +9,10 @@ from mcp_tool_filter.errors import ProtocolError
 MEBIBYTE = 1024 * 1024
 
 
+MOST_PARTS = 100_000
+"""Members or elements of what we look into; what nobody looks into may have any number."""
+
+
 class OverLimit(ProtocolError):
     """A peer sent what may be honest, but is more than we hold."""
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import (
+    EACH,
     Member,
     Outline,
     Value,
@@ -35,8 +36,9 @@ UPSTREAM_LOST = -32000
 HEADER_MISMATCH = -32020
 
 # A definition's own members, and what tells a tool list's parts: the rest is only checked.
-_TOOLS: Outline = {"tools": {"inputSchema": {}}}
-_MESSAGE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
+_TOOLS: Outline = {"tools": {EACH: {"inputSchema": {}}}}
+_ONE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
+_MESSAGE: Outline = {**_ONE, EACH: _ONE}
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()
 _NUMBER_OR_STRING = re.compile(r'["0-9-]')
@@ -120,7 +122,7 @@ def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
 def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
     """Return the ids of a message that we refuse, if there is no doubt about them."""
     try:
-        text, root = scan(raw, {}, limits)
+        text, root = scan(raw, {EACH: {}}, limits)
     except ProtocolError:
         return []
     objects = [root] if root.members is not None else root.elements or ()
@@ -176,7 +178,7 @@ def _single(text: str, root: Value) -> Single:
     params = parts.get("params")
     if params is not None and _written(text, params) == "null":
         params = None  # as some libraries write that there are none
-    if params is not None and params.members is None and params.elements is None:
+    if params is not None and text[params.start] not in "{[":
         raise ProtocolError("params is neither an object nor an array")
     if (id := parts.get("id")) is None:
         return Notification(method.text, params, place)

@@ -19,17 +19,19 @@ from __future__ import annotations
 import json.scanner
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
 
 type Outline = Mapping[str, "Outline"]
-"""Which members of an object to open, and which of theirs; an array's elements share it."""
+"""Which members of an object to open, and which of theirs; under ``EACH``, an array's elements."""
+
+EACH = "[]"
 
 _LIMITS = Limits()
 _skip_space = re.compile(r"[ \t\n\r]*").match
@@ -166,8 +168,8 @@ def _read(text: str, at: int, outline: Outline | None) -> Value:
         return Value(at, end, text=meaning)
     if outline is not None and first == "{":
         return _read_object(text, at, outline)
-    if outline is not None and first == "[":
-        return _read_array(text, at, outline)
+    if outline is not None and first == "[" and EACH in outline:
+        return _read_array(text, at, outline[EACH])
     _, end = _scan_value(text, at)
     return Value(at, end)
 
@@ -184,6 +186,7 @@ def _read_object(text: str, start: int, outline: Outline) -> Value:
             raise ProtocolError("not valid JSON")
         value = _read(text, _after_space(text, colon + 1), outline.get(key))
         members.append(Member(key, at, value))
+        _bound(members)
         at, more = _after_part(text, value.end, "}")
         if not more:
             return Value(start, at, members=tuple(members))
@@ -196,10 +199,17 @@ def _read_array(text: str, start: int, outline: Outline) -> Value:
     while text[at] != "]" or elements:
         value = _read(text, at, outline)
         elements.append(value)
+        _bound(elements)
         at, more = _after_part(text, value.end, "]")
         if not more:
             return Value(start, at, elements=tuple(elements))
     return Value(start, at + 1, elements=())
+
+
+def _bound(parts: Sized) -> None:
+    """Each part that we look into costs far more than one that is only checked."""
+    if len(parts) > MOST_PARTS:
+        raise OverLimit(f"more than {MOST_PARTS} parts in one object or list")
 
 
 def _after_part(text: str, at: int, closing: str) -> tuple[int, bool]:
