@@ -54,6 +54,7 @@ def test_an_endpoint_of_its_own_wins_over_the_path() -> None:
         ("http://", "Cannot stand before"),
         ("http://localhost:99999", "is no URL"),
         ("http://user:hunter2@localhost/", "Credentials in --upstream would be shown"),
+        ("http://user:hunter2#@localhost/", "is no URL"),
     ],
 )
 def test_what_is_no_upstream_is_refused_and_no_password_is_said(url: str, part: str) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "MCP_TOOL_FILTER_"
 _ADDS_UP = "deny"
+_LIKE_THIS = "It must look like http://localhost:3000/mcp"
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
     "upstream_headers": "header",
     "fail_fast": "keep-running",
@@ -229,14 +230,13 @@ def _split_upstream(url: str) -> tuple[str, str]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise UsageError(f"--upstream is no URL: {error}") from None
+    except ValueError:  # whose text may quote a password
+        raise UsageError("--upstream is no URL", why=_LIKE_THIS) from None
     if parts.username is not None:
         why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
         raise UsageError("Credentials in --upstream would be shown", why=why)
     if parts.scheme.lower() not in ("http", "https") or not host:
-        why = "It must look like http://localhost:3000/mcp"
-        raise UsageError(f"Cannot stand before {parts.scheme}://{parts.netloc}", why=why)
+        raise UsageError(f"Cannot stand before {parts.scheme}://{host}", why=_LIKE_THIS)
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
