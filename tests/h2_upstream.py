@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+
 from tests.raw_upstream import hang_up
 
 type H2Script = Callable[[UpstreamStream], Awaitable[None]]
