@@ -70,8 +70,7 @@ class Upstream:
     respond: Respond = answering
     links: list[Link] = field(default_factory=list)
     requests: list[RawRequest] = field(default_factory=list)
-    is_busy: bool = False
-    """It has not written all of an answer yet."""
+    _answering: int = 0
     port: int = 0
 
     @property
@@ -87,6 +86,10 @@ class Upstream:
         self.links.clear()
         self.requests.clear()
         self.respond = answering
+
+    def is_busy_saying(self) -> bool:
+        """Tell whether it has not written all of an answer yet."""
+        return self._answering > 0
 
     async def settled(self) -> None:
         """Wait until the proxy has hung up on every connection: nothing more can come."""
@@ -124,11 +127,11 @@ class Upstream:
                 await answering(request, link)
                 continue
             self.requests.append(request)
-            self.is_busy = True
+            self._answering += 1
             try:
                 await self.respond(request, link)
             finally:
-                self.is_busy = False
+                self._answering -= 1
 
     async def _body(self, link: Link, head: bytes, start: int) -> tuple[bytes, int]:
         if re.search(rb"(?im)^transfer-encoding:.*chunked", head):
@@ -212,29 +215,35 @@ class Stage:
 
         (Who is ``patient`` waits for them however quiet it is.)
         """
-        heard = bytearray()
-        async with raw_client(self.port) as client:
-            listening = asyncio.create_task(_listen(client, heard))
-            try:
-                await client.say(request)
-                await self._quiet(listening, heard, answers, patient)
-            except ConnectionError:  # it hung up before it had heard all
-                await listening
-            finally:
-                listening.cancel()
-        return bytes(heard)
+        busy = self.upstream.is_busy_saying
+        return await speak(self.port, request, answers=answers, patient=patient, is_busy=busy)
 
-    async def _quiet(
-        self, listening: asyncio.Task[None], heard: bytearray, answers: int, patient: bool
-    ) -> None:
-        """Wait until all answers are there, or others have been served and nothing came."""
-        async with raw_client(self.port) as other:
+
+async def speak(
+    port: int,
+    request: bytes,
+    *,
+    answers: int = 1,
+    patient: bool = False,
+    is_busy: Callable[[], bool] = bool,
+) -> bytes:
+    """Send bytes; return what comes back: so many answers, or all until it is quiet."""
+    heard = bytearray()
+    async with raw_client(port) as client, raw_client(port) as other:
+        listening = asyncio.create_task(_listen(client, heard))
+        try:
+            await client.say(request)
             quiet = 0
             while quiet < 5 and not listening.done() and finals_in(bytes(heard)) < answers:
                 before = len(heard)
-                await other.ask(PROBE)
-                is_quiet = len(heard) == before and not (patient or self.upstream.is_busy)
+                await other.ask(PROBE)  # others are served meanwhile
+                is_quiet = len(heard) == before and not (patient or is_busy())
                 quiet = quiet + 1 if is_quiet else 0
+        except ConnectionError:  # it hung up before it had heard all
+            await listening
+        finally:
+            listening.cancel()
+    return bytes(heard)
 
 
 async def _listen(client: RawClient, heard: bytearray) -> None:
@@ -267,15 +276,21 @@ def finals_in(raw: bytes) -> int:
 
 
 @asynccontextmanager
-async def raised(home: Path, **options: Any) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
+async def raised(
+    home: Path, *addons: object, **options: Any
+) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
+    """Run an upstream and a proxy before it, with our addon if no others are given."""
     upstream = Upstream()
     server = await asyncio.start_server(upstream.connected, "127.0.0.1", 0)
     upstream.port = server.sockets[0].getsockname()[1]
     given = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"], **options}
     try:
-        async with proxy(ToolFilter(), to=upstream.url, home=home, **given) as running:
+        async with proxy(
+            *addons or (ToolFilter(),), to=upstream.url, home=home, **given
+        ) as running:
             async with raw_client(running.port) as client:  # it waits until the tools are fetched
-                await client.ask(post(PING))
+                await client.ask(PROBE)
+            upstream.forget()
             yield upstream, running
     finally:
         server.close()

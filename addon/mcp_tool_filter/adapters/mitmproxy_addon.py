@@ -36,6 +36,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     keep_with_us,
     lost_to,
     may_have_crossed,
+    pass_through_stream,
     prepare_for_upstream,
     refuse_upgrade,
     replace_answer,
@@ -74,7 +75,10 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
     connect_failed,
     cut,
     end,
+    has_begun,
+    hold,
     inject,
+    is_made_here,
     lose,
     open_flows,
     upstream_failed,
@@ -307,17 +311,20 @@ class ToolFilter:
                 self.views.hear_head(flow, flow.response)
                 self._judge_head(flow, flow.response, judged)
         self.views.overhear(flow)
+        hold(flow)
 
     def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
+        response.stream = False  # as another addon may have wanted it
         check_answer_head(response)
         listener, asked = judged.listener, judged.asked
         session_id = response.headers.get("mcp-session-id")
         listener.note_answer_head(asked, response.status_code, session_id)
         if not keep_with_us(response, listener.upstream) and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if is_event_stream(response) and flow.request.method != "HEAD":
+        may_have_body = flow.request.method != "HEAD" and response.status_code not in (204, 304)
+        if is_event_stream(response) and may_have_body:
             self._open_stream(flow, response, judged)
 
     def _open_stream(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
@@ -340,6 +347,9 @@ class ToolFilter:
         assert flow.response
         self._ours.add(flow)
         status, body = self._invalid(flow)
+        if is_made_here(flow):
+            replace_answer(flow.response, status, body)
+            return
         replace_answer(flow.response, status, b"")
         frame_as_stream(flow, flow.response)
         flow.response.stream = lambda _chunk: []
@@ -353,6 +363,8 @@ class ToolFilter:
             self.views.hear(flow)
             judged = self._judged.get(flow) or _Judged(self._listener_of(flow))
             if judged.stream:
+                if not has_begun(flow):
+                    pass_through_stream(flow.response)
                 self._end_stream(flow, judged)
             elif flow.request.method != "HEAD":
                 self._judge_body(flow.response, judged)

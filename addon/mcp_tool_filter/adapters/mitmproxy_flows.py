@@ -139,6 +139,15 @@ def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
         response.headers["transfer-encoding"] = "chunked"
 
 
+def pass_through_stream(response: Response) -> None:
+    """Filter a stream that is there as a whole: mitmproxy calls nobody for it."""
+    through = response.stream
+    assert callable(through)
+    content = response.raw_content
+    pieces = [*(through(content) if content else ()), *through(b"")]
+    response.data.content = b"".join(pieces)
+
+
 def stream_through(
     flow: HTTPFlow, stream: FilteredStream, owed: bytes, shut: Callable[[], None]
 ) -> Callable[[bytes], list[bytes]]:

@@ -44,7 +44,11 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseHeaders,
     ResponseProtocolError,
 )
-from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook, HttpResponseHook
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpRequestHeadersHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
 from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
@@ -236,6 +240,7 @@ class FilteredStream(HttpStream):
         self.last: bytes | None = None  # what to end it with, at the next opportunity
         self.doomed: str | None = None  # why it will be cut, sooner than that
         self.over = False  # the client has had its last byte
+        self.held: list[Any] = []  # what the response goes through, once that has been chosen
         self._upstream_asked = False
         self._headers_sent = False
 
@@ -264,6 +269,16 @@ class FilteredStream(HttpStream):
             and bool(response.stream)
             and response.status_code != 101
         )
+
+    @property
+    def is_made_here(self) -> bool:
+        """Is the response another addon's, and the upstream has not been asked?"""
+        return not self._upstream_asked
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the client seen the head of the response?"""
+        return self._headers_sent
 
     @property
     def has_length(self) -> bool:
@@ -342,7 +357,9 @@ class FilteredStream(HttpStream):
         if isinstance(command, HttpResponseHook) and self._headers_sent:
             yield from self._send_rest(self.last or b"")
         if not isinstance(command, SendHttp):
-            return (yield command)
+            reply = yield command
+            self._hold_on(command)
+            return reply
         match command.event:
             case RequestHeaders():
                 self._upstream_asked = True
@@ -355,6 +372,14 @@ class FilteredStream(HttpStream):
             case _:
                 pass
         return (yield command)
+
+    def _hold_on(self, hook: commands.Command) -> None:
+        """Leave it to no other addon to let bodies pass that nobody has looked at."""
+        if isinstance(hook, HttpRequestHeadersHook) and self.flow.request.stream:
+            log.warning("Streaming of requests, which an addon wants, is not possible here")
+            self.flow.request.stream = False
+        if isinstance(hook, HttpResponseHeadersHook) and self.held and self.flow.response:
+            self.flow.response.stream = self.held[-1]
 
     def flow_done(self) -> Steps:
         """Never a raw tunnel: what is no WebSocket cannot be judged."""

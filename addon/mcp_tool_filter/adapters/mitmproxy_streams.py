@@ -90,6 +90,27 @@ def open_flows() -> list[HTTPFlow]:
     return [stream.flow for stream in open_streams()]
 
 
+def hold(flow: HTTPFlow) -> None:
+    """In the ``responseheaders`` hook: let no addon behind us choose its stream.
+
+    A script that sets ``flow.response.stream = True`` would let everything pass unfiltered.
+    """
+    if flow.response and (stream := stream_of(flow)):
+        stream.held = [flow.response.stream]
+
+
+def is_made_here(flow: HTTPFlow) -> bool:
+    """Is the response one that another addon has made?"""
+    stream = stream_of(flow)
+    return stream is not None and stream.is_made_here
+
+
+def has_begun(flow: HTTPFlow) -> bool:
+    """In the ``response`` hook: has the body gone by already, as a stream?"""
+    stream = stream_of(flow)
+    return stream is None or stream.has_begun
+
+
 def is_streaming(flow: HTTPFlow) -> bool:
     """Is the response of this flow under way?"""
     stream = stream_of(flow)
