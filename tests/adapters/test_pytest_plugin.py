@@ -75,6 +75,22 @@ def test_tests_of_ones_own_get_a_transcript(project: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+def test_a_recording_can_be_an_upstream(project: Path) -> None:
+    (project / "test_client.py").write_text(
+        "import json, urllib.request\n"
+        "def test_it_answers(mcp_recorded_upstream):\n"
+        "    url = mcp_recorded_upstream('recordings/session.flow')\n"
+        "    asked = {'jsonrpc': '2.0', 'id': 'x', 'method': 'tools/list'}\n"
+        "    request = urllib.request.Request(url, json.dumps(asked).encode())\n"
+        "    with urllib.request.urlopen(request) as response:\n"
+        "        answer = json.load(response)\n"
+        "    assert answer['id'] == 'x'\n"
+        "    assert len(answer['result']['tools']) == 17\n"
+    )
+    done = run(project)
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_without_recordings_it_imports_nothing(tmp_path: Path) -> None:
     """It is loaded at the start of every pytest of everybody who has installed us."""
     (tmp_path / "test_imports.py").write_text(

@@ -10,6 +10,8 @@ tests of your own the fixture ``mcp_replay`` gives you a transcript:
         transcript = mcp_replay("session.flow", deny="^delete_")
         assert "delete_file" not in transcript.listed_after
 
+and ``mcp_recorded_upstream`` an MCP server that is only a recording, to let a client speak to.
+
 pytest loads this file at every start, so it imports nothing that it does not need yet.
 """
 
@@ -18,6 +20,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +72,20 @@ def mcp_replay() -> Callable[..., Transcript]:
     return _replay
 
 
+@pytest.fixture
+def mcp_recorded_upstream() -> Iterator[Callable[[str | Path], str]]:
+    """Let a recording answer clients: ``mcp_recorded_upstream(path)`` returns its URL."""
+    with ExitStack() as stack:
+
+        def run(path: str | Path) -> str:
+            with _quiet_imports():
+                from mcp_tool_filter.adapters.flow_dump import read_recording
+                from mcp_tool_filter.adapters.recorded_upstream import running_upstream
+            return stack.enter_context(running_upstream(read_recording(Path(path)))).url
+
+        yield run
+
+
 class RecordingFile(pytest.File):
     """One recording; it is replayed once for all its tests."""
 
@@ -118,11 +135,17 @@ class Broken(Exception):
 
 
 def _replay(path: str | Path, **options: Any) -> Transcript:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+    with _quiet_imports():
         from mcp_tool_filter.adapters.flow_dump import read_recording
         from mcp_tool_filter.adapters.replay import replay
     return replay(read_recording(Path(path)), **options)
+
+
+@contextmanager
+def _quiet_imports() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+        yield
 
 
 def _leaks(file: RecordingFile) -> Iterator[str]:
