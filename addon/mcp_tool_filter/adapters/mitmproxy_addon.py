@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     frame_as_stream,
     head_of,
     is_event_stream,
+    is_head,
     json_response,
     keep_with_us,
     lost_to,
@@ -297,7 +298,8 @@ class ToolFilter:
         stream = answered.stream
         if stream and answered.body and stream.send(render_event(answered.body)):
             answered = Answered(202)
-        flow.response = json_response(answered.status, answered.body)
+        body = b"" if is_head(flow.request) else answered.body
+        flow.response = json_response(answered.status, body)
         self._ours.add(flow)
 
     def _refuse_request(self, flow: HTTPFlow) -> None:
@@ -323,7 +325,7 @@ class ToolFilter:
         listener.note_answer_head(asked, response.status_code, session_id)
         if not keep_with_us(response, listener.upstream) and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        may_have_body = flow.request.method != "HEAD" and response.status_code not in (204, 304)
+        may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
         if is_event_stream(response) and may_have_body:
             self._open_stream(flow, response, judged)
 
@@ -366,7 +368,7 @@ class ToolFilter:
                 if not has_begun(flow):
                     pass_through_stream(flow.response)
                 self._end_stream(flow, judged)
-            elif flow.request.method != "HEAD":
+            elif not is_head(flow.request):
                 self._judge_body(flow.response, judged)
         self.views.finish(flow)
 
@@ -398,7 +400,8 @@ class ToolFilter:
         self.views.look_at(flow)
         judged = self._judged.get(flow)
         answered = judged and judged.listener.invalid_answer(judged.asked)
-        return (answered.status, answered.body) if answered else (502, _INVALID_ANSWER)
+        status, body = (answered.status, answered.body) if answered else (502, _INVALID_ANSWER)
+        return status, b"" if is_head(flow.request) else body
 
     # Losses
 

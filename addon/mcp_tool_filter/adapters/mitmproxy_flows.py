@@ -30,6 +30,11 @@ def head_of(request: Request) -> Head:
     return Head(request.method.upper(), request.path, request.headers.fields)
 
 
+def is_head(request: Request) -> bool:
+    """Tell whether an answer to it has no body, as mitmproxy looks at it."""
+    return request.method.upper() == "HEAD"
+
+
 def json_response(status: int, body: bytes) -> Response:
     if not body:
         return Response.make(status)
@@ -59,9 +64,10 @@ def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...])
         request.authority = ""  # an absolute target would ask it to be a proxy
     for name, value in headers:
         request.headers[name] = value
-    if request.raw_content and "transfer-encoding" not in request.headers:
-        # From HTTP/2 it may come without; it would follow the head unframed.
-        request.headers["content-length"] = str(len(request.raw_content))
+    said_length = bool(request.raw_content) or "content-length" in request.headers
+    if said_length and "transfer-encoding" not in request.headers:
+        # From HTTP/2 it may come without a length, or with a wrong one.
+        request.headers["content-length"] = str(len(request.raw_content or b""))
 
 
 def replace_body(request: Request, body: bytes) -> None:

@@ -425,7 +425,7 @@ class FilteredStream(HttpStream):
 
     def _send_all(self, response: Response) -> Steps:
         yield SendHttp(ResponseHeaders(self.stream_id, response), self.context.client)
-        if self.flow.request.method != "HEAD":
+        if self.flow.request.method.upper() != "HEAD":
             yield from self._send_rest(response.raw_content or b"")
 
     def _send_rest(self, data: bytes) -> Steps:

@@ -75,8 +75,8 @@ def refuse_head(head: Head) -> str | None:
     """Refuse what the upstream could read as another request than we do."""
     if head.method not in _METHODS:
         return "a method that no MCP client needs"
-    if _BLANK.search(head.target):
-        return "a blank in the target"
+    if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
+        return "a target that is no path"
     if sum(len(name) + len(value) for name, value in head.headers) > _LONGEST_HEAD:
         return "a head that is too long"
     if any(set(b"\r\n\0") & set(name + value) for name, value in head.headers):

@@ -1,0 +1,194 @@
+r"""HTTP/2, by TLS on the same port: what becomes of it on the way to an upstream with HTTP/1.
+
+What it says in frames, without lines and lengths, must not become lines and lengths of another
+request there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import h2.exceptions
+import pytest
+
+from tests.attacks import answers
+from tests.attacks.answers import in_messages
+from tests.attacks.requests import CALL, PING, SMUGGLED, bodies
+from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.raw_client import H2Client, H2Stream, h2_client
+from tests.raw_upstream import RawRequest
+
+type Fields = list[tuple[bytes, bytes]]
+
+JSON: Fields = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+]
+NAME = DENIED.encode()
+END = b" HTTP/1.1\r\nHost: x\r\n\r\n" + SMUGGLED
+
+
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    body: bytes = b""
+    more: tuple[tuple[bytes, bytes], ...] = ()
+    pseudo: tuple[tuple[bytes, bytes], ...] = ()
+    """Given instead of the ordinary ones."""
+    trailers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def attacks() -> Iterator[Attack]:
+    for label, body in bodies():
+        if len(body) < 1000:
+            yield Attack(f"body without a length: {label}", body)
+    length = b"%d" % len(CALL)
+    for label, headers in {
+        "a length": ((b"content-length", length),),
+        "a length too short": ((b"content-length", b"2"),),
+        "a length too long": ((b"content-length", b"9999"),),
+        "length 0": ((b"content-length", b"0"),),
+        "two lengths": ((b"content-length", b"0"), (b"content-length", length)),
+        "a length with a plus": ((b"content-length", b"+" + length),),
+        "transfer-encoding": ((b"transfer-encoding", b"chunked"),),
+        "Transfer-Encoding": ((b"Transfer-Encoding", b"chunked"),),
+        "transfer_encoding": ((b"transfer_encoding", b"chunked"),),
+        "te": ((b"te", b"chunked"),),
+        "connection": ((b"connection", b"upgrade"), (b"upgrade", b"h2c")),
+        "keep-alive": ((b"keep-alive", b"x"), (b"proxy-connection", b"x")),
+        "expect": ((b"expect", b"100-continue"),),
+        "a coding": ((b"content-encoding", b"gzip"),),
+    }.items():
+        for what, body in {
+            "call": CALL,
+            "a request": SMUGGLED,
+            "nothing": b"",
+            "ping": PING,
+        }.items():
+            yield Attack(f"{label}, body {what}", body, headers)
+    for label, field in {
+        "CRLF in a value": (b"x", b"y\r\nMcp-Name: " + NAME),
+        "LF in a value": (b"x", b"y\nMcp-Name: " + NAME),
+        "CR in a value": (b"x", b"y\rMcp-Name: " + NAME),
+        "NUL in a value": (b"x", b"y\0Mcp-Name: " + NAME),
+        "a request in a value": (b"x", b"y\r\n\r\n" + SMUGGLED),
+        "CRLF in a name": (b"x: y\r\nmcp-name", NAME),
+        "colon in a name": (b"mcp-name: " + NAME, b"x"),
+        "space in a name": (b"mcp-name ", NAME),
+        "empty name": (b"", NAME),
+        "upper case": (b"Mcp-Name", NAME),
+        "pseudo behind": (b":path", b"/mcp?name=" + NAME),
+        "unknown pseudo": (b":name", NAME),
+        "Mcp-Name": (b"mcp-name", NAME),
+        "Mcp-Name in base64": (b"mcp-name", b"=?base64?" + base64.b64encode(NAME) + b"?="),
+        "mcp_name": (b"mcp_name", NAME),
+        "host beside": (b"host", b"evil.example"),
+    }.items():
+        yield Attack(f"{label} with ping", PING, (field,))
+        yield Attack(f"{label} with nothing", b"", (field,))
+    for label, name, value in [
+        ("CRLF in the path", b":path", b"/mcp" + END),
+        ("LF in the path", b":path", b"/mcp HTTP/1.1\nX: y\n\n" + SMUGGLED),
+        ("space in the path", b":path", b"/mcp?method=tools/call&name=" + NAME + b" HTTP/1.1"),
+        ("path with a fragment", b":path", b"/mcp#" + END),
+        ("absolute path", b":path", b"http://evil.example/" + NAME),
+        ("no slash", b":path", b"mcp?method=tools/call&name=" + NAME),
+        ("empty path", b":path", b""),
+        ("asterisk", b":path", b"*"),
+        ("CRLF in the method", b":method", b"GET /" + END),
+        ("space in the method", b":method", b"GET /mcp?method=tools/call&name=" + NAME),
+        ("lower case method", b":method", b"post"),
+        ("CONNECT", b":method", b"CONNECT"),
+        ("PRI", b":method", b"PRI"),
+        ("CRLF in the authority", b":authority", b"localhost\r\nMcp-Name: " + NAME),
+        ("another authority", b":authority", b"evil.example"),
+        ("user in the authority", b":authority", b"localhost@evil.example"),
+        ("no authority", b":authority", b""),
+        ("scheme", b":scheme", b"http\r\nMcp-Name: " + NAME),
+        ("file scheme", b":scheme", b"file"),
+        ("protocol", b":protocol", b"websocket"),
+        ("path twice", b":path", b"/mcp\0/" + NAME),
+    ]:
+        yield Attack(f"{label} with a call", CALL, pseudo=((name, value),))
+        yield Attack(f"{label} with a request", SMUGGLED, pseudo=((name, value),))
+        yield Attack(f"{label} with nothing", b"", pseudo=((name, value),))
+    for method in (b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"PUT", b"TRACE"):
+        yield Attack(f"a request on {method.decode()}", SMUGGLED, pseudo=((b":method", method),))
+        yield Attack(f"a call on {method.decode()}", CALL, pseudo=((b":method", method),))
+    yield Attack("trailers", PING, trailers=((b"mcp-name", NAME), (b"mcp-method", b"tools/call")))
+    yield Attack("trailers behind a call", CALL, trailers=((b"x", b"y"),))
+    yield Attack("a length in the trailers", SMUGGLED, trailers=((b"content-length", b"2"),))
+    yield Attack("pseudo trailers", PING, trailers=((b":path", b"/" + NAME),))
+    yield Attack("gzip without a length", gzip.compress(CALL), ((b"content-encoding", b"gzip"),))
+    yield Attack(
+        "gzip twice", gzip.compress(PING) + gzip.compress(CALL), ((b"content-encoding", b"gzip"),)
+    )
+
+
+ATTACKS = list(attacks())
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_call_does_not_get_through(stage: Stage, attack: Attack) -> None:
+    async def scene() -> None:
+        async with h2_client(stage.port) as client:
+            await _over(client, _ask(client, attack))
+
+    stage.play(scene())
+    assert not shows(stage.upstream.raw, DENIED), stage.upstream.raw
+
+
+def _ask(client: H2Client, attack: Attack) -> int:
+    pseudo = {b":method": b"POST", b":scheme": b"https", b":path": b"/mcp"}
+    pseudo |= {b":authority": b"localhost", **dict(attack.pseudo)}
+    client.h2.config.validate_outbound_headers = False
+    number = client.h2.get_next_available_stream_id()
+    with suppress(h2.exceptions.ProtocolError):  # what our own end refuses to send
+        ends = not attack.body and not attack.trailers
+        client.h2.send_headers(number, [*pseudo.items(), *JSON, *attack.more], end_stream=ends)
+        if attack.body:
+            client.h2.send_data(number, attack.body, end_stream=not attack.trailers)
+        if attack.trailers:
+            client.h2.send_headers(number, attack.trailers, end_stream=True)
+    client.flush()
+    return number
+
+
+async def _over(client: H2Client, number: int) -> H2Stream:
+    stream = client.streams[number]
+    async with asyncio.timeout(10):
+        while not (stream.ended or stream.reset is not None or client.closed):
+            await client.read()
+    return stream
+
+
+ANSWERS = [one for one in in_messages() if len(one.said[0]) < 2000 and not one.ends]
+
+
+@pytest.mark.parametrize("attack", ANSWERS[::3], ids=lambda one: one.name)
+def test_a_definition_does_not_get_through(stage: Stage, attack: answers.Attack) -> None:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in attack.said:
+            await link.say(piece)
+
+    async def scene() -> bytes:
+        stage.upstream.respond = respond
+        method = attack.asked.partition(b" ")[0].decode()
+        async with h2_client(stage.port) as client:
+            number = client.ask(method, attack.asked.partition(b"\r\n\r\n")[2], headers=JSON)
+            return (await _over(client, number)).data
+
+    assert not shows(stage.play(scene()), DENIED, MARK)
