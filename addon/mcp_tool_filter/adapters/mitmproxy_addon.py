@@ -247,7 +247,7 @@ class ToolFilter:
 
     async def request(self, flow: HTTPFlow) -> None:
         with self._failing_closed(flow, self._refuse_request):
-            self.views.meet(flow, client_host(flow) or "")
+            self.views.meet(flow)
             if not self._may_speak(flow):
                 self._watch(None, Reply(_FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
                 self._answer(flow, Answered(403, _FORBIDDEN))

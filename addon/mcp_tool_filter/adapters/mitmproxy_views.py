@@ -33,6 +33,7 @@ from mcp_tool_filter.adapters.flow_dump import (
 from mcp_tool_filter.adapters.listener import Listener
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.adapters.mitmproxy_page import add_page
+from mcp_tool_filter.adapters.mitmproxy_streams import client_host
 from mcp_tool_filter.adapters.overview import (
     ListenerLines,
     Overview,
@@ -102,11 +103,11 @@ class Views:
 
     # Told by the tool filter, before it changes anything
 
-    def meet(self, flow: HTTPFlow, host: str) -> None:
+    def meet(self, flow: HTTPFlow) -> None:
         """A request has come and is about to be judged."""
         self._current = flow
         if self._is_watched:
-            self._seen[flow] = _Seen(keep_request(flow, host))
+            self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
     def hear_head(self, flow: HTTPFlow, response: Response) -> None:
         """The upstream has begun to answer."""

@@ -1,0 +1,94 @@
+"""What is counted, and what is remembered of refusals; never without end."""
+
+from __future__ import annotations
+
+from mcp_tool_filter.observers.sentences import describe, pattern_of
+from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.patterns import parse_pattern
+from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import parse_message
+from mcp_tool_filter.protocol.tools import parse_listing
+
+
+def snapshot(*names: str, deny: str = "^rm", allow: str = "") -> Snapshot:
+    tools = ",".join(f'{{"name":"{name}","inputSchema":{{"type":"object"}}}}' for name in names)
+    message = parse_message(f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}'.encode())
+    listing = parse_listing(message)  # type: ignore[arg-type]
+    assert listing
+    return take_snapshot(
+        [listing],
+        deny=[parse_pattern(deny)],
+        allow=[parse_pattern(allow, option="allow")] if allow else [],
+    )
+
+
+SNAPSHOT = snapshot("read", "rm_rf", "rm_all")
+
+
+def note(*verdicts: Verdict, body: bytes | None = None) -> Statistics:
+    counted = Statistics()
+    for second, verdict in enumerate(verdicts):
+        counted.note(parse_message(body) if body else None, verdict, SNAPSHOT, float(second))
+    return counted
+
+
+def refused(tool: str, why: Why = Why.DENIED) -> Reply:
+    return Reply(b"", Reason(why, (tool,)))
+
+
+def test_calls_that_go_through_are_counted_by_tool() -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}'
+    counted = note(Forward(), Forward(), body=body)
+    assert (counted.messages, counted.calls) == (2, {"read": 2})
+
+
+def test_each_list_saves_what_the_denied_tools_would_cost() -> None:
+    counted = note(Reply(b"", Reason(Why.CACHED)), Rewrite(b"", Reason(Why.HIDDEN, ("rm_rf",))))
+    assert counted.lists == 2
+    assert counted.saved_bytes == 2 * SNAPSHOT.denied_bytes > 0
+
+
+def test_the_newest_refusal_comes_first() -> None:
+    counted = note(refused("rm_rf"), Drop(Reason(Why.MALFORMED, detail="not JSON")))
+    assert [(one.tool, one.detail, one.at) for one in counted.refusals] == [
+        ("", "not JSON", 1.0),
+        ("rm_rf", "", 0.0),
+    ]
+    assert counted.refused_calls == {"rm_rf": 1}
+
+
+def test_an_invalid_answer_is_no_refusal() -> None:
+    counted = note(Drop(Reason(Why.INVALID, detail="x")))
+    assert (counted.invalid, counted.refused) == (1, 0)
+
+
+def test_a_client_cannot_make_it_grow_without_end() -> None:
+    counted = note(*[refused(f"tool {n}", Why.UNKNOWN) for n in range(3000)])
+    assert counted.refused == 3000
+    assert len(counted.refused_calls) <= 1000
+    assert len(counted.refusals) <= 100
+
+
+def test_a_verdict_is_told_in_words() -> None:
+    two = Reason(Why.DENIED, ("rm_rf", "nothing"))
+    assert describe(Forward(), SNAPSHOT) == "forwarded"
+    assert describe(Reply(b"", two), SNAPSHOT) == (
+        "not found: rm_rf (denied by ^rm); not found: nothing (the upstream has no such tool)"
+    )
+    assert describe(Reply(b"", Reason(Why.CACHED)), SNAPSHOT) == (
+        "hidden 2 tools, answered from the snapshot\n  ^rm: rm_rf, rm_all"
+    )
+    assert describe(Rewrite(b"", Reason(Why.HIDDEN, ("rm_rf", "new"))), SNAPSHOT) == (
+        "hidden 2 tools\n  ^rm: rm_rf\n  not in the snapshot: new"
+    )
+    assert describe(Rewrite(b"", Reason(Why.HIDDEN)), SNAPSHOT) == (
+        "tools as they were at the start"
+    )
+    assert describe(Drop(Reason(Why.MALFORMED, detail="not JSON")), SNAPSHOT) == (
+        "refused (malformed): not JSON"
+    )
+
+
+def test_a_tool_on_no_allow_pattern_says_so() -> None:
+    assert pattern_of("read", snapshot("read", "x", allow="^x")) == "on no allow pattern"
