@@ -32,7 +32,11 @@ def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=project,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon")},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "addon"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # where we are installed it would come twice
+        },
     )
 
 
