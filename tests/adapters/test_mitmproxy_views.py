@@ -360,6 +360,13 @@ class TestContentView:
         assert "request sampling/createMessage" in text
         assert 'message: "Tool not found: delete_file"' in text
 
+    def test_what_was_there_before_can_be_chosen(self) -> None:
+        flows = read_flows(REPOSITORY / "recordings" / "ts1-batch.flow")
+        [flow] = [one for one in flows if "hidden" in one.comment]
+        assert flow.response
+        result = contentviews.prettify_message(flow.response, flow, "mcp-before")
+        assert "- delete_file(path)" in result.text
+
     def test_what_is_no_message_is_left_to_others(self) -> None:
         view = contentviews.registry["mcp"]
         for content_type, data in [

@@ -103,6 +103,13 @@ def test_different_sessions_stay_different() -> None:
     assert [ids.index(id) for id in ids] == [0, 1, 2, 0]
 
 
+def test_a_clean_flow_and_a_fresh_one_do_not_share_a_mask() -> None:
+    [clean] = scrubbed(flow(request={"Mcp-Session-Id": SESSION}))
+    fresh = flow(request={"Mcp-Session-Id": SESSION[::-1]})
+    ids = {one.request.headers["mcp-session-id"] for one in scrubbed(clean, fresh)}
+    assert {id.rstrip("-") for id in ids} == {"scrubbed-1", "scrubbed-2"}
+
+
 def test_named_fields_and_headers_are_masked_too() -> None:
     [made] = scrubbed(
         flow(asks=b'{"iban":"DE00","pin" : "a\\"b", "n":1}', request={"X-Who": "somebody else"}),

@@ -207,10 +207,18 @@ def _recorded(flow: HTTPFlow) -> RecordedFlow:
         body=asked["body"] if asked else _plain_body(request),
         at=request.timestamp_start,
         upstream=f"{request.scheme}://{request.host}:{request.port}",
-        said=_said(kept["said"]) if kept.get("said") else None if kept else _unfiltered(flow),
+        said=_said_to(flow, kept),
         heard=flow.response.data.content or b"" if flow.response else b"",
         fetched=_fetched(kept["fetched"]) if kept.get("fetched") else None,
     )
+
+
+def _said_to(flow: HTTPFlow, kept: Kept) -> Said | None:
+    if flow.websocket:
+        return None  # what is said there is not kept
+    if not kept:
+        return _unfiltered(flow)
+    return _said(kept["said"]) if kept.get("said") else None
 
 
 def _said(kept: Kept) -> Said:

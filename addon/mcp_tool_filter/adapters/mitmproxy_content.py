@@ -1,4 +1,7 @@
-"""The content view "MCP": the messages of a body for a person, and what we changed in them."""
+"""The content view "MCP": the messages of a body for a person, and what we changed in them.
+
+A second one, "MCP-before", shows the messages as they were before that.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,31 @@ class McpView(Contentview):
         return _BEFORE_JSON if holds else -1
 
 
-def add_view() -> None:
-    """Let mitmproxy choose it; adding it once more changes nothing."""
+class BeforeView(Contentview):
+    """Shows what came, before we changed it; only for those who choose it."""
+
+    name = "MCP-before"
+
+    @property
+    def syntax_highlight(self) -> SyntaxHighlight:
+        return "yaml"
+
+    def prettify(self, data: bytes, metadata: Metadata) -> str:
+        flow, message = metadata.flow, metadata.http_message
+        known = isinstance(flow, HTTPFlow) and message is not None
+        before = _before(flow, message) if known else None  # type: ignore[arg-type]
+        if before is None:
+            raise ValueError("nobody knows what was there before")
+        return render_body(before, _content_type(metadata, before))
+
+    def render_priority(self, data: bytes, metadata: Metadata) -> float:
+        return -1
+
+
+def add_views() -> None:
+    """Make them known to mitmproxy; adding them once more changes nothing."""
     contentviews.add(McpView)
+    contentviews.add(BeforeView)
 
 
 def _content_type(metadata: Metadata, data: bytes) -> str:

@@ -157,9 +157,9 @@ class Views:
         for name, render in _COMMANDS.items():
             master.commands.add(name, self._command(render))
         if _SHOWS_BODIES in sys.modules:
-            from mcp_tool_filter.adapters.mitmproxy_content import add_view
+            from mcp_tool_filter.adapters.mitmproxy_content import add_views
 
-            add_view()
+            add_views()
 
     def configure(self, updated: Collection[str]) -> None:
         records = bool(getattr(ctx.options, "save_stream_file", None))

@@ -33,6 +33,7 @@ _IN_URL = re.compile(
 _COOKIE_VALUE = re.compile(rb"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
 _ATTRIBUTES = re.compile(rb"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.IGNORECASE)
 _MASK = re.compile(rb"(?:(?:basic|bearer|digest) )?(?:scrubbed-\d+-*|x+)", re.IGNORECASE)
+_NUMBERED = re.compile(rb"scrubbed-(\d+)")
 _SCHEME = re.compile(rb"(basic|bearer|digest) +", re.IGNORECASE)
 _LONG_ENOUGH = 12
 """Bytes from which on a secret is looked for everywhere; a shorter one could be any word."""
@@ -49,26 +50,19 @@ class Scrubber:
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
         """Take the secrets out of all flows; return how many there were."""
-        for flow in flows:
-            self._learn(flow)
+        found = dict.fromkeys(secret for flow in flows for secret in _secrets(flow, self))
+        taken = [int(old[1]) for secret in found if (old := _NUMBERED.search(secret))]
+        secrets = [secret for secret in found if secret and not _MASK.fullmatch(secret)]
+        for number, secret in enumerate(secrets, max(taken, default=0) + 1):
+            self._masks[secret] = _mask(secret, number)
         for flow in flows:
             self._clean(flow)
         return len(self._masks)
 
     # What is secret
 
-    def _learn(self, flow: HTTPFlow) -> None:
-        for fields in _all_fields(flow):
-            for name, value in fields:
-                for secret in self._secrets_in(name.lower(), value):
-                    self._mask(secret)
-        for _, secret in _IN_URL.findall(flow.request.data.path):
-            self._mask(secret)
-        for body in _bodies(flow):
-            for _, secret in _IN_URL.findall(body):
-                self._mask(secret)
-
-    def _secrets_in(self, name: bytes, value: bytes) -> Iterator[bytes]:
+    def secrets_in(self, name: bytes, value: bytes) -> Iterator[bytes]:
+        """Yield what is secret in a header."""
         if name in _COOKIES:
             for key, secret in _COOKIE_VALUE.findall(value):
                 if not _ATTRIBUTES.match(key):
@@ -80,16 +74,8 @@ class Scrubber:
         is_credential = bool(Head("GET", "/", ((name, b""),)).credentials)
         return is_credential or name in _SESSION_IDS or name in self.headers
 
-    def _mask(self, secret: bytes) -> bytes:
-        if not secret or _MASK.fullmatch(secret):
-            return secret
-        if secret not in self._masks:
-            number = b"scrubbed-%d" % (len(self._masks) + 1)
-            short = b"x" * len(secret)
-            self._masks[secret] = (
-                number.ljust(len(secret), b"-") if (len(number) <= len(secret)) else short
-            )
-        return self._masks[secret]
+    def mask_of(self, secret: bytes) -> bytes:
+        return self._masks.get(secret, secret)
 
     # Taking it out
 
@@ -122,9 +108,9 @@ class Scrubber:
         return tuple((name, self._clean_value(name.lower(), value)) for name, value in fields)
 
     def _clean_value(self, name: bytes, value: bytes) -> bytes:
-        for secret in self._secrets_in(name, value):
+        for secret in self.secrets_in(name, value):
             if secret:
-                value = value.replace(secret, self._mask(secret))
+                value = value.replace(secret, self.mask_of(secret))
         return self._replaced(_clean_url(value, self))
 
     def _clean_body(self, message: Message) -> None:
@@ -145,9 +131,9 @@ class Scrubber:
         return self._replaced(_clean_url(scrub_json(text, self.fields), self))
 
     def _replaced(self, text: bytes) -> bytes:
-        for secret, mask in self._masks.items():
+        for secret in sorted(self._masks, key=len, reverse=True):  # one may hold another
             if len(secret) >= _LONG_ENOUGH:
-                text = text.replace(secret, mask)
+                text = text.replace(secret, self._masks[secret])
         return text
 
 
@@ -165,7 +151,21 @@ def _blank(secret: bytes) -> bytes:
 
 
 def _clean_url(text: bytes, scrubber: Scrubber) -> bytes:
-    return _IN_URL.sub(lambda found: found[1] + scrubber._mask(found[2]), text)
+    return _IN_URL.sub(lambda found: found[1] + scrubber.mask_of(found[2]), text)
+
+
+def _mask(secret: bytes, number: int) -> bytes:
+    """Return what stands for a secret: as long as it is."""
+    mask = b"scrubbed-%d" % number
+    return mask.ljust(len(secret), b"-") if len(mask) <= len(secret) else b"x" * len(secret)
+
+
+def _secrets(flow: HTTPFlow, scrubber: Scrubber) -> Iterator[bytes]:
+    for fields in _all_fields(flow):
+        for name, value in fields:
+            yield from scrubber.secrets_in(name.lower(), value)
+    for text in (flow.request.data.path, *_bodies(flow)):
+        yield from (secret for _, secret in _IN_URL.findall(text))
 
 
 def _all_fields(flow: HTTPFlow) -> Iterator[Iterable[Sequence[bytes]]]:
