@@ -11,7 +11,7 @@ from mcp_tool_filter.adapters.exchange import JSON
 from mcp_tool_filter.adapters.listener import LOST_ANSWER
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.guard import kept_with_us
+from mcp_tool_filter.policy.guard import kept_with_us, may_lead_round
 from mcp_tool_filter.policy.head import Head
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
@@ -21,7 +21,9 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.stream import FilteredStream
 
-_ABSOLUTE = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?[/\\]{2}[^\s<>\"',;]*", re.IGNORECASE)
+_ABSOLUTE = re.compile(
+    r"(?:(?:https?|wss?):[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})[^\s<>\"',;]*", re.IGNORECASE
+)
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 _SCHEMA = b"inputschema"  # every tool has one
 
@@ -120,8 +122,8 @@ def keep_with_us(response: Response, upstream: str) -> bool:
     response.headers.pop("alt-svc", None)
     for name in ("location", "content-location"):
         if values := response.headers.get_all(name):
-            kept = [(kept_with_us(value, upstream), value) for value in values]
-            response.headers.set_all(name, [one if one is not None else url for one, url in kept])
+            kept = (_kept(value, upstream) for value in values)
+            response.headers.set_all(name, [value for value in kept if value is not None])
     for name in ("refresh", "link"):
         if values := response.headers.get_all(name):
             response.headers.set_all(name, [_relative(value, upstream) for value in values])
@@ -177,6 +179,14 @@ def stream_through(
 
 def _relative(value: str, upstream: str) -> str:
     def relative(url: re.Match[str]) -> str:
-        return kept_with_us(url[0], upstream) or url[0]
+        return _kept(url[0], upstream) or "/"
 
-    return _ABSOLUTE.sub(relative, value)
+    return _ABSOLUTE.sub(relative, value.replace("\t", ""))
+
+
+def _kept(url: str, upstream: str) -> str | None:
+    """Return a URL so that it leads to us, or elsewhere; None if it may lead past us."""
+    kept = kept_with_us(url, upstream)
+    if kept is not None:
+        return kept
+    return None if may_lead_round(url, upstream) else url

@@ -17,12 +17,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import unicodedata
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+LOOPBACK = "127.0.0.1"
 _BLANK = "".join(map(chr, range(0x21)))
 _SLASHES = re.compile(r"^([a-z][a-z0-9+.-]*:)?/{2,}", re.IGNORECASE)
+_AUTHORITY = re.compile(
+    r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):/*|/{2,})(?:[^/?#]*@)?"
+    r"(?P<host>\[[^\]/]*\]|[^/?#:\[\]]+)(?::(?P<port>[0-9]{0,9}))?"
+)
+_NUMBER = re.compile(r"0x[0-9a-f]{1,8}|0[0-7]{1,12}|0|[1-9][0-9]{0,9}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/?#@\s\\]+)(?::([0-9]{1,5}))?")
 
 
@@ -96,6 +103,35 @@ def kept_with_us(url: str, upstream: str) -> str | None:
     path = re.sub(r"^/{2,}", "/", parts.path) or "/"
     query = f"?{parts.query}" if parts.query else ""
     return path + query + (f"#{parts.fragment}" if parts.fragment else "")
+
+
+def may_lead_round(url: str, upstream: str) -> bool:
+    """Tell whether some client could read a URL that is not kept as the upstream's all the same.
+
+    >>> may_lead_round("http://a@0x7f.1:3000/", "http://localhost:3000")
+    True
+    """
+    plain = re.sub(r"[\t\r\n]", "", url.strip(_BLANK)).replace("\\", "/")
+    match = _AUTHORITY.match(unicodedata.normalize("NFKC", unquote(plain)).lower())
+    if match is None:
+        return False
+    home = urlsplit(upstream)
+    port = int(match["port"] or 0) or _DEFAULT_PORTS.get(match["scheme"] or home.scheme)
+    host = _address(match["host"].strip("[]").rstrip("."))
+    return port == _port(upstream) and _same_host(host, home.hostname or "")
+
+
+def _address(host: str) -> str:
+    """Return an address, of which there are many spellings, as one; where it means all, ours."""
+    numbers = host.split(".")
+    if len(numbers) <= 4 and all(map(_NUMBER.fullmatch, numbers)):
+        *first, last = (int(one, 8 if re.match("0[0-7]", one) else 0) for one in numbers)
+        value = last + sum(one << (24 - 8 * place) for place, one in enumerate(first))
+        host = str(ipaddress.IPv4Address(value & 0xFFFFFFFF))
+    try:
+        return LOOPBACK if ipaddress.ip_address(host).is_unspecified else host
+    except ValueError:
+        return host
 
 
 def _same_host(one: str, other: str) -> bool:

@@ -1,0 +1,169 @@
+"""No answer leads a client past the proxy, and no web page of a stranger to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.answers import ASKED, SSE
+from tests.attacks.requests import CALL, JSON, PING, post
+from tests.attacks.stage import Link, Stage, open_stage
+from tests.raw_upstream import RawRequest, chunk
+
+SPELLINGS = [
+    "http://127.0.0.1:{port}/mcp",
+    "HTTP://127.0.0.1:{port}/mcp",
+    "http://localhost:{port}/mcp",
+    "http://LOCALHOST:{port}/mcp",
+    "http://localhost.:{port}/mcp",
+    "http://mcp.localhost:{port}/mcp",
+    "http://[::1]:{port}/mcp",
+    "http://[::ffff:127.0.0.1]:{port}/mcp",
+    "http://[0:0:0:0:0:0:0:1]:{port}/mcp",
+    "http://127.1:{port}/mcp",
+    "http://127.0.0.2:{port}/mcp",
+    "http://0.0.0.0:{port}/mcp",
+    "http://2130706433:{port}/mcp",
+    "http://0x7f000001:{port}/mcp",
+    "http://0x7f.1:{port}/mcp",
+    "http://0177.0.0.1:{port}/mcp",
+    "http://user@127.0.0.1:{port}/mcp",
+    "http://user:pass@localhost:{port}/mcp",
+    "http://127.0.0.1:0{port}/mcp",
+    "http://127.0.0.1:{port}",
+    "http://127.0.0.1:{port}?a",
+    "http://127.0.0.1:{port}#a",
+    "http:/127.0.0.1:{port}/mcp",
+    "http:127.0.0.1:{port}/mcp",
+    "http:///127.0.0.1:{port}/mcp",
+    "http:\\\\127.0.0.1:{port}\\mcp",
+    "http://127.0.0.1:{port}\\mcp",
+    "//127.0.0.1:{port}/mcp",
+    "///127.0.0.1:{port}/mcp",
+    "\\\\127.0.0.1:{port}/mcp",
+    "/\\127.0.0.1:{port}/mcp",
+    "/\t/127.0.0.1:{port}/mcp",
+    "\thttp://127.0.0.1:{port}/mcp",
+    "ht\ttp://127.0.0.1:{port}/mcp",
+    " http://127.0.0.1:{port}/mcp ",
+    "http://%31%32%37.0.0.1:{port}/mcp",
+    "http://\uff11\uff12\uff17.0.0.1:{port}/mcp",
+    "http://loc%61lhost:{port}/mcp",
+    "ws://127.0.0.1:{port}/mcp",
+    "//user@127.0.0.1:{port}/mcp",
+    "http://2130706433.:{port}/mcp",
+    "http://[::]:{port}/mcp",
+    "//localhost:{port}/mcp",
+]
+STRANGERS = [
+    "evil.example",
+    "evil.example:80",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "localhost@evil.example",
+    "evil.example#localhost",
+    "evil.example/localhost",
+    "localhost, evil.example",
+    "[::1].evil.example",
+    "[::1]evil.example",
+    "evil\\localhost",
+    "localhost:80:80",
+    "localhost:x",
+    "",
+    "192.168.1.7",
+    "0.0.0.0",
+    "8.8.8.8",
+    "1.0.0.127",
+    "xlocalhost",
+    "localhost_",
+]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in said:
+            await link.say(piece)
+
+    async def scene() -> bytes:
+        stage.upstream.respond = respond
+        return await stage.all_that_comes(asked)
+
+    return stage.play(scene())
+
+
+@pytest.mark.parametrize("what", ["tools/list", "GET", "DELETE", "a form"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_header_leads_round(stage: Stage, spelling: str, what: str) -> None:
+    """The port of the upstream, which is nobody else's, may not be seen."""
+    port = str(stage.upstream.port)
+    url = spelling.format(port=port)
+    headers = [
+        f"Location: {url}",
+        f"Content-Location: {url}",
+        f"Refresh: 0; url={url}",
+        f'Refresh: 0;URL="{url}"',
+        f"Link: <{url}>; rel=canonical, <{url}>; rel=mcp",
+        f"Location: /mcp\r\nLocation: {url}",
+        f'Alt-Svc: h2="127.0.0.1:{port}"',
+    ]
+    for status in (
+        "200 OK",
+        "201 Created",
+        "302 Found",
+        "303 See Other",
+        "307 X",
+        "308 X",
+        "300 X",
+    ):
+        for header in headers:
+            head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: 0\r\n\r\n"
+            heard = _heard(stage, ASKED[what], head.encode())
+            assert port.encode() not in heard, (head, heard)
+
+
+@pytest.mark.parametrize("event", ["endpoint", "Endpoint", "ENDPOINT ", " endpoint"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_no_endpoint_leads_round(stage: Stage, spelling: str, event: str) -> None:
+    port = str(stage.upstream.port)
+    url = spelling.format(port=port)
+    data = f"event: {event}\ndata: {url}?session=1\n\n".encode()
+    for what in ("GET", "tools/list"):
+        head = SSE + b"Transfer-Encoding: chunked\r\n\r\n"
+        heard = _heard(stage, ASKED[what], head + chunk(data) + b"0\r\n\r\n")
+        assert port.encode() not in heard, heard
+
+
+@pytest.mark.parametrize("host", STRANGERS)
+def test_a_strangers_page_is_not_let_in(stage: Stage, host: str) -> None:
+    length = b"Content-Length: %d\r\n\r\n" % len(PING)
+    named = host.encode()
+    for head in [
+        b"POST /mcp HTTP/1.1\r\nHost: " + named + b"\r\n" + JSON,
+        b"POST http://" + named + b"/mcp HTTP/1.1\r\nHost: localhost\r\n" + JSON,
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nHost: " + named + b"\r\n" + JSON,
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://" + named + b"\r\n" + JSON,
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
+        b"Origin: http://" + named + b"\r\n" + JSON,
+    ]:
+        heard = _heard(stage, head + length + PING)
+        assert not heard.startswith(b"HTTP/1.1 200"), head
+    assert stage.upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "origin", ["null", "file://", "chrome-extension://x", "", "localhost", "http://", "*", "x"]
+)
+def test_no_other_origin_is_let_in(stage: Stage, origin: str) -> None:
+    heard = _heard(stage, post(CALL, f"Origin: {origin}\r\n".encode()))
+    assert heard.startswith(b"HTTP/1.1 403")
+    assert stage.upstream.requests == []

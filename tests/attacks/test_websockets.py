@@ -1,0 +1,183 @@
+"""A WebSocket is no way round either: message by message, in both directions, however cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from wsproto.events import BytesMessage, Event, Ping, TextMessage
+
+from tests.attacks.answers import messages
+from tests.attacks.requests import HOST, _masked, bodies
+from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.mcp_upstream import RESULT
+from tests.raw_client import RawClient, raw_client
+from tests.raw_upstream import RawRequest, answer
+from tests.websocket import WebSocketEnd, accept, connect
+
+type Cut = Callable[[bytes], list[Event]]
+
+END = b'{"jsonrpc":"2.0","id":"the end","method":"ping"}'
+BODIES = {label: body for label, body in bodies() if len(body) < 1000}
+ANSWERS = {label: text for label, text in messages() if len(text) < 1500}
+
+
+def as_text(body: bytes) -> list[Event]:
+    return [TextMessage(body.decode())]
+
+
+def as_bytes(body: bytes) -> list[Event]:
+    return [BytesMessage(body)]
+
+
+def in_fragments(body: bytes) -> list[Event]:
+    parts = [body[i : i + 5] for i in range(0, len(body), 5)]
+    last = len(parts) - 1
+    return [BytesMessage(part, message_finished=n == last) for n, part in enumerate(parts)]
+
+
+def between_pings(body: bytes) -> list[Event]:
+    half = len(body) // 2
+    first = BytesMessage(body[:half], message_finished=False)
+    return [first, Ping(b"x"), BytesMessage(body[half:])]
+
+
+CUTS = [as_text, as_bytes, in_fragments, between_pings]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_call_does_not_get_through(stage: Stage, cut: Cut) -> None:
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, link: Link) -> None:
+        end = await accept(link.reader, link.writer, request.head)
+        while (message := await end.hear()) is not None:
+            heard.append(message)
+            if message == END:
+                await end.say(END.replace(b'"method":"ping"', b'"result":{}'))
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with stage.client() as client:
+            end = await connect(client.reader, client.writer)
+            for body in BODIES.values():
+                if cut is not as_text or _is_text(body):
+                    await _say(end, cut(body))
+            await _say(end, as_text(END))
+            while (said := await end.hear()) and b'"the end"' not in said:
+                assert MARK.encode() not in said
+
+    stage.play(scene())
+    assert heard[-1] == END
+    assert not shows(b"\n".join(heard), DENIED), heard
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_definition_does_not_get_through(stage: Stage, cut: Cut) -> None:
+    async def respond(request: RawRequest, link: Link) -> None:
+        end = await accept(link.reader, link.writer, request.head)
+        for label, text in ANSWERS.items():
+            if "instead of" not in label:
+                await _say(end, cut(text.encode("utf-8", "surrogatepass")))
+        await end.say(RESULT)
+        await end.hear()
+
+    async def scene() -> list[bytes]:
+        stage.upstream.respond = respond
+        async with stage.client() as client:
+            end = await connect(client.reader, client.writer)
+            heard = []
+            while (said := await end.hear()) != RESULT:
+                assert said is not None
+                heard.append(said)
+            return heard
+
+    heard = stage.play(scene())
+    assert not shows(b"\n".join(heard), DENIED, MARK), heard
+
+
+def test_what_is_said_right_behind_the_upgrade_is_judged(stage: Stage) -> None:
+    call = BODIES["plain"]
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, link: Link) -> None:
+        end = await accept(link.reader, link.writer, request.head)
+        while (message := await end.hear()) is not None:
+            heard.append(message)
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        upgrade = (
+            b"GET /mcp HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        async with raw_client(stage.port) as client:
+            await client.say(upgrade + _masked(call) + _masked(END))
+            await client.head()
+            await _until(client, b"Tool not found")
+
+    stage.play(scene())
+    assert not shows(b"\n".join(heard), DENIED)
+
+
+@pytest.mark.parametrize("extension", ["permessage-deflate", "x-unknown", "permessage-deflate, x"])
+def test_an_extension_hides_nothing(stage: Stage, extension: str) -> None:
+    async def respond(request: RawRequest, link: Link) -> None:
+        await accept(link.reader, link.writer, request.head)
+        await link.more()
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        upgrade = (
+            b"GET /mcp HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            b"Sec-WebSocket-Extensions: " + extension.encode() + b"\r\n\r\n"
+        )
+        frame = _masked(BODIES["plain"], first=0xC1)  # as if it were compressed
+        await stage.all_that_comes(upgrade + frame)
+
+    stage.play(scene())
+    assert not shows(stage.upstream.raw, DENIED)
+
+
+def test_a_refused_upgrade_leaves_no_tunnel(stage: Stage) -> None:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        await link.say(answer(b"no", status="400 Bad Request", kind="text/plain"))
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with raw_client(stage.port) as client:
+            with pytest.raises(AssertionError):
+                await connect(client.reader, client.writer)
+            client.writer.write(_masked(BODIES["plain"]))
+
+    stage.play(scene())
+    assert not shows(stage.upstream.raw, DENIED)
+
+
+async def _say(end: WebSocketEnd, events: list[Event]) -> None:
+    for event in events:
+        end.writer.write(end.connection.send(event))
+    await end.writer.drain()
+
+
+async def _until(client: RawClient, mark: bytes) -> bytes:
+    return await client.until(mark)
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return json.dumps(body.decode()) is not None
