@@ -26,6 +26,7 @@ from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.exchange import Answered, Asked
 from mcp_tool_filter.adapters.listener import LOST_ANSWER, Listener
+from mcp_tool_filter.adapters.mitmproxy_connections import install_quick_connections
 from mcp_tool_filter.adapters.mitmproxy_exit import Ending
 from mcp_tool_filter.adapters.mitmproxy_flows import (
     check_answer_head,
@@ -44,6 +45,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     replace_body,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy_hooks import make_quick
 from mcp_tool_filter.adapters.mitmproxy_layers import (
     ErrorAnswer,
     Failure,
@@ -162,6 +164,8 @@ class ToolFilter:
         self._loopback.load(ctx.options)
         self.views.load(ctx.master)
         install_error_answers(self._error_answer)
+        install_quick_connections()
+        make_quick(ctx.master.addons)
 
     def configure(self, updated: set[str]) -> None:
         try:

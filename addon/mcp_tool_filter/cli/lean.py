@@ -11,12 +11,10 @@ Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from inspect import isawaitable
 from typing import Any
 
 from mitmproxy import ctx
-from mitmproxy.addonmanager import AddonManager, safecall
+from mitmproxy.addonmanager import AddonManager
 from mitmproxy.addons.block import Block
 from mitmproxy.addons.core import Core
 from mitmproxy.addons.disable_h2c import DisableH2C
@@ -27,9 +25,7 @@ from mitmproxy.addons.save import Save
 from mitmproxy.addons.tlsconfig import TlsConfig
 from mitmproxy.addons.update_alt_svc import UpdateAltSvc
 from mitmproxy.certs import CertStore
-from mitmproxy.exceptions import AddonHalt
-from mitmproxy.flow import Flow
-from mitmproxy.hooks import ConfigureHook, Hook, UpdateHook
+from mitmproxy.hooks import ConfigureHook
 from mitmproxy.http import HTTPFlow, MessageData
 from mitmproxy.master import Master
 from mitmproxy.options import Options
@@ -37,14 +33,12 @@ from mitmproxy.optmanager import unset
 from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
+from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager
 from mcp_tool_filter.adapters.mitmproxy_settings import was_set
 from mcp_tool_filter.cli.bare_mitmproxy import put_addons_together
 
 _UNCHANGEABLE = frozenset({bool, int, str, type(None)})
-_UPDATE = UpdateHook([])
 _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})
-
-type Handlers = Sequence[Callable[..., Any]]
 
 
 class LeanMaster(Master):
@@ -89,56 +83,6 @@ def _lean_addons() -> list[object]:
         UpdateAltSvc(),
         ErrorCheck(),
     ]
-
-
-class QuickAddonManager(AddonManager):
-    """Remembers for each hook which addons have it, for as long as the chain stays as it is."""
-
-    def __init__(self, master: Master) -> None:
-        super().__init__(master)  # type: ignore[no-untyped-call]
-        self._seen: list[int] = []
-        self._handlers: dict[str, Handlers] = {}
-        self._has_groups = False
-
-    async def trigger_event(self, event: Hook) -> None:
-        if self._seen != list(map(id, self.chain)):
-            self._look_again()
-        if self._has_groups:  # scripts, which come and go
-            await super().trigger_event(event)
-            return
-        if not (handlers := self._handlers_of(event)):
-            return
-        args = event.args()
-        for handler in handlers:
-            try:
-                result = handler(*args)
-                if result is not None and isawaitable(result):
-                    await result
-            except AddonHalt:
-                return
-            except Exception:
-                with safecall():  # which logs it, as ever
-                    raise
-
-    async def handle_lifecycle(self, event: Hook) -> None:
-        """Trigger an event; tell of its flow too, if anybody wants to be told."""
-        await self.trigger_event(event)
-        if self._has_groups or self._handlers_of(_UPDATE):
-            message = event.args()[0]
-            if isinstance(message, Flow):
-                await self.trigger_event(UpdateHook([message]))
-
-    def _look_again(self) -> None:
-        self._seen = list(map(id, self.chain))
-        self._handlers = {}
-        self._has_groups = any(hasattr(addon, "addons") for addon in self.chain)
-
-    def _handlers_of(self, event: Hook) -> Handlers:
-        found = self._handlers.get(event.name)
-        if found is None:
-            found = [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
-            self._handlers[event.name] = found
-        return found
 
 
 class QuickOptions(Options):

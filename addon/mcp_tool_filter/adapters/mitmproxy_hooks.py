@@ -1,0 +1,125 @@
+"""Asks only the addons that have something to say, and waits for none that is through at once.
+
+mitmproxy asks each of some 35 addons whether it has a hook, eight times for each request, which is
+half of what mitmdump does. What is found once holds for as long as the addons stay as they are.
+
+Internals of mitmproxy that are used: the chain of ``AddonManager``, whose addons may hold others,
+and that nothing in it but its three methods here asks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from inspect import isawaitable
+from operator import is_
+from typing import Any
+
+from mitmproxy.addonmanager import AddonManager, safecall, traverse
+from mitmproxy.exceptions import AddonHalt
+from mitmproxy.flow import Flow
+from mitmproxy.hooks import Hook, UpdateHook
+from mitmproxy.master import Master
+
+_UPDATE = UpdateHook([])
+
+type Handler = Callable[..., Any]
+
+
+class QuickAddonManager(AddonManager):
+    """Remembers for each hook which addons have it."""
+
+    def __init__(self, master: Master) -> None:
+        super().__init__(master)  # type: ignore[no-untyped-call]
+        self.forget()
+
+    def forget(self) -> None:
+        self._chain: list[object] = []
+        self._groups: list[object] = []
+        self._members: list[object] = []
+        self._handlers: dict[str, Sequence[Handler]] = {}
+
+    def begin(self, event: Hook) -> Awaitable[None] | None:
+        """Ask all who have a hook; return what remains to be awaited, if anything does."""
+        handlers = self._handlers_of(event)
+        return self._ask(iter(handlers), event.args()) if handlers else None
+
+    def begin_lifecycle(self, event: Hook) -> Awaitable[None] | None:
+        """The same; who wants to know of every change of a flow is told besides."""
+        if rest := self.begin(event):
+            return self._update_after(rest, event)
+        if self._handlers_of(_UPDATE) and isinstance(flow := event.args()[0], Flow):
+            return self.begin(UpdateHook([flow]))
+        return None
+
+    async def trigger_event(self, event: Hook) -> None:
+        if rest := self.begin(event):
+            await rest
+
+    async def handle_lifecycle(self, event: Hook) -> None:
+        if rest := self.begin_lifecycle(event):
+            await rest
+
+    async def _update_after(self, rest: Awaitable[None], event: Hook) -> None:
+        await rest
+        if isinstance(flow := event.args()[0], Flow):
+            await self.trigger_event(UpdateHook([flow]))
+
+    def _ask(self, handlers: Iterator[Handler], args: list[Any]) -> Awaitable[None] | None:
+        for handler in handlers:
+            try:
+                result = handler(*args)
+            except AddonHalt:
+                return None
+            except Exception:
+                with safecall():  # which logs it, as ever
+                    raise
+            else:
+                if result is not None and isawaitable(result):
+                    return self._wait_and_ask(result, handlers, args)
+        return None
+
+    async def _wait_and_ask(
+        self, result: Awaitable[object], handlers: Iterator[Handler], args: list[Any]
+    ) -> None:
+        try:
+            await result
+        except AddonHalt:
+            return
+        except Exception:
+            with safecall():
+                raise
+        if rest := self._ask(handlers, args):
+            await rest
+
+    def _handlers_of(self, event: Hook) -> Sequence[Handler]:
+        if not self._is_as_it_was():
+            self._look_again()
+        found = self._handlers.get(event.name)
+        if found is None:
+            found = [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
+            self._handlers[event.name] = found
+        return found
+
+    def _is_as_it_was(self) -> bool:
+        # Not ==: an addon may be equal to another.
+        return _are_the_same(self._chain, self.chain) and (
+            not self._groups or _are_the_same(self._members, list(traverse(self._groups)))
+        )
+
+    def _look_again(self) -> None:
+        self.forget()
+        self._chain = list(self.chain)
+        self._groups = [addon for addon in self.chain if hasattr(addon, "addons")]
+        self._members = list(traverse(self._groups))
+
+
+def make_quick(manager: AddonManager) -> None:
+    """Let a manager that is in use ask quickly from now on."""
+    if type(manager) is AddonManager:
+        manager.__class__ = QuickAddonManager
+        assert isinstance(manager, QuickAddonManager)
+        manager.forget()
+
+
+def _are_the_same(ones: Sequence[object], others: Sequence[object]) -> bool:
+    return len(ones) == len(others) and all(map(is_, ones, others))
