@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import assert_never
 from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import ctx
@@ -22,11 +21,16 @@ from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
-from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.exchange import Answered, Asked
-from mcp_tool_filter.adapters.listener import LOST_ANSWER, Listener
+from mcp_tool_filter.adapters.listener import Listener
 from mcp_tool_filter.adapters.mitmproxy_connections import install_quick_connections
+from mcp_tool_filter.adapters.mitmproxy_errors import (
+    FORBIDDEN,
+    INTERNAL,
+    error_answer,
+    invalid_answer,
+)
 from mcp_tool_filter.adapters.mitmproxy_exit import Ending
 from mcp_tool_filter.adapters.mitmproxy_flows import (
     check_answer_head,
@@ -87,35 +91,23 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
     upstream_failed,
 )
 from mcp_tool_filter.adapters.mitmproxy_views import Views
+from mcp_tool_filter.adapters.mitmproxy_websocket import judge_message, newest_message
 from mcp_tool_filter.adapters.upstream import fetch, is_reachable
 from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report, shown_url
+from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.answer import refuse_partial
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.head import is_websocket
-from mcp_tool_filter.policy.snapshot import shown
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    UPSTREAM_LOST,
     Message,
-    render_batch,
-    render_error,
 )
 from mcp_tool_filter.protocol.sse import render_event
 from mcp_tool_filter.session import Exchanges
-from mcp_tool_filter.stream import INVALID_ANSWER, FilteredStream
+from mcp_tool_filter.stream import FilteredStream
 
 log = logging.getLogger(__name__)
-
-_MOST_WARNINGS = 1000
-_INTERNAL_ERROR = render_error(None, INTERNAL_ERROR, "Internal error")
-_FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
-_INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
-_TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
-_INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
-_LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
 
 
 @dataclass(slots=True)
@@ -151,7 +143,7 @@ class ToolFilter:
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
         self._is_running = False
-        self._warned: set[str] = set()
+        self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = Views(self._listeners)
         self._loopback = Loopback()
@@ -253,8 +245,8 @@ class ToolFilter:
         with self._failing_closed(flow, self._refuse_request):
             self.views.meet(flow)
             if not self._may_speak(flow):
-                self._watch(None, Reply(_FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
-                self._answer(flow, Answered(403, _FORBIDDEN))
+                self._watch(None, Reply(FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
+                self._answer(flow, Answered(403, FORBIDDEN))
                 return
             await self._ready.wait()
             if self.ending.has_begun:
@@ -307,7 +299,7 @@ class ToolFilter:
         self._ours.add(flow)
 
     def _refuse_request(self, flow: HTTPFlow) -> None:
-        self._answer(flow, Answered(500, _INTERNAL_ERROR))
+        self._answer(flow, Answered(500, INTERNAL))
 
     # Answers
 
@@ -403,9 +395,9 @@ class ToolFilter:
     def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
         self.views.look_at(flow)
         judged = self._judged.get(flow)
-        answered = judged and judged.listener.invalid_answer(judged.asked)
-        status, body = (answered.status, answered.body) if answered else (502, _INVALID_ANSWER)
-        return status, b"" if is_head(flow.request) else body
+        if judged is None:
+            return invalid_answer(flow, None, None)
+        return invalid_answer(flow, judged.listener, judged.asked)
 
     # Losses
 
@@ -448,83 +440,31 @@ class ToolFilter:
                 lose(flow)
 
     def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
-        """Say it in JSON-RPC where mitmproxy would write an HTML page."""
-        match failure:
-            case Failure.REQUEST_MALFORMED:
-                return ErrorAnswer(json_response(400, _INVALID_REQUEST))
-            case Failure.REQUEST_TOO_LARGE:
-                return ErrorAnswer(json_response(413, _TOO_LARGE))
-            case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
-                status, body = self._invalid(flow)
-            case Failure.CONNECT_FAILED | Failure.LOST:
-                return self._lost_answer(flow)
-        return ErrorAnswer(json_response(status, body), render_event(body))
-
-    def _lost_answer(self, flow: HTTPFlow) -> ErrorAnswer:
         judged = self._judged.get(flow)
-        replies: tuple[bytes, ...] = ()
-        if judged and judged.asked.is_legacy and flow.request.method != "GET":
-            judged.listener.tell_of_loss(flow.request.path, flow.request.raw_content or b"")
-        elif judged:
-            replies = judged.listener.lost_replies(judged.asked)
-        if not replies:
-            return ErrorAnswer(json_response(502, _LOST))
-        body = replies[0] if len(replies) == 1 else render_batch(list(replies))
-        return ErrorAnswer(json_response(200, body), b"".join(map(render_event, replies)))
+        self.views.look_at(flow)
+        if judged is None:
+            return error_answer(flow, failure, None, None)
+        return error_answer(flow, failure, judged.listener, judged.asked)
 
     # WebSocket
 
     def websocket_message(self, flow: HTTPFlow) -> None:
-        assert flow.websocket
-        message = flow.websocket.messages[-1]
-        del flow.websocket.messages[:-1]  # mitmproxy would keep every one of them
+        message = newest_message(flow)
         if message.injected:
             return
         try:
-            self._judge_websocket_message(flow, message)
+            self.views.look_at(flow)
+            judged = self._judged[flow]
+            judge_message(flow, message, judged.listener, judged.asked)
         except Exception:
             log.exception("cannot judge a WebSocket message")
             message.drop()
 
-    def _judge_websocket_message(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
-        judged = self._judged[flow]
-        self.views.look_at(flow)
-        verdict = judged.listener.judge_spoken(judged.asked, message.content, message.from_client)
-        match verdict:
-            case Forward():
-                pass
-            case Rewrite(text, _, owed):
-                message.content = text
-                for reply in owed:
-                    self._say_to_client(flow, reply)
-            case Reply(text):
-                message.drop()
-                self._say_to_client(flow, text)
-            case Drop():
-                message.drop()
-            case unexpected:
-                assert_never(unexpected)
-
-    def _say_to_client(self, flow: HTTPFlow, text: bytes) -> None:
-        ctx.master.commands.call("inject.websocket", flow, True, text, True)
-
     # All the rest
 
     def _watch(self, message: Message | None, verdict: Verdict) -> None:
-        """Tell the log, each drift once, and those who show it."""
         self.views.tell(message, verdict)
-        if isinstance(verdict, Forward):
-            return
-        reason = verdict.reason
-        for sentence in reason.drift:
-            if sentence not in self._warned and len(self._warned) < _MOST_WARNINGS:
-                self._warned.add(sentence)
-                log.warning("%s", sentence)
-        if reason.why is Why.INVALID:
-            log.warning("The upstream sent an invalid message: %s", reason.detail)
-        elif reason.why not in (Why.CACHED, Why.HIDDEN):
-            names = ", ".join(map(shown, reason.tools))
-            log.info("Refused (%s): %s", reason.why, names or reason.detail)
+        self._log.tell(verdict)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -536,12 +476,22 @@ class ToolFilter:
         """Answer what we stumble over: mitmproxy would log the exception and send the flow on."""
         try:
             yield
-        except ProtocolError as error:
-            log.warning("Refused %s: %s", shown_url(flow.request.path), error)
-            refuse(flow)
-        except Exception:
-            log.exception("cannot judge %s", shown_url(flow.request.path))
-            refuse(flow)
+        except Exception as error:
+            if isinstance(error, ProtocolError):
+                log.warning("Refused %s: %s", shown_url(flow.request.path), error)
+            else:
+                log.exception("cannot judge %s", shown_url(flow.request.path))
+            refuse_or_cut(flow, refuse)
+
+
+def refuse_or_cut(flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
+    """Let nothing pass, also when there is something wrong with our refusal."""
+    try:
+        refuse(flow)
+    except Exception:
+        log.exception("cannot refuse %s", shown_url(flow.request.path))
+        flow.response = None
+        cut(flow)
 
 
 def say(text: str) -> None:
