@@ -156,10 +156,20 @@ def web(tmp_path: Path) -> Iterator[Web]:
         yield running
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    with browser(tmp_path / "browser") as opened:
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
         yield opened
+
+
+@pytest.fixture
+def page(chromium: Page) -> Page:
+    """An empty page, as large as a laptop's, of somebody who likes it light."""
+    chromium.go("about:blank")
+    chromium.resize(1280, 860)
+    chromium.prefer("light")
+    chromium.errors()  # what the browser has complained of until now
+    return chromium
 
 
 class TestApi:

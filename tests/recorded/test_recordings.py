@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.flow_dump import read_recording
+from mcp_tool_filter.adapters.flow_dump import KEY, read_flows, read_recording, write_flows
 from mcp_tool_filter.adapters.replay import replay
 from mcp_tool_filter.adapters.replay_checks import find_changes, find_leaks
 from tests.proxy import REPOSITORY
@@ -73,6 +73,21 @@ def test_what_passed_and_is_refused_now_is_not_answered_by_the_upstream() -> Non
     transcript = replay(recording, deny="^read_")
     assert "contents of" not in transcript.after
     assert "Tool not found: read_file" in transcript.after
+
+
+def test_a_long_message_arrives_before_what_came_after_it(tmp_path: Path) -> None:
+    """mitmproxy reads 64 KiB at a time; the recorded upstream must not answer half a request."""
+    flows = read_flows(REPOSITORY / "recordings" / "mcp1-streamable-json.flow")
+    for flow in flows:
+        asked, said = flow.metadata[KEY]["asked"], flow.metadata[KEY].get("said")
+        asked["body"] = asked["body"].replace(b"/b.txt", b"x" * 3_000_000)
+        for chunk in said["chunks"] if said else ():
+            chunk[1] = chunk[1].replace(b"/b.txt", b"x" * 3_000_000)
+    write_flows(tmp_path / "long.flow", flows)
+    transcript = replay(read_recording(tmp_path / "long.flow"), deny=DENY)
+    assert list(find_changes(transcript)) == []
+    assert max(len(turn.heard) for turn in transcript.turns) > 3_000_000
+    assert max(len(turn.reached or b"") for turn in transcript.turns) > 3_000_000
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))

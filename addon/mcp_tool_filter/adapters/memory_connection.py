@@ -40,11 +40,36 @@ class Heard:
     body: bytes
 
 
+class _Pipe:
+    """What has been put in is read as one piece, however long it is: one turn of the loop."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._is_over = False
+        self._news = asyncio.Event()
+
+    def feed_data(self, data: bytes) -> None:
+        self._buffer += data
+        self._news.set()
+
+    def feed_eof(self) -> None:
+        self._is_over = True
+        self._news.set()
+
+    async def read(self, _most: int) -> bytes:
+        await self._news.wait()
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        if not self._is_over:
+            self._news.clear()
+        return data
+
+
 class _Wire:
     """One end of the connection: mitmproxy reads what is put in, and writes what can be seen."""
 
     def __init__(self, peername: tuple[str, int]) -> None:
-        self.reader = asyncio.StreamReader()
+        self.reader = _Pipe()
         self.written = bytearray()
         self._peername = peername
         self._is_closing = False
