@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +49,7 @@ from mcp_tool_filter.adapters.mitmproxy_flows import (
     replace_body,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy_headers import install_quick_headers
 from mcp_tool_filter.adapters.mitmproxy_hooks import make_quick
 from mcp_tool_filter.adapters.mitmproxy_layers import (
     ErrorAnswer,
@@ -157,6 +158,7 @@ class ToolFilter:
         self.views.load(ctx.master)
         install_error_answers(self._error_answer)
         install_quick_connections()
+        install_quick_headers()
         make_quick(ctx.master.addons)
 
     def configure(self, updated: set[str]) -> None:
@@ -241,18 +243,28 @@ class ToolFilter:
     def next_layer(self, layer: NextLayer) -> None:
         choose_layer(layer)
 
-    async def request(self, flow: HTTPFlow) -> None:
+    def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with self._failing_closed(flow, self._refuse_request):
             self.views.meet(flow)
             if not self._may_speak(flow):
                 self._watch(None, Reply(FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
                 self._answer(flow, Answered(403, FORBIDDEN))
-                return
-            await self._ready.wait()
-            if self.ending.has_begun:
-                self._answer(flow, Answered(200, lost_to(flow.request)))
+            elif not self._ready.is_set():
+                return self._request_later(flow)
             else:
-                self._judge_request(flow)
+                self._judge_or_lose(flow)
+        return None
+
+    async def _request_later(self, flow: HTTPFlow) -> None:
+        await self._ready.wait()
+        with self._failing_closed(flow, self._refuse_request):
+            self._judge_or_lose(flow)
+
+    def _judge_or_lose(self, flow: HTTPFlow) -> None:
+        if self.ending.has_begun:
+            self._answer(flow, Answered(200, lost_to(flow.request)))
+        else:
+            self._judge_request(flow)
 
     def _may_speak(self, flow: HTTPFlow) -> bool:
         """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
@@ -40,6 +39,7 @@ _CREDENTIALS = re.compile(
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
 _LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
+_CONTROL = re.compile(rb"[\r\n\0]")
 _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
@@ -79,13 +79,12 @@ def refuse_head(head: Head) -> str | None:
         return "a target that is no path"
     if sum(len(name) + len(value) for name, value in head.headers) > _LONGEST_HEAD:
         return "a head that is too long"
-    if any(set(b"\r\n\0") & set(name + value) for name, value in head.headers):
+    if any(_CONTROL.search(name + value) for name, value in head.headers):
         return "a control character in a header"
     names = [name.lower() for name, _ in head.headers]
-    plain = (re.sub(rb"[^a-z0-9]+", b"-", name).strip(b"-") for name in names)
-    if any(count > 1 for name, count in Counter(names).items() if name in _ONCE):
+    if any(names.count(name) > 1 for name in _ONCE.intersection(names)):
         return "a header twice"
-    if any(name not in _ONCE and like in _ONCE for name, like in zip(names, plain, strict=True)):
+    if any(map(_is_like_another, names)):
         return "a header that could be taken for another"
     if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
         return "a transfer coding other than chunked"
@@ -134,6 +133,12 @@ def refuse_mismatch(head: Head, message: Message) -> str | None:
     return None
 
 
+@lru_cache  # names are few and come again
+def _is_like_another(name: bytes) -> bool:
+    plain = re.sub(rb"[^a-z0-9]+", b"-", name).strip(b"-")
+    return name not in _ONCE and plain in _ONCE
+
+
 def _is_utf8(content_type: str) -> bool:
     charsets = re.findall(r"""charset[^=;]*=\s*["']?([^"';\s]*)""", content_type.lower())
     return all(charset in ("utf-8", "utf8") for charset in charsets)
@@ -176,10 +181,11 @@ def _names_in(message: Request | Notification) -> set[str]:
 
 def is_websocket(head: Head) -> bool:
     """Tell whether a request asks for the one upgrade whose messages we can judge."""
+    if head.method != "GET":
+        return False
     names = [name.lower() for name, _ in head.headers]
     return (
-        head.method == "GET"
-        and (head.get(b"upgrade") or "").lower() == "websocket"
+        (head.get(b"upgrade") or "").lower() == "websocket"
         and head.get(b"sec-websocket-version") == "13"
         and all(names.count(name) == 1 for name in (b"upgrade", b"sec-websocket-version"))
     )
