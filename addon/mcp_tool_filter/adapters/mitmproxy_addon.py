@@ -79,6 +79,7 @@ from mcp_tool_filter.adapters.mitmproxy_start import (
 )
 from mcp_tool_filter.adapters.mitmproxy_streams import (
     client_host,
+    close_client,
     close_leftover,
     connect_failed,
     cut,
@@ -426,6 +427,9 @@ class ToolFilter:
                 self._lose_upstream()
             else:
                 self._in_background(self._look_after(flow))
+
+    async def client_disconnected(self, client: Client) -> None:
+        await close_client(client)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)

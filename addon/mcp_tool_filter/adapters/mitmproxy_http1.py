@@ -13,11 +13,17 @@ from typing import Any
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
-from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestProtocolError,
+    ResponseProtocolError,
+)
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 
 LONGEST_HEAD = 256 * 1024
-"""Bytes that may wait for the end of a head."""
+"""Bytes that may wait for the end of a head, or of the line before a chunk."""
+LONGEST_QUEUE = 16 * 1024 * 1024
+"""Bytes of further requests that may wait for the answer to one."""
 _BLANK_LINES = re.compile(rb"[\r\n]+")
 # One that switches protocols is final.
 _INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
@@ -38,6 +44,22 @@ class BoundedHttp1Server(Http1Server):
             yield commands.CloseConnection(self.conn)
             self.state = self.done
 
+    def read_body(self, event: events.Event) -> Steps:
+        yield from super().read_body(event)
+        if self.state == self.read_body and len(self.buf) > LONGEST_HEAD:
+            yield from self._hang_up("HTTP/1 protocol error: a chunk without an end")
+
+    def wait(self, event: events.Event) -> Steps:
+        yield from super().wait(event)
+        if self.state == self.wait and len(self.buf) > LONGEST_QUEUE:
+            yield from self._hang_up("more than can wait for an answer")
+
+    def _hang_up(self, why: str) -> Steps:
+        self.buf.maybe_extract_at_most(len(self.buf))
+        self.state = self.done
+        yield commands.CloseConnection(self.conn)
+        yield ReceiveHttp(RequestProtocolError(self.stream_id, why, ErrorCode.CLIENT_DISCONNECTED))
+
 
 class PatientHttp1Client(Http1Client):
     """What speaks to the upstream."""
@@ -47,11 +69,20 @@ class PatientHttp1Client(Http1Client):
             self.buf.maybe_extract_at_most(interim.end())
         yield from super().read_headers(event)
         if self.state == self.read_headers and len(self.buf) > LONGEST_HEAD:
-            yield commands.CloseConnection(self.conn)
-            if self.stream_id is not None:
-                why = "HTTP/1 protocol error: a head that is too long"
-                error = ResponseProtocolError(self.stream_id, why, ErrorCode.GENERIC_SERVER_ERROR)
-                yield ReceiveHttp(error)
+            yield from self._hang_up("HTTP/1 protocol error: a head that is too long")
+
+    def read_body(self, event: events.Event) -> Steps:
+        yield from super().read_body(event)
+        if self.state == self.read_body and len(self.buf) > LONGEST_HEAD:
+            yield from self._hang_up("HTTP/1 protocol error: a chunk without an end")
+
+    def _hang_up(self, why: str) -> Steps:
+        yield commands.CloseConnection(self.conn)
+        self.buf.maybe_extract_at_most(len(self.buf))
+        self.state = self.done
+        if self.stream_id is not None:
+            error = ResponseProtocolError(self.stream_id, why, ErrorCode.GENERIC_SERVER_ERROR)
+            yield ReceiveHttp(error)
 
 
 def make_patient(server: layer.Layer) -> None:

@@ -17,6 +17,7 @@ against the real thing and show when a release of mitmproxy moves one of them.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -50,8 +51,10 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHook,
 )
 from mitmproxy.proxy.layers.modes import ReverseProxy
+from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
+from mitmproxy.utils import human
 
 from mcp_tool_filter.adapters.mitmproxy_http1 import bounded_server, make_patient
 from mcp_tool_filter.observers.report import shown_url
@@ -133,6 +136,11 @@ class Lose(Order):
 
     why: str
 
+
+_LONGEST_MESSAGE = 20 * 1024 * 1024
+_MOST_FRAMES = 100_000
+# mitmproxy would cut a message that we change, also in the middle of a letter.
+Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
 # Streams by the id of their flow; one is forgotten when its HttpLayer drops it.
 _streams: WeakValueDictionary[str, FilteredStream] = WeakValueDictionary()
@@ -388,6 +396,21 @@ class FilteredStream(HttpStream):
             self.doomed = "refusing to open a raw tunnel"
             return
         yield from super().flow_done()
+
+    def passthrough(self, event: events.Event) -> Steps:
+        """Carry what a WebSocket says; mitmproxy would hold a message of any length."""
+        yield from super().passthrough(event)
+        sockets = self.child_layer
+        if not isinstance(sockets, WebsocketLayer) or not hasattr(sockets, "client_ws"):
+            return
+        most = human.parse_size(self.context.options.body_size_limit) or _LONGEST_MESSAGE
+        for end in (sockets.client_ws, sockets.server_ws):
+            if len(end.frame_buf) > _MOST_FRAMES or sum(map(len, end.frame_buf)) > most:
+                end.frame_buf = [b""]
+                why, code = "a message that is too long", ErrorCode.PASSTHROUGH_CLOSE
+                error = RequestProtocolError(self.stream_id, why, code)
+                yield SendHttp(error, self.context.server)
+                yield SendHttp(self.upstream_error(why, code), self.context.client)
 
     # -- errors
 

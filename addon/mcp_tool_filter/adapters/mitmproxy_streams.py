@@ -14,8 +14,9 @@ import struct
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
-from mitmproxy.connection import Client
+from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.http import HTTPFlow
+from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.mitmproxy_layers import (
@@ -141,6 +142,22 @@ def close_leftover(data: ServerConnectionHookData) -> None:
     io = handler.transports.pop(data.server, None) if handler else None
     if io and io.writer:
         io.writer.close()
+
+
+async def close_client(client: Client) -> None:
+    """In the ``client_disconnected`` hook: close what mitmproxy may have left open.
+
+    When it wants to close a connection of which it is about to read, it forgets to: nobody is told
+    of the end, and the socket stays.
+    """
+    handler = _handler_of(client)
+    io = handler.transports.get(client) if handler else None
+    if handler and io:
+        client.state = ConnectionState.CLOSED
+        await handler.server_event(ConnectionClosed(client))
+        handler.transports.pop(client, None)
+        if io.writer:
+            io.writer.close()
 
 
 def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:

@@ -1,0 +1,211 @@
+"""One who abuses the proxy is hung up on, and the others do not notice.
+
+Each sends without an end; the proxy holds a bounded part of it, and meanwhile answers others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+from wsproto.events import BytesMessage, TextMessage
+
+from tests.attacks.answers import ASKED, SSE, event
+from tests.attacks.requests import HOST, JSON
+from tests.attacks.stage import PROBE, Link, Stage, open_stage
+from tests.mcp_upstream import RESULT, tool, tool_list
+from tests.raw_client import RawClient, get, raw_client
+from tests.raw_upstream import RawRequest, chunk
+from tests.websocket import accept, connect
+
+MOST = 64 * 1024 * 1024
+"""Bytes after which the proxy must have hung up; sockets and their buffers hold some, too."""
+PIECE = b"x" * 65536
+POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (b"POST /mcp HTTP/1.1\r\nX: ", PIECE),
+        (b"POST /", PIECE),
+        (b"POST /mcp HTTP/1.1\r\n", b"X: y\r\n" * 10000),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n5;", PIECE),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", PIECE),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n" * 10000),
+        (get(), PIECE),
+        (get(), PROBE * 300),
+    ],
+    ids=[
+        "header",
+        "target",
+        "headers",
+        "extension",
+        "trailer",
+        "trailers",
+        "junk",
+        "queue",
+    ],
+)
+def test_a_request_without_an_end_is_not_held(stage: Stage, begins: bytes, goes_on: bytes) -> None:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
+        while await link.more():
+            pass
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with raw_client(stage.port) as client, raw_client(stage.port) as other:
+            await client.say(begins)
+            assert await _hung_up(client, goes_on, other)
+
+    stage.play(scene())
+
+
+async def _hung_up(client: RawClient, piece: bytes, other: RawClient) -> bool:
+    """Go on sending until the proxy has hung up; ask something else in between."""
+    sent = asked = 0
+    with suppress(ConnectionError):
+        while sent < MOST:
+            await client.say(piece)
+            sent += len(piece)
+            if sent - asked > MOST // 16:
+                asked = sent
+                assert (await other.ask(PROBE)).body == RESULT
+            await asyncio.sleep(0)
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", PIECE),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10000),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", PIECE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", PIECE),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunk(PIECE)),
+        (b"HTTP/1.1 200 OK\r\n\r\n", PIECE),
+        (b"", b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n" * 1000),
+    ],
+    ids=["header", "headers", "extension", "trailer", "body", "until the end", "hints"],
+)
+def test_an_answer_without_an_end_is_not_held(stage: Stage, said: tuple[bytes, bytes]) -> None:
+    begins, goes_on = said
+    sent = 0
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        nonlocal sent
+        await link.say(begins)
+        while sent < MOST:
+            await link.say(goes_on)
+            sent += len(goes_on)
+        await link.say(b"\r\n\r\n")
+        link.writer.write_eof()
+
+    async def scene() -> bytes:
+        stage.upstream.respond = respond
+        return await stage.all_that_comes(ASKED["tools/list"], patient=True)
+
+    heard = stage.play(scene())
+    assert b"-32603" in heard or b"-32000" in heard
+    assert sent < MOST or goes_on.startswith(b"HTTP")
+
+
+def test_a_websocket_message_without_an_end_is_not_held(stage: Stage) -> None:
+    async def respond(request: RawRequest, link: Link) -> None:
+        await accept(link.reader, link.writer, request.head)
+        while await link.more():
+            pass
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        for size in (65536, 1):
+            async with stage.client() as client, stage.client() as other:
+                end = await connect(client.reader, client.writer)
+                part = end.connection.send(BytesMessage(b"x" * size, message_finished=False))
+                await client.say(part)
+                frame = bytes([0x00]) + part[1:]  # a continuation
+                assert await _hung_up(client, frame * (65536 // size), other)
+
+    stage.play(scene())
+
+
+def test_a_rewritten_websocket_message_is_cut_in_no_letter(stage: Stage) -> None:
+    """mitmproxy sends what is changed in pieces of 4000 bytes, and mends what it cuts."""
+    letters = "\u00e9" * 9001
+    listed = [tool("read_file"), tool("wipe_disk")]
+    more = f',"x":"{letters}","nextCursor":"a"'.encode()
+
+    async def respond(request: RawRequest, link: Link) -> None:
+        end = await accept(link.reader, link.writer, request.head)
+        await end.say(tool_list(listed, more=more))
+        await end.hear()
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with stage.client() as client:
+            end = await connect(client.reader, client.writer)
+            assert await end.hear() == tool_list(listed[:1], more=more)
+            await end._send(TextMessage("{}"))
+
+    stage.play(scene())
+
+
+def test_who_does_not_read_fills_no_memory(stage: Stage) -> None:
+    sent = 0
+    done = asyncio.Event()
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        nonlocal sent
+        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n")
+        piece = chunk(event(RESULT.replace(b"[]", b'["' + PIECE + b'"]')))
+        with suppress(ConnectionError):
+            while sent < 2 * MOST:
+                await link.say(piece)
+                sent += len(piece)
+        done.set()
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with stage.client() as client, stage.client() as other:
+            await client.say(get())
+            before = -1
+            while sent != before or sent == 0:  # until it is held up
+                before = sent
+                for _ in range(20):
+                    assert (await other.ask(PROBE)).body == RESULT
+        await done.wait()
+
+    stage.play(scene())
+    assert sent < MOST
+
+
+def test_hundreds_of_open_streams_hold_up_nobody(stage: Stage) -> None:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
+        while await link.more():
+            pass
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(stage.client()) for _ in range(150)]
+            for client in clients:
+                await client.say(get())
+            for client in clients:
+                await client.until(event(RESULT))
+            other = await stack.enter_async_context(stage.client())
+            assert (await other.ask(PROBE)).body == RESULT
+
+    stage.play(scene())
