@@ -14,6 +14,7 @@ import pytest
 from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
+from mcp_tool_filter.adapters.listener import Listener
 from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
 from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
@@ -81,6 +82,10 @@ def not_found(name: str, id: str = "1") -> bytes:
 
 
 INVALID_REQUEST = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
+
+
+def stumble(*_args: object) -> None:
+    raise ZeroDivisionError("a bug")
 
 
 def lost(id: str) -> bytes:
@@ -632,6 +637,45 @@ class TestEditedOptions:
             with pytest.raises(OptionsError, match="stream_large_bodies"):
                 ctx.options.update(stream_large_bodies="1k")
             assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
+
+        run(tmp_path, test)
+
+
+class TestBugsOfOurs:
+    """mitmproxy would log what a hook raises, and send the flow on."""
+
+    def test_a_request_that_we_stumble_over_is_answered_and_not_sent_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Listener, "judge_request", stumble)
+
+        async def test(between: Filtered) -> None:
+            assert (await between.ask(call("read_file"))).status == 500
+            assert between.upstream.asked == []
+
+        run(tmp_path, test)
+
+    def test_an_answer_that_we_stumble_over_is_not_shown(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Listener, "judge_answer", stumble)
+
+        async def test(between: Filtered) -> None:
+            error = json.loads((await between.ask(call("read_file"))).body)
+            assert (error["id"], error["error"]["code"]) == (1, -32603)
+
+        run(tmp_path, test)
+
+    def test_what_we_cannot_even_refuse_is_cut(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Listener, "judge_request", stumble)
+        monkeypatch.setattr(ToolFilter, "_refuse_request", stumble)
+
+        async def test(between: Filtered) -> None:
+            await between.client.say(post(call("read_file")))
+            assert await between.client.rest() == b""
+            assert between.upstream.asked == []
 
         run(tmp_path, test)
 

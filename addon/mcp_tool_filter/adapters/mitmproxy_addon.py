@@ -20,6 +20,7 @@ from mitmproxy.connection import Client
 from mitmproxy.exceptions import OptionsError
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.exchange import Answered, Asked
@@ -72,10 +73,9 @@ from mcp_tool_filter.adapters.mitmproxy_settings import (
 )
 from mcp_tool_filter.adapters.mitmproxy_start import (
     Fetcher,
+    Upstreams,
     introduce,
-    open_listener,
     parse_modes,
-    target_of,
 )
 from mcp_tool_filter.adapters.mitmproxy_streams import (
     client_host,
@@ -94,7 +94,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
 )
 from mcp_tool_filter.adapters.mitmproxy_views import Views
 from mcp_tool_filter.adapters.mitmproxy_websocket import judge_message, newest_message
-from mcp_tool_filter.adapters.upstream import fetch, is_reachable
+from mcp_tool_filter.adapters.upstream import fetch
 from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
@@ -136,10 +136,8 @@ class ToolFilter:
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
         """
         self._argv = argv
-        self._fetch = fetch
         self._report = report or say
-        self._config = Config()
-        self._listeners: dict[str, Listener] = {}
+        self._upstreams = Upstreams(self._watch, fetch)
         self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
         self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
         self._ready = asyncio.Event()
@@ -147,7 +145,7 @@ class ToolFilter:
         self._is_running = False
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.views = Views(self._listeners)
+        self.views = Views(self._upstreams.listeners)
         self._loopback = Loopback()
         self.ending = Ending()
 
@@ -181,7 +179,7 @@ class ToolFilter:
             self._stop(str(self._problem))
             return
         keep_quiet_streams_alive(ctx.options)
-        bound_messages(ctx.options, self._config.limits.pending)
+        bound_messages(ctx.options, self._upstreams.config.limits.pending)
         self._is_running = True
         self.views.running()
         self._in_background(self._start())
@@ -207,34 +205,29 @@ class ToolFilter:
             self._in_background(self._start())
 
     def _adopt(self, config: Config) -> None:
-        listeners = list(self._listeners.values())
-        snapshots = [listener.snapshot_for(config) for listener in listeners]
-        if config != self._config:  # an edit that is taken back comes by here too
+        if config != self._upstreams.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
-        self._config = config  # from here on nothing fails
-        for listener, snapshot in zip(listeners, snapshots, strict=True):
-            listener.config, listener.snapshot = config, snapshot
+        self._upstreams.adopt(config)
 
     async def _start(self) -> None:
         await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
         try:
             await self._loopback.rebind()
             for mode in parse_modes(ctx.options.mode):
-                if mode.full_spec in self._listeners:
-                    continue
-                listener = await open_listener(
-                    mode, self._config, ctx.options, self._watch, self._fetch
-                )
-                self._listeners[mode.full_spec] = listener
-                self._adopt(self._config)  # it may have been edited meanwhile
-                who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
-                self._report(render_report(who, listener.snapshot))
+                if mode.full_spec not in self._upstreams.listeners:
+                    await self._open(mode)
             self._ready.set()
         except StartError as error:
             self._stop(str(error))
         except Exception:
             log.exception("cannot start")
             self._stop("Error: The tool filter cannot start\nThis is a bug of ours")
+
+    async def _open(self, mode: ReverseMode) -> None:
+        listener = await self._upstreams.open(mode, ctx.options)
+        self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
+        who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
+        self._report(render_report(who, listener.snapshot))
 
     # Requests
 
@@ -269,7 +262,7 @@ class ToolFilter:
 
     def _may_speak(self, flow: HTTPFlow) -> bool:
         """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""
-        hosts, own = self._config.allowed_hosts, flow.client_conn.sockname[0]
+        hosts, own = self._upstreams.config.allowed_hosts, flow.client_conn.sockname[0]
         host = client_host(flow)
         origins = flow.request.headers.get_all("origin")
         if flow.is_replay:  # from mitmweb or the console, by the user
@@ -280,7 +273,7 @@ class ToolFilter:
 
     def _judge_request(self, flow: HTTPFlow) -> None:
         self.views.look_at(flow)
-        judged = self._judged[flow] = _Judged(self._listener_of(flow))
+        judged = self._judged[flow] = _Judged(self._upstreams.listener_of(flow))
         raw = flow.request.raw_content
         if flow.request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
@@ -294,13 +287,7 @@ class ToolFilter:
             refuse_upgrade(flow.request)
         if outcome.body is not None:
             replace_body(flow.request, outcome.body)
-        prepare_for_upstream(flow.request, self._config.upstream_headers)
-
-    def _listener_of(self, flow: HTTPFlow) -> Listener:
-        listener = self._listeners.get(flow.client_conn.proxy_mode.full_spec)
-        if listener is None:
-            raise ProtocolError("a listener whose upstream is not known")
-        return listener
+        prepare_for_upstream(flow.request, self._upstreams.config.upstream_headers)
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""
@@ -372,7 +359,7 @@ class ToolFilter:
             if flow.response is None or flow.websocket or flow in self._ours:
                 return
             self.views.hear(flow)
-            judged = self._judged.get(flow) or _Judged(self._listener_of(flow))
+            judged = self._judged.get(flow) or _Judged(self._upstreams.listener_of(flow))
             if judged.stream:
                 if not has_begun(flow):
                     pass_through_stream(flow.response)
@@ -441,14 +428,11 @@ class ToolFilter:
     async def _look_after(self, flow: HTTPFlow) -> None:
         """A stream ended for which nobody waits: is the upstream gone with it?"""
         await asyncio.sleep(0)
-        for mode in parse_modes(ctx.options.mode):
-            if mode.full_spec == flow.client_conn.proxy_mode.full_spec:
-                target = target_of(mode, self._config, ctx.options)
-                if not await is_reachable(target, self._config.connection_timeout):
-                    self._lose_upstream()
+        if not await self._upstreams.is_there(flow, ctx.options):
+            self._lose_upstream()
 
     def _lose_upstream(self) -> None:
-        if not self._config.fail_fast:
+        if not self._upstreams.config.fail_fast:
             log.warning("%s", LostUpstream().what)
         elif not self.ending.has_begun:
             self.ending.fatal(str(LostUpstream()))

@@ -6,12 +6,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.http import HTTPFlow
 from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
 from mcp_tool_filter.adapters.listener import Listener, Watcher
-from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch, make_tls_context
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.adapters.upstream import (
+    Fetched,
+    Target,
+    fetch,
+    is_reachable,
+    make_tls_context,
+)
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.observers.report import Introduction
 from mcp_tool_filter.policy.config import Config
 
@@ -29,13 +36,47 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
     return reverse
 
 
-async def open_listener(
-    mode: ReverseMode, config: Config, options: Options, watch: Watcher, fetch: Fetcher = fetch
-) -> Listener:
-    """Fetch the upstream's tools. Raises StartError if that cannot be done."""
-    target = target_of(mode, config, options)
-    fetched = await fetch(target)
-    return Listener(upstream=target.url, config=config, fetched=fetched, watch=watch)
+class Upstreams:
+    """A listener for each mode, all with the same configuration."""
+
+    def __init__(self, watch: Watcher, fetch: Fetcher = fetch) -> None:
+        self.config = Config()
+        self.listeners: dict[str, Listener] = {}
+        """By the full text of the mode, which is unique."""
+        self._watch = watch
+        self._fetch = fetch
+
+    def adopt(self, config: Config) -> None:
+        """Use another configuration from now on. Raises before anything has changed."""
+        listeners = list(self.listeners.values())
+        snapshots = [listener.snapshot_for(config) for listener in listeners]
+        self.config = config
+        for listener, snapshot in zip(listeners, snapshots, strict=True):
+            listener.config, listener.snapshot = config, snapshot
+
+    async def open(self, mode: ReverseMode, options: Options) -> Listener:
+        """Fetch the upstream's tools. Raises StartError if that cannot be done."""
+        target = target_of(mode, self.config, options)
+        fetched = await self._fetch(target)
+        listener = Listener(
+            upstream=target.url, config=self.config, fetched=fetched, watch=self._watch
+        )
+        self.listeners[mode.full_spec] = listener
+        return listener
+
+    def listener_of(self, flow: HTTPFlow) -> Listener:
+        listener = self.listeners.get(flow.client_conn.proxy_mode.full_spec)
+        if listener is None:
+            raise ProtocolError("a listener whose upstream is not known")
+        return listener
+
+    async def is_there(self, flow: HTTPFlow, options: Options) -> bool:
+        """Tell whether the upstream of this flow still accepts connections."""
+        mode = flow.client_conn.proxy_mode
+        if not isinstance(mode, ReverseMode):
+            return True
+        target = target_of(mode, self.config, options)
+        return await is_reachable(target, self.config.connection_timeout)
 
 
 def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:

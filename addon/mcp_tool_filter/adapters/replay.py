@@ -94,7 +94,7 @@ class _Offline(ToolFilter):
         super().__init__(fetch=fetch, report=lambda _report: None)
 
     def snapshot(self) -> Snapshot:
-        [listener] = self._listeners.values()
+        [listener] = self._upstreams.listeners.values()
         return listener.snapshot
 
     async def _look_after(self, flow: HTTPFlow) -> None:
