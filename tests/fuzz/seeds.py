@@ -1,0 +1,129 @@
+"""What the fuzzer begins with: the attacks and the honest exchanges of the other tests, by door.
+
+python -m tests.fuzz.seeds DIRECTORY      writes them there, and tokens.dict beside them
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from itertools import cycle
+from pathlib import Path
+
+from tests.attacks import answers, honest, requests
+from tests.fuzz.target import ALLOWED, DENIED, MARK
+from tests.make import asking, calling, definition, event, listing
+
+_LONGEST = 2048  # bytes
+(
+    _REQUEST,
+    _REQUEST_WITH_HEAD,
+    _ANSWER,
+    _CODED_ANSWER,
+    _STREAM,
+    _SPOKEN,
+    _PATTERN,
+    _PARSERS,
+) = range(8)
+_HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
+_PATTERNS = (
+    r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
+    r"(?<name>x)\k<name>", r"[^\]a-z]", r"\u{61}\p{L}", r"(?=wipe).*", r"^(?!read_).+$",
+    r"[\d\w-]+", r"\bfile\b", r"(a|b|ab)*c", r"x{2,}?", "^(file|db)_[a-z]+$", r"\cA\0\x41\u0041",
+)  # fmt: skip
+_TOKENS = (
+    '"jsonrpc":"2.0"', '"id":', '"method":', '"params":', '"name":', '"arguments":', '"result":',
+    '"error":', '"tools":', '"inputSchema":', '"cursor":', '"nextCursor":', '"_meta":', "{", "}",
+    "[", "]", ",", '"tools/call"', '"tools/list"', '"initialize"', '"sampling/createMessage"',
+    f'"{DENIED}"', f'"{ALLOWED}"', DENIED, '"Name":', '"NAME":', '"name\\u0000":', '"n\\u0061me":',
+    '"__proto__":', '"content":', '"structuredContent":', "\\u0000", "\\ud800", "\\u200b", "\ufeff",
+    "\u2028", "\x85", "\x0b", "\x1c", "\u0131", "\u017f", "NaN", "1e400", "-0", "1.0", "null",
+    "data: ", "data:", "event: message\n", "event: endpoint\n", "event: ", "id: 1\n", "retry: 1\n",
+    ": ", "\r", "\n", "\r\n", "\n\n", "\r\r", "Mcp-Name: ", "Mcp-Method: ", "Content-Encoding: br",
+    "=?base64?", "?method=tools/call", "http://127.0.0.1:3000", "\\\\", "(?:", "(?!", "{1,2}",
+)  # fmt: skip
+
+
+def seeds() -> list[bytes]:
+    """Return what to begin with; what is long only takes time."""
+    return [one for one in dict.fromkeys(_seeds()) if len(one) <= _LONGEST]
+
+
+def _seeds() -> Iterator[bytes]:
+    """Circumstances change from one to the next."""
+    how = cycle(range(256))
+    for body in _bodies():
+        for door in (_REQUEST, _SPOKEN, _PARSERS):
+            yield _seed(door, next(how) & ~7 if door == _REQUEST else next(how) | 1, body)
+    for raw in [*(one.raw for one in requests.ATTACKS), *(one.asked for one in _honest())]:
+        if found := _HEAD.fullmatch(raw):
+            target, fields, body = found.groups()
+            yield _seed(_REQUEST_WITH_HEAD, 0, target + b"\r\n" + fields + b"\r\n\r\n" + body)
+            yield _seed(_REQUEST, 1 + next(how) % 4, body)
+    for body in _answers():
+        yield _seed(_ANSWER, next(how), body)
+        yield _seed(_SPOKEN, next(how) & ~1, body)
+        yield _seed(_STREAM, next(how), event(body))
+    for stream in _streams():
+        yield _seed(_STREAM, next(how) & ~3, stream)
+        yield _seed(_STREAM, next(how), stream)
+    for one in answers.ATTACKS:
+        _, _, body = b"".join(one.said).partition(b"\r\n\r\n")
+        yield _seed(_CODED_ANSWER, next(how), body)
+    for pattern in _PATTERNS:
+        yield _seed(_PATTERN, next(how), f"{pattern}\0{DENIED}".encode())
+
+
+def tokens() -> str:
+    """Return the dictionary, in the form of AFL and libFuzzer."""
+    escaped = ("".join(f"\\x{byte:02x}" for byte in token.encode()) for token in _TOKENS)
+    return "".join(f'"{one}"\n' for one in escaped)
+
+
+def _seed(door: int, how: int, raw: bytes) -> bytes:
+    return bytes([door, how]) + raw
+
+
+def _bodies() -> Iterator[bytes]:
+    yield from (body for _, body in requests.bodies())
+    yield from (text.encode() for _, text in (*honest.calls(), *honest.methods()))
+    yield calling(DENIED)
+    yield asking("tools/list")
+    yield b"[%s,%s,%s]" % (calling(DENIED, id="2"), calling(ALLOWED), asking("ping", id="3"))
+
+
+def _answers() -> Iterator[bytes]:
+    yield from (text.encode() for _, text in (*answers.messages(), *honest.results()))
+    yield listing(ALLOWED, DENIED)
+    denied = definition(DENIED, f',"description":"{MARK.decode()}"')
+    yield listing(more=f',"x":{denied.decode()}')
+
+
+def _streams() -> Iterator[bytes]:
+    yield from (raw for _, raw in honest.events())
+    for one in answers.ATTACKS:
+        head, _, body = b"".join(one.said).partition(b"\r\n\r\n")
+        if b"event-stream" in head:
+            yield _unchunked(body) if b"chunked" in head else body
+
+
+def _unchunked(raw: bytes) -> bytes:
+    return b"".join(re.findall(rb"(?s)(?:^|\r\n)[0-9a-f]+\r\n(.*?)(?=\r\n[0-9a-f]+\r\n|$)", raw))
+
+
+def _honest() -> Iterable[honest.Exchange]:
+    return (*honest.in_bodies(), *honest.in_http())
+
+
+def main(directory: str) -> None:
+    home = Path(directory)
+    home.mkdir(parents=True, exist_ok=True)
+    for one in seeds():
+        (home / sha256(one).hexdigest()[:16]).write_bytes(one)
+    home.with_name("tokens.dict").write_text(tokens())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,329 @@
+"""What the fuzzer calls: bytes to one of our doors, and what leaves there held to the promises.
+
+The first byte chooses the door, the second its circumstances; the rest is what comes in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import assert_never
+
+from mcp_tool_filter.adapters.exchange import Answered, Asked, Passed
+from mcp_tool_filter.adapters.listener import Listener
+from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.head import Head
+from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol.codings import decode_body
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    Request,
+    ids_guessed_in,
+    ids_in,
+    is_json_rpc,
+    parse_message,
+    singles,
+)
+from mcp_tool_filter.protocol.revisions import R2025_06_18, Transport
+from mcp_tool_filter.session import Envelopes, Exchanges, Sessions
+from tests.fuzz.oracle import (
+    is_honest,
+    is_honest_stream,
+    no_call_but_of,
+    no_call_in_head,
+    no_endpoint_but_ours,
+    no_tool_but_of,
+    no_tool_in_stream,
+    require,
+)
+from tests.make import asking, definition, listing
+
+DENIED, ALLOWED = "wipe_disk", "read_file"
+MARK = b"burns-it-all"
+"""Stands in the description of the denied tool and nowhere else."""
+
+_PAGES = listing().replace(
+    b"[]",
+    b"[%s,%s]" % (definition(ALLOWED), definition(DENIED, f',"description":"{MARK.decode()}"')),
+)
+_CODINGS = ("", "gzip", "deflate", "br", "zstd", "identity", "GZip", "gzip, br")
+_KINDS = (
+    "application/json",
+    "text/event-stream",
+    "text/html",
+    "",
+    "application/json; charset=utf-16",
+    "text/plain; charset=utf-8",
+    "application/octet-stream",
+    "application/x-www-form-urlencoded",
+)
+_STATUSES = (200, 200, 202, 206, 400, 404, 500, 201)
+_ASKED = ("tools/list", "tools/call", "ping", "")
+
+
+def _open_listener() -> Listener:
+    return Listener(
+        upstream="http://127.0.0.1:3000",
+        config=parse_config(deny=["^wipe"]),
+        fetched=Fetched(
+            transport=Transport.STREAMABLE,
+            revision=R2025_06_18,
+            endpoint="/mcp",
+            server_name="server",
+            server_version="1",
+            sessions=True,
+            pages=(_PAGES,),
+        ),
+        watch=lambda message, verdict: None,
+        clock=lambda: 0.0,
+    )
+
+
+_LISTENER = _open_listener()
+_SNAPSHOT = _LISTENER.snapshot
+
+
+def run(raw: bytes) -> None:
+    """Push the bytes through the door they choose. Raises Violation for a broken promise."""
+    if len(raw) < 2:
+        return
+    _LISTENER.envelopes, _LISTENER.sessions = Envelopes(), Sessions()
+    _LISTENER.legacy.clear()
+    _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
+
+
+# A request
+
+
+def _request(how: int, body: bytes) -> None:
+    """A POST to the endpoint, or elsewhere, in one of the codings."""
+    coding = _CODINGS[how & 7]
+    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json")]
+    if coding:
+        headers.append((b"content-encoding", coding.encode()))
+    head = Head("POST", "/elsewhere" if how & 8 else "/mcp", tuple(headers))
+    outcome = _LISTENER.judge_request(head, body)
+    _check_request(head, body, outcome)
+    if not coding and is_honest(body):
+        require(isinstance(outcome, Passed), "an honest message is refused", outcome)
+
+
+def _request_with_head(how: int, raw: bytes) -> None:
+    """A request whose head is fuzzed too: the target, a line for each header, then the body."""
+    head_part, _, body = raw.partition(b"\r\n\r\n")
+    target, *lines = head_part.split(b"\r\n")
+    fields = [line.partition(b":") for line in lines]
+    headers = tuple((name.strip(), value.strip()) for name, _, value in fields)
+    method = ("POST", "GET", "PUT", "DELETE")[how & 3]
+    head = Head(method, target.decode("latin-1"), headers)
+    _check_request(head, body, _LISTENER.judge_request(head, body))
+
+
+def _check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
+    match outcome:
+        case Passed(_, body):
+            left = raw if body is None else body
+            _check_toward_upstream(left)
+            no_call_in_head(_SNAPSHOT.allowed, head.target, head.headers)
+            with contextlib.suppress(ProtocolError):
+                coding = head.get(b"content-encoding") or ""
+                decoded = decode_body(raw, coding, limit=1 << 20)
+                _check_rewritten(decoded, body)
+                _check_toward_upstream(decoded if body is None else body)
+        case Answered(status, body):
+            require(MARK not in body, "the mark in an answer of ours", body)
+            if status == 200:
+                require(bool(body), "an empty answer")
+            if body:
+                json.loads(body, parse_int=str)
+        case unexpected:
+            assert_never(unexpected)
+
+
+def _check_toward_upstream(left: bytes) -> None:
+    no_call_but_of(_SNAPSHOT.allowed, left)
+
+
+def _check_rewritten(came: bytes, left: bytes | None) -> None:
+    """What is left of a batch is its own members, as they were written."""
+    if left is None or left == came:
+        return
+    kept = [one.place.raw for one in singles(parse_message(left))]
+    require(left == b"[" + b",".join(kept) + b"]", "a batch put together otherwise", left)
+    at = 0
+    for member in kept:
+        at = came.find(member, at)
+        require(at >= 0, "a member that is not the client's", member)
+        at += len(member)
+
+
+# An answer
+
+
+def _answer(how: int, body: bytes) -> None:
+    """The whole answer to a request, in one of the types."""
+    method = _ASKED[how & 3]
+    asked = _asked(method)
+    status, kind = _STATUSES[how >> 2 & 7], _KINDS[how >> 5 & 7]
+    judged = _LISTENER.judge_answer(asked, status, kind, "", body)
+    left = body if judged is None else judged.body
+    is_list = method == "tools/list" and status == 200
+    no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=is_list)
+    if is_honest(body) and status == 200 and kind == "application/json":
+        require(judged is None, "an honest answer is changed", judged)
+    if method == "tools/list" and judged:
+        _check_learned()
+
+
+def _coded_answer(how: int, body: bytes) -> None:
+    """An answer in one of the codings; a client may undo it, or fail to."""
+    judged = _LISTENER.judge_answer(
+        _asked("tools/list"), 200, "application/json", _CODINGS[how & 7], body
+    )
+    left = body if judged is None else judged.body
+    no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=True)
+
+
+def _check_learned() -> None:
+    """What was learned from an answer shows up in lists that we answer ourselves."""
+    session = _LISTENER.sessions.open("s", 0.0)
+    session.revision = R2025_06_18
+    fields = {"mcp-session-id": "s", "accept": "application/json, text/event-stream"}
+    headers = tuple((name.encode(), value.encode()) for name, value in fields.items())
+    outcome = _LISTENER.judge_request(Head("POST", "/mcp", headers), asking("tools/list"))
+    if isinstance(outcome, Answered):
+        no_tool_but_of(_SNAPSHOT.allowed, DENIED, outcome.body, is_list=True)
+
+
+def _asked(method: str) -> Asked:
+    exchanges = Exchanges()
+    if method:
+        exchanges.note_asked(parse_message(asking(method)))
+    return Asked(exchanges, revision=R2025_06_18, is_first_page=True)
+
+
+# A stream
+
+
+def _stream(how: int, raw: bytes) -> None:
+    """An event stream; ``how`` says how it is cut: the same must come out."""
+    method = _ASKED[how & 3]
+    limits = Limits(message=400, pending=300) if how & 4 else Limits()
+    whole = _filtered(method, [raw], limits)
+    no_tool_in_stream(_SNAPSHOT.allowed, DENIED, whole, is_list=method == "tools/list")
+    no_endpoint_but_ours(whole)
+    if not how & 4 and is_honest_stream(raw):
+        require(whole == raw, "an honest stream is changed", raw, whole)
+    for chunks in _cuts(raw, how >> 3):
+        cut = _filtered(method, chunks, limits)
+        require(cut == whole, "a stream is filtered by how it is cut", chunks, cut, whole)
+
+
+def _filtered(method: str, chunks: list[bytes], limits: Limits) -> bytes:
+    _LISTENER.legacy.clear()
+    _LISTENER.config = _CONFIGS[limits]
+    try:
+        stream = _LISTENER.open_stream(_asked(method), "/sse", lambda chunk: True)
+        left = b"".join([*map(stream.feed, chunks), stream.finish()])
+    finally:
+        _LISTENER.config = _CONFIGS[Limits()]
+    if stream.failure is not None:
+        raise stream.failure
+    return left
+
+
+def _cuts(raw: bytes, seed: int) -> list[list[bytes]]:
+    bytewise = [raw[at : at + 1] for at in range(len(raw))]
+    places = [0]
+    while places[-1] < len(raw):  # odd steps that the fuzzer chooses between
+        seed = (seed * 29 + 7) % 251
+        places.append(places[-1] + 1 + seed % 40)
+    return [bytewise, [raw[start:end] for start, end in pairwise(places)]]
+
+
+_CONFIGS = {
+    limits: Config(deny=_LISTENER.config.deny, limits=limits)
+    for limits in (Limits(), Limits(message=400, pending=300))
+}
+
+
+# The two ways of a WebSocket
+
+
+def _spoken(how: int, raw: bytes) -> None:
+    from_client = bool(how & 1)
+    method = _ASKED[how >> 1 & 3]
+    verdict = _LISTENER.judge_spoken(_asked(method), raw, from_client)
+    match verdict:
+        case Forward():
+            left = raw
+        case Rewrite(text):
+            left = text
+        case Reply(text):
+            require(from_client and MARK not in text, "the mark in a reply of ours", text)
+            return
+        case Drop():
+            return
+        case unexpected:
+            assert_never(unexpected)
+    if from_client:
+        _check_toward_upstream(left)
+    else:
+        no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=method == "tools/list")
+
+
+# Patterns, and the parsers by themselves
+
+
+def _pattern(how: int, raw: bytes) -> None:
+    """A pattern and, behind a NUL, the name it is asked about."""
+    text, _, name = raw[:200].decode("utf-8", "surrogateescape").partition("\0")
+    try:
+        for one in split_patterns(text):
+            parse_pattern(one, option="allow" if how & 1 else "deny")
+        pattern = parse_pattern(text)
+    except StartError:
+        return
+    found = pattern.matches(name[:256])
+    if _is_simple(text) and "\n" not in name and len(name) < 30:
+        same = re.search(text, name) is not None
+        require(found == same, "a pattern that Python reads otherwise", text, name)
+
+
+def _is_simple(text: str) -> bool:
+    """Tell whether JavaScript and Python mean the same by a pattern."""
+    plain = re.fullmatch(r"[a-z_0-9^$.*+?|()-]{0,30}", text)
+    return plain is not None and not re.search(r"[*+?)][+*]|\(\?|\(\)|[|(^$][*+?]", text)
+
+
+def _parsers(how: int, raw: bytes) -> None:
+    """Nothing but ProtocolError leaves a parser; what it finds is what is written."""
+    with contextlib.suppress(ProtocolError):
+        message = parse_message(raw)
+        for one in singles(message):
+            if isinstance(one, Request):
+                require(one.id.encode() in raw, "an id that is not in the message", one.id)
+    with contextlib.suppress(ProtocolError):
+        is_json_rpc(raw)
+    for id in (*ids_in(raw), *ids_guessed_in(raw)):
+        json.loads(id, parse_int=str)
+    with contextlib.suppress(ProtocolError):
+        decode_body(raw, _CODINGS[how & 7], limit=1 << 20)
+
+
+_DOORS: tuple[Callable[[int, bytes], None], ...] = (
+    _request,
+    _request_with_head,
+    _answer,
+    _coded_answer,
+    _stream,
+    _spoken,
+    _pattern,
+    _parsers,
+)
