@@ -78,14 +78,18 @@ class EventParser:
         self._end: re.Pattern[bytes] | None = None  # of what has begun to come
         self._searched = 0  # it does not end before this offset
         self._skipped: bytes | None = None  # how it began, if it is too long
+        self._has_cr = False
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
         self._buffer += chunk
+        self._has_cr = self._has_cr or b"\r" in chunk
         events: list[Event | Oversized] = []
         start = 0
         while (end := self._find_end(start)) is not None:
-            events.append(self._take(bytes(self._buffer[start:end])))
+            with memoryview(self._buffer) as buffer:  # to slice the bytearray would copy twice
+                raw = bytes(buffer[start:end])
+            events.append(self._take(raw))
             self._searched = start = end
         del self._buffer[:start]
         if self._skipped is None and len(self._buffer) > self._max_pending:
@@ -116,7 +120,11 @@ class EventParser:
                 self._end = _NOTHING
                 return nothing.end()
             self._end = _COMMENT_END if self._buffer[start : start + 1] == b":" else _EVENT_END
-        end = self._end.search(self._buffer, max(start, self._searched))
+        searched = max(start, self._searched)
+        if self._end is _EVENT_END and not self._has_cr:  # ten times as quick
+            blank_line = self._buffer.find(b"\n\n", searched)
+            return blank_line + 2 if blank_line >= 0 else None
+        end = self._end.search(self._buffer, searched)
         return end.end() if end else None
 
     def _take(self, raw: bytes) -> Event | Oversized:
@@ -140,9 +148,12 @@ def parse_event(raw: bytes) -> Event:
     others: list[bytes] = []
     name = b""
     for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
+        if line.startswith(b"data: "):  # not cut in two, for it may be megabytes
+            data.append(line[6:])
+            continue
         key, _, value = line.partition(b":")
         if key == b"data":
-            data.append(value.removeprefix(b" "))
+            data.append(value)
             continue
         others.append(line)
         if key == b"event":
