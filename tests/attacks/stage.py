@@ -276,25 +276,29 @@ def finals_in(raw: bytes) -> int:
 
 
 @asynccontextmanager
+async def listening() -> AsyncIterator[Upstream]:
+    upstream = Upstream()
+    server = await asyncio.start_server(upstream.connected, "127.0.0.1", 0)
+    upstream.port = server.sockets[0].getsockname()[1]
+    try:
+        yield upstream
+    finally:
+        server.close()
+        await hang_up(link.writer for link in upstream.links)
+
+
+@asynccontextmanager
 async def raised(
     home: Path, *addons: object, **options: Any
 ) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
     """Run an upstream and a proxy before it, with our addon if no others are given."""
-    upstream = Upstream()
-    server = await asyncio.start_server(upstream.connected, "127.0.0.1", 0)
-    upstream.port = server.sockets[0].getsockname()[1]
     given = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"], **options}
-    try:
-        async with proxy(
-            *addons or (ToolFilter(),), to=upstream.url, home=home, **given
-        ) as running:
-            async with raw_client(running.port) as client:  # it waits until the tools are fetched
-                await client.ask(PROBE)
-            upstream.forget()
-            yield upstream, running
-    finally:
-        server.close()
-        await hang_up(link.writer for link in upstream.links)
+    chosen = addons or (ToolFilter(),)
+    async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
+        async with raw_client(it.port) as client:  # it waits until the tools are fetched
+            await client.ask(PROBE)
+        upstream.forget()
+        yield upstream, it
 
 
 def open_stage(runner: asyncio.Runner, home: Path, **options: Any) -> tuple[Stage, AsyncExitStack]:

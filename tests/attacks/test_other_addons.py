@@ -70,8 +70,11 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("what", ["tools/list", "GET"])
-@pytest.mark.parametrize("said", [stream(event(TOOLS)), answer(TOOLS)], ids=["stream", "JSON"])
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("GET", stream(event(TOOLS))), ("tools/list", answer(TOOLS))],
+    ids=["stream", "JSON"],
+)
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_no_definition_gets_past(

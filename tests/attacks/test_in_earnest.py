@@ -1,0 +1,101 @@
+"""Some of each kind once more, as users start it: mitmdump with the script, and our launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.attacks import answers, honest, requests
+from tests.attacks.honest import plain
+from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, shows, speak
+from tests.mcp_upstream import RESULT
+from tests.proxy import REPOSITORY, SCRIPT, tool
+from tests.raw_client import raw_client
+from tests.raw_upstream import RawRequest, free_port
+
+# Many are large, or wait for what never comes: here only the quick ones.
+REQUESTS = [one for one in requests.ATTACKS if len(one.raw) < 3000][::12]
+ANSWERS = [one for one in answers.ATTACKS if sum(map(len, one.said)) < 3000][::25]
+HONEST = [
+    one
+    for one in honest.EXCHANGES
+    if len(one.asked) + sum(map(len, one.said)) < 3000 and not one.asked.startswith(b"HEAD")
+][::9]
+
+
+@asynccontextmanager
+async def mitmdump(upstream: Upstream, home: Path) -> AsyncIterator[int]:
+    options = [f"deny=^{DENIED}$", "endpoint=/mcp", "fail_fast=false"]
+    settings = [word for option in options for word in ("--set", option)]
+    mode = f"reverse:{upstream.url}"
+    async with tool("mitmdump", "-s", SCRIPT, "--mode", mode, *settings, home=home) as it:
+        yield await it.listening()
+
+
+@asynccontextmanager
+async def launcher(upstream: Upstream, home: Path) -> AsyncIterator[int]:
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mcp_tool_filter", "--upstream", f"{upstream.url}/mcp"),
+        *("--deny", f"^{DENIED}$", "--port", str(port), "--keep-running"),
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon"), "HOME": str(home)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(20):
+            while not await _answers(port):
+                await asyncio.sleep(0.05)
+        yield port
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _answers(port: int) -> bool:
+    try:
+        async with raw_client(port) as client:
+            return (await client.ask(PROBE)).body == RESULT
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("started_as", [mitmdump, launcher])
+def test_a_sample_of_all_meets_the_same_filter(started_as: object, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with listening() as upstream, started_as(upstream, tmp_path) as port:  # type: ignore[operator]
+            assert await _answers(port)
+            for request in REQUESTS:
+                upstream.forget()
+                await speak(port, request.raw, answers=request.answers)
+                assert not shows(upstream.raw, DENIED), request.name
+            for answer in ANSWERS:
+                heard = await _heard(upstream, port, answer.asked, answer.said, answer.ends)
+                assert not shows(heard, DENIED, MARK), answer.name
+            for exchange in HONEST:
+                heard = await _heard(upstream, port, exchange.asked, exchange.said, exchange.ends)
+                assert plain(heard) == plain(b"".join(exchange.said)), exchange.name
+            assert await _answers(port)
+
+    asyncio.run(scene())
+
+
+async def _heard(
+    upstream: Upstream, port: int, asked: bytes, said: tuple[bytes, ...], ends: bool
+) -> bytes:
+    async def respond(_request: RawRequest, link: Link) -> None:
+        for piece in said:
+            await link.say(piece)
+        if ends:
+            link.writer.write_eof()
+
+    upstream.forget()
+    upstream.respond = respond
+    return await speak(port, asked, is_busy=upstream.is_busy_saying)
