@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.end_to_end.filtering import Filter, mitmdump
+from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import Step, play, upstream
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "recordings"
@@ -153,14 +153,10 @@ def make(name: str, target: Path) -> None:
                 server.origin, deny=DENY, save_stream_file=str(raw), **session.options
             ) as between,
         ):
-            session.run(_url(between, server.path))
+            session.run(between.url(server.path))
         scrub([str(raw), str(target)])
     transcript = replay(read_recording(target), deny=DENY, **session.options)
     target.with_suffix(".transcript.txt").write_text(transcript.render(), "utf-8")
-
-
-def _url(between: Filter, path: str) -> str:
-    return between.url(path)
 
 
 def main(names: Sequence[str]) -> int:

@@ -241,7 +241,9 @@ class ToolFilter:
         with self._failing_closed(flow, self._refuse_request):
             self.views.meet(flow)
             if not self._may_speak(flow):
-                self._watch(None, Reply(FORBIDDEN, Reason(Why.FORBIDDEN, detail="Host or Origin")))
+                spec = flow.client_conn.proxy_mode.full_spec
+                reason = Reason(Why.FORBIDDEN, detail="Host or Origin")
+                self._watch(spec, None, Reply(FORBIDDEN, reason))
                 self._answer(flow, Answered(403, FORBIDDEN))
             elif not self._ready.is_set():
                 return self._request_later(flow)
@@ -462,8 +464,8 @@ class ToolFilter:
 
     # All the rest
 
-    def _watch(self, message: Message | None, verdict: Verdict) -> None:
-        self.views.tell(message, verdict)
+    def _watch(self, spec: str, message: Message | None, verdict: Verdict) -> None:
+        self.views.tell(spec, message, verdict)
         self._log.tell(verdict)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from mitmproxy.addons.proxyserver import Proxyserver
@@ -10,7 +11,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
-from mcp_tool_filter.adapters.listener import Listener, Watcher
+from mcp_tool_filter.adapters.listener import Listener
 from mcp_tool_filter.adapters.upstream import (
     Fetched,
     Target,
@@ -21,7 +22,11 @@ from mcp_tool_filter.adapters.upstream import (
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.observers.report import Introduction
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.messages import Message
 
+type WatcherOfAll = Callable[[str, Message | None, Verdict], None]
+"""Told by which listener a message was judged, too: the full text of its mode."""
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
 
@@ -39,7 +44,7 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
 class Upstreams:
     """A listener for each mode, all with the same configuration."""
 
-    def __init__(self, watch: Watcher, fetch: Fetcher = fetch) -> None:
+    def __init__(self, watch: WatcherOfAll, fetch: Fetcher = fetch) -> None:
         self.config = Config()
         self.listeners: dict[str, Listener] = {}
         """By the full text of the mode, which is unique."""
@@ -59,7 +64,10 @@ class Upstreams:
         target = target_of(mode, self.config, options)
         fetched = await self._fetch(target)
         listener = Listener(
-            upstream=target.url, config=self.config, fetched=fetched, watch=self._watch
+            upstream=target.url,
+            config=self.config,
+            fetched=fetched,
+            watch=partial(self._watch, mode.full_spec),
         )
         self.listeners[mode.full_spec] = listener
         return listener

@@ -93,6 +93,7 @@ class Views:
         self._listeners = listeners
         self._clock = clock
         self.observe: Observe | None = None
+        """Told of each flow's verdicts; to be set before the options are."""
         self._is_watched = False
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._current: HTTPFlow | None = None
@@ -105,7 +106,7 @@ class Views:
 
     def meet(self, flow: HTTPFlow) -> None:
         """A request has come and is about to be judged."""
-        self._current = flow
+        self.look_at(flow)
         if self._is_watched:
             self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
@@ -116,7 +117,7 @@ class Views:
 
     def hear(self, flow: HTTPFlow) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
-        self._current = flow
+        self.look_at(flow)
         if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
             now = self._clock()
             keep_chunk(seen.kept, flow.response.raw_content or b"", now)
@@ -124,22 +125,21 @@ class Views:
 
     def look_at(self, flow: HTTPFlow) -> None:
         """What is told from now on is about this flow."""
-        self._current = flow
+        self._current = flow if self._is_watched else None
 
-    def tell(self, message: Message | None, verdict: Verdict) -> None:
-        """A message has been judged."""
-        flow = self._current
-        listener = self._listener_of(flow) if flow else None
-        if flow is None or listener is None:
+    def tell(self, spec: str, message: Message | None, verdict: Verdict) -> None:
+        """A message has been judged by the listener with this ``spec``."""
+        listener, flow = self._listeners.get(spec), self._current
+        if listener is None:
             return
-        spec = flow.client_conn.proxy_mode.full_spec
         statistics = self._statistics.setdefault(spec, Statistics())
         statistics.note(message, verdict, listener.snapshot, self._clock())
+        if flow is None or not (seen := self._seen.get(flow)):
+            return
+        self._comment(flow, describe(verdict, listener.snapshot), verdict)
+        self._keep_tools(spec, listener, seen.kept, message)
         if self.observe:
             self.observe(flow, message, verdict, listener.snapshot)
-        if seen := self._seen.get(flow):
-            self._comment(flow, describe(verdict, listener.snapshot), verdict)
-            self._keep_tools(spec, listener, seen.kept, message)
 
     def refuse_edit(self, error: StartError | None) -> None:
         """Somebody has edited an option so that it cannot be used; None: by now it can.
@@ -165,7 +165,8 @@ class Views:
         records = bool(getattr(ctx.options, "save_stream_file", None))
         if "save_stream_file" in updated:
             self._introduced.clear()  # another recording begins
-        self._is_watched = records or ctx.master.addons.get("view") is not None
+        shows = ctx.master.addons.get("view") is not None
+        self._is_watched = records or shows or self.observe is not None
 
     def running(self) -> None:
         self.configure(())
@@ -251,17 +252,11 @@ class Views:
         self, spec: str, listener: Listener, kept: Kept, message: Message | None
     ) -> None:
         """Keep the upstream's tools with the flows at which a replay would look for them."""
-        methods = (
-            {one.method for one in singles(message) if isinstance(one, Request)}
-            if (message)
-            else set()
-        )
+        messages = singles(message) if message else ()
+        methods = {one.method for one in messages if isinstance(one, Request)}
         if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
             self._introduced.add(spec)
             keep_fetched(kept, listener.fetched)
-
-    def _listener_of(self, flow: HTTPFlow) -> Listener | None:
-        return self._listeners.get(flow.client_conn.proxy_mode.full_spec)
 
 
 def _mark(verdict: Verdict) -> str:
