@@ -152,6 +152,7 @@ class H2Stream:
     """What has come on one stream so far."""
 
     headers: dict[bytes, bytes] = field(default_factory=dict)
+    trailers: dict[bytes, bytes] = field(default_factory=dict)
     data: bytes = b""
     ended: bool = False
     reset: int | None = None
@@ -242,6 +243,8 @@ class H2Client:
             case h2.events.DataReceived(stream_id=number, data=data):
                 self.streams[number].data += data
                 self.h2.acknowledge_received_data(event.flow_controlled_length, number)
+            case h2.events.TrailersReceived(stream_id=number, headers=headers):
+                self.streams[number].trailers = dict(headers)
             case h2.events.StreamEnded(stream_id=number):
                 self.streams[number].ended = True
             case h2.events.StreamReset(stream_id=number, error_code=code):

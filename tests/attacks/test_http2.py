@@ -12,14 +12,21 @@ import gzip
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import h2.exceptions
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.protocol.revisions import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages
 from tests.attacks.requests import CALL, PING, SMUGGLED, bodies
 from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.h2_upstream import UpstreamStream, h2_upstream
+from tests.mcp_upstream import RESULT
+from tests.proxy import certified, proxy
 from tests.raw_client import H2Client, H2Stream, h2_client
 from tests.raw_upstream import RawRequest
 
@@ -192,3 +199,35 @@ def test_a_definition_does_not_get_through(stage: Stage, attack: answers.Attack)
             return (await _over(client, number)).data
 
     assert not shows(stage.play(scene()), DENIED, MARK)
+
+
+def test_no_trailer_of_the_upstream_gets_through(tmp_path: Path) -> None:
+    async def script(stream: UpstreamStream) -> None:
+        stream.head([(b":status", b"200"), (b"content-type", b"application/json")])
+        stream.say(RESULT)
+        h2 = stream.connection.h2
+        h2.send_headers(stream.number, [(b"x-tools", answers.TOOLS)], end_stream=True)
+        stream.connection.flush()
+
+    async def fetch(_target: object) -> Fetched:
+        return Fetched(
+            transport=Transport.STREAMABLE,
+            revision="2025-06-18",
+            endpoint="/mcp",
+            server_name="x",
+            server_version="1",
+            sessions=False,
+            pages=(answers.TOOLS,),
+        )
+
+    async def scene() -> None:
+        options = {"deny": [f"^{DENIED}$"], "fail_fast": ["false"]}
+        async with (
+            h2_upstream(script, tls=certified(tmp_path)) as upstream,
+            proxy(ToolFilter(fetch=fetch), to=upstream.url, home=tmp_path, **options) as running,
+            h2_client(running.port) as client,
+        ):
+            heard = await _over(client, client.ask(body=PING, headers=JSON))
+            assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)
+
+    asyncio.run(scene())

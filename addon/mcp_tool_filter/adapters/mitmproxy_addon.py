@@ -360,6 +360,7 @@ class ToolFilter:
         with self._failing_closed(flow, self._refuse_body):
             if flow.response is None or flow.websocket or flow in self._ours:
                 return
+            flow.response.trailers = None  # nobody has judged them, and HTTP/1 cannot say them
             self.views.hear(flow)
             judged = self._judged.get(flow) or _Judged(self._upstreams.listener_of(flow))
             if judged.stream:
