@@ -1,0 +1,304 @@
+"""Does it keep its word for hours, among clients and upstreams that do not keep theirs?
+
+    python -m tests.bench.soak --seconds 600 --sessions 40
+
+All of it on the loopback, in three parts for each program: sessions that ask, leave and misbehave
+while the upstream cuts connections; thousands of sessions and streams that come and go; and the
+upstream killed while everyone waits. It fails if a call is lost or wrongly answered, if memory or
+open files keep growing, or if the loss is not told to each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tests.bench.soak.connections import Broken
+from tests.bench.soak.ledger import Ledger
+from tests.bench.soak.losing import lose
+from tests.bench.soak.sessions import come_and_go, keep_on
+from tests.bench.ways import (
+    ADDON,
+    LAUNCHER,
+    REPOSITORY,
+    SCRIPT,
+    Running,
+    Way,
+    until_answered,
+    way,
+)
+
+_SAMPLES = 40
+_BATCHES = 6
+_AT_ONCE = 20
+_GROWTH = 0.05  # of memory, in the last quarter over the one before
+_FILES = 10  # that may be open at rest
+_LAST_WORDS = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    seconds: float
+    megabytes: float
+    files: int
+    calls: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What was seen of one program in one part."""
+
+    way: str
+    part: str
+    ledger: Ledger = field(default_factory=Ledger)
+    samples: list[Sample] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    said: str = ""
+
+    @property
+    def growth(self) -> float:
+        """How much more memory there is in the last quarter than in the one before."""
+        quarter = len(self.samples) // 4
+        if not quarter:
+            return 0.0
+        before = statistics.median(s.megabytes for s in self.samples[-2 * quarter : -quarter])
+        return statistics.median(s.megabytes for s in self.samples[-quarter:]) / before - 1
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "way": self.way,
+            "part": self.part,
+            **self.ledger.row(),
+            "asked": dict(self.ledger.made),
+            "growth": round(self.growth, 4),
+            "samples": [[s.seconds, round(s.megabytes, 1), s.files, s.calls] for s in self.samples],
+            "evidence": self.ledger.evidence,
+            "problems": self.problems,
+        }
+
+
+@dataclass(slots=True)
+class Stage:
+    """A program before an upstream of its own."""
+
+    upstream: subprocess.Popen[bytes]
+    proxy: subprocess.Popen[bytes]
+    port: int
+    log: IO[bytes]
+
+    @property
+    def files(self) -> int:
+        return len(list(Path(f"/proc/{self.proxy.pid}/fd").iterdir()))
+
+    @property
+    def megabytes(self) -> float:
+        return Running("", self.port, (self.proxy.pid,)).megabytes()
+
+    def said(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+
+@contextmanager
+def staged(name: str) -> Iterator[Stage]:
+    with tempfile.TemporaryDirectory() as home, tempfile.TemporaryFile() as log:
+        command = [sys.executable, "-m", "tests.bench.soak.upstream"]
+        upstream = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY)
+        assert upstream.stdout
+        one = _quiet(way(name, int(upstream.stdout.readline()), Path(home)))
+        proxy = subprocess.Popen(
+            one.command,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": str(ADDON)},
+        )
+        try:
+            until_answered(one.port)
+            yield Stage(upstream, proxy, one.port, log)
+        finally:
+            for process in (proxy, upstream):
+                process.kill()
+                process.wait()
+            upstream.stdout.close()
+
+
+def _quiet(one: Way) -> Way:
+    """Let mitmdump print no flow, as someone would who lets it run for long."""
+    more = ("--set", "flow_detail=0") if one.name == SCRIPT else ()
+    return Way(one.name, one.port, (*one.command, *more))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    found = []
+    for name in [SCRIPT, LAUNCHER] if args.way == "both" else [args.way]:
+        with staged(name) as stage:
+            found.append(_report(_soak(name, stage, args.sessions, args.seconds)))
+        with staged(name) as stage:
+            found.append(_report(_come_and_go(name, stage, args.visits)))
+        with staged(name) as stage:
+            found.append(_report(_lose(name, stage, args.sessions)))
+    print("\n" + _table(found))
+    if args.json:
+        Path(args.json).write_text(json.dumps([one.as_json() for one in found], indent=1) + "\n")
+    problems = [f"{one.way}, {one.part}: {why}" for one in found for why in one.problems]
+    print("\n".join(["", *problems]) if problems else "\nNothing is wrong.")
+    return 1 if problems else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the first part, each way")
+    parser.add_argument("--sessions", type=int, default=20, help="at a time")
+    parser.add_argument("--visits", type=int, default=3000, help="of the second part")
+    parser.add_argument("--way", choices=["both", SCRIPT, LAUNCHER], default="both")
+    parser.add_argument("--json", metavar="FILE", help="where to write all of it")
+    return parser
+
+
+# The parts
+
+
+def _soak(name: str, stage: Stage, sessions: int, seconds: float) -> Found:
+    found = Found(name, "soak")
+    at_rest = stage.files
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch(stage, found, seconds / _SAMPLES))
+            all_of_them = (keep_on(stage.port, found.ledger, seconds) for _ in range(sessions))
+            await asyncio.gather(*all_of_them)
+            watching.cancel()
+        await _until_at_rest(stage, at_rest)
+
+    asyncio.run(run())
+    _judge(found, stage, at_rest)
+    return found
+
+
+def _come_and_go(name: str, stage: Stage, visits: int) -> Found:
+    found = Found(name, "come and go")
+    at_rest, began = stage.files, time.monotonic()
+
+    async def some(number: int) -> None:
+        for _ in range(number):
+            try:
+                await come_and_go(stage.port, found.ledger)
+            except Broken as error:
+                found.ledger.note_lost(f"a visit: {error!r}")
+
+    async def run() -> None:
+        for _ in range(_BATCHES):
+            each = max(1, visits // _BATCHES // _AT_ONCE)
+            await asyncio.gather(*(some(each) for _ in range(_AT_ONCE)))
+            await _until_at_rest(stage, at_rest)
+            found.samples.append(_sample(stage, found, began))
+
+    asyncio.run(run())
+    _judge(found, stage, at_rest)
+    return found
+
+
+def _lose(name: str, stage: Stage, sessions: int) -> Found:
+    found = Found(name, "loss")
+    asyncio.run(lose(stage.port, found.ledger, sessions, stage.upstream.kill))
+    try:
+        code = stage.proxy.wait(10)
+    except subprocess.TimeoutExpired:
+        found.problems.append("the process does not end")
+    else:
+        if code != 1:
+            found.problems.append(f"exit code {code}")
+    if not stage.said().endswith(_LAST_WORDS):
+        found.problems.append(f"its last words: {stage.said()[-300:]!r}")
+    if found.ledger.told != 2 * sessions:
+        found.problems.append(f"{found.ledger.told} of {2 * sessions} were told of the loss")
+    found.said = stage.said()
+    _judge_ledger(found)
+    return found
+
+
+async def _watch(stage: Stage, found: Found, interval: float) -> None:
+    began = time.monotonic()
+    while True:
+        found.samples.append(_sample(stage, found, began))
+        await asyncio.sleep(interval)
+
+
+def _sample(stage: Stage, found: Found, began: float) -> Sample:
+    seconds = round(time.monotonic() - began, 1)
+    return Sample(seconds, stage.megabytes, stage.files, found.ledger.made.total())
+
+
+async def _until_at_rest(stage: Stage, at_rest: int) -> None:
+    for _ in range(100):
+        if stage.files <= at_rest:
+            return
+        await asyncio.sleep(0.1)
+
+
+def _judge(found: Found, stage: Stage, at_rest: int) -> None:
+    if (code := stage.proxy.poll()) is not None:
+        found.problems.append(f"it has ended with {code}: {stage.said()[-500:]}")
+    elif stage.files > at_rest + _FILES:
+        found.problems.append(f"{stage.files} files are open at rest, {at_rest} at first")
+    if found.growth > _GROWTH:
+        found.problems.append(f"memory still grows: {found.growth:.1%} in the last quarter")
+    if "Traceback" in stage.said():
+        found.problems.append("a traceback: " + stage.said().partition("Traceback")[2][-1500:])
+    found.said = stage.said()
+    _judge_ledger(found)
+
+
+def _judge_ledger(found: Found) -> None:
+    ledger = found.ledger
+    if ledger.lost or ledger.wrong or ledger.unaccounted:
+        found.problems.append("calls were lost or wrongly answered: " + "\n".join(ledger.evidence))
+
+
+# What is printed
+
+
+def _report(found: Found) -> Found:
+    print(f"\n{found.way}, {found.part}: {found.ledger.row()}")
+    if found.samples:
+        print("   seconds      MB   files    calls")
+    for one in found.samples[:: max(1, len(found.samples) // 10)]:
+        print(f"  {one.seconds:8.1f} {one.megabytes:7.1f} {one.files:7} {one.calls:8}")
+    print("\n".join(found.problems), flush=True)
+    return found
+
+
+def _table(found: Sequence[Found]) -> str:
+    titles = list(Ledger().row())
+    lines = [["", *(f"{one.way}, {one.part}" for one in found)]]
+    lines += [[title, *(str(one.ledger.row()[title]) for one in found)] for title in titles]
+    lines.append(["MB, first and last", *map(_from_to, found)])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+    ]
+    padded.insert(1, ["-" * width for width in widths])
+    return "\n".join("| " + " | ".join(line) + " |" for line in padded)
+
+
+def _from_to(found: Found) -> str:
+    if not found.samples:
+        return ""
+    return f"{found.samples[0].megabytes:.0f} to {found.samples[-1].megabytes:.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What became of every call: each is answered, told that it is lost, given up by us, or wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+_MOST_EVIDENCE = 20
+
+
+@dataclass(slots=True)
+class Ledger:
+    made: Counter[str] = field(default_factory=Counter)
+    """By what was asked."""
+    answered: int = 0
+    """With its own id and its own token, or the error that it had to get."""
+    given_up: int = 0
+    """The client left before the answer, as it was meant to."""
+    told: int = 0
+    """Answered with the error for a connection that the upstream has cut."""
+    lost: int = 0
+    """Never answered, though the client was there."""
+    wrong: int = 0
+    notifications: int = 0
+    connections: int = 0
+    sessions: int = 0
+    evidence: list[str] = field(default_factory=list)
+
+    def note_lost(self, why: str) -> None:
+        self.lost += 1
+        self._keep(f"lost: {why}")
+
+    def note_wrong(self, why: str) -> None:
+        self.wrong += 1
+        self._keep(f"wrong: {why}")
+
+    def _keep(self, why: str) -> None:
+        if len(self.evidence) < _MOST_EVIDENCE:
+            self.evidence.append(why[:500])
+
+    @property
+    def unaccounted(self) -> int:
+        ended = self.answered + self.given_up + self.told + self.lost + self.wrong
+        return self.made.total() - ended
+
+    def row(self) -> dict[str, int]:
+        return {
+            "made": self.made.total(),
+            "answered": self.answered,
+            "given up by us": self.given_up,
+            "told of a cut": self.told,
+            "lost": self.lost,
+            "wrongly answered": self.wrong,
+            "not accounted for": self.unaccounted,
+            "notifications": self.notifications,
+            "sessions": self.sessions,
+            "connections": self.connections,
+        }
