@@ -52,6 +52,15 @@ def test_what_is_set_stands_in_the_same_place(fields: Any, name: bytes, values: 
     assert headers.fields == slow.fields
 
 
+@given(fields=FIELDS, name=NAMES)
+def test_what_is_taken_out_is_the_same(fields: Any, name: bytes) -> None:
+    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]
+    assert ours.pop(headers, text(name), "none") == slow.pop(name, "none")
+    assert headers.fields == slow.fields
+    with pytest.raises(KeyError):
+        ours.pop(headers, name)
+
+
 @pytest.mark.parametrize("value", [1, None])
 def test_what_is_no_text_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, AttributeError)):

@@ -24,6 +24,7 @@ from mcp_tool_filter.stream import FilteredStream
 _ABSOLUTE = re.compile(
     r"(?:(?:https?|wss?):[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})[^\s<>\"',;]*", re.IGNORECASE
 )
+_CONTROL = re.compile(rb"[\r\n\0]")
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 _SCHEMA = b"inputschema"  # every tool has one
 
@@ -108,11 +109,12 @@ def check_answer_head(response: Response) -> None:
     if coding not in ("", "chunked", "identity"):
         raise ProtocolError("a transfer coding that nobody asked for")
     fields = response.headers.fields
-    if any(set(b"\r\n\0") & set(value) for _, value in fields):
+    if any(_CONTROL.search(value) for _, value in fields):
         raise ProtocolError("a control character in a header")
-    response.headers.fields = tuple(
-        (name, value) for name, value in fields if _SCHEMA not in value.lower()
-    )
+    if any(_SCHEMA in value.lower() for _, value in fields):
+        response.headers.fields = tuple(
+            (name, value) for name, value in fields if _SCHEMA not in value.lower()
+        )
     if _SCHEMA in response.data.reason.lower():
         response.reason = ""
 

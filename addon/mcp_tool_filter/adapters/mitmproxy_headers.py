@@ -9,7 +9,7 @@ their names in lower case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 
 from mitmproxy.http import Headers
 
@@ -18,6 +18,7 @@ def install_quick_headers() -> None:
     Headers.get_all = get_all  # type: ignore[assignment, method-assign]
     Headers.set_all = set_all  # type: ignore[assignment, method-assign]
     Headers.get = get  # type: ignore[method-assign, assignment]
+    Headers.pop = pop  # type: ignore[assignment, method-assign]
     Headers.__contains__ = contains  # type: ignore[method-assign, assignment]
 
 
@@ -37,6 +38,12 @@ def get[T](headers: Headers, name: str | bytes, default: T | None = None) -> str
 def contains(headers: Headers, name: str | bytes) -> bool:
     key = _bytes(name).lower()
     return any(other.lower() == key for other, _ in headers.fields)
+
+
+def pop(headers: Headers, name: str | bytes, *default: object) -> object:
+    if default and not contains(headers, name):
+        return default[0]
+    return MutableMapping.pop(headers, name, *default)
 
 
 def set_all(headers: Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:

@@ -19,6 +19,7 @@ import ipaddress
 import re
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
@@ -60,6 +61,7 @@ class AllowedHosts:
         return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host, own)
 
 
+@lru_cache(64)
 def is_loopback(name: str) -> bool:
     """Tell whether a host name means this machine and nothing else."""
     if name == "localhost" or name.endswith(".localhost"):

@@ -241,7 +241,12 @@ def _definition(text: str, element: Value) -> Definition:
     name = element.get("name")
     keys = {fold(member.key) for member in element.members or ()}
     like = not keys.isdisjoint({"name", "inputschema"})
-    return Definition(name.text if name else None, _problem(text, element), raw, like)
+    return Definition(_own(name.text if name else None), _problem(text, element), raw, like)
+
+
+def _own(name: str | None) -> str | None:
+    """Copy a name: it lies among all the values that were read, and would keep their memory."""
+    return None if name is None else (name + " ")[:-1]
 
 
 def _problem(text: str, element: Value) -> str | None:
