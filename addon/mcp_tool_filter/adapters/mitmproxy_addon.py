@@ -86,7 +86,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
     end,
     has_begun,
     hold,
-    inject,
+    injector,
     is_made_here,
     lose,
     open_flows,
@@ -332,7 +332,7 @@ class ToolFilter:
             raise ProtocolError("an event stream in a coding that nobody asked for")
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
         frame_as_stream(flow, response)
-        send = partial(inject, flow) if flow.request.method == "GET" else None
+        send = injector(flow) if flow.request.method == "GET" else None
         stream = judged.listener.open_stream(judged.asked, flow.request.path, send)
         judged.stream = stream
         owed = b"".join(map(render_event, judged.asked.owed))

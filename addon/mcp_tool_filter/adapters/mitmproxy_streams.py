@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
@@ -49,6 +51,20 @@ def inject(flow: HTTPFlow, chunk: bytes) -> bool:
     injected = Injected(chunk)
     injected.flow_id = flow.id
     return _give(Inject(stream, injected))
+
+
+def injector(flow: HTTPFlow) -> Callable[[bytes], bool]:
+    """Return ``inject`` for one flow, which it does not keep: what is known of a flow goes with it.
+
+    (A WeakKeyDictionary whose value leads back to its key never lets go of either.)
+    """
+    kept = weakref.ref(flow)
+
+    def inject_into(chunk: bytes) -> bool:
+        there = kept()
+        return there is not None and inject(there, chunk)
+
+    return inject_into
 
 
 def end(flow: HTTPFlow, last: bytes = b"") -> bool:
