@@ -195,7 +195,7 @@ class FilteredHttpLayer(layers.HttpLayer):
     """One client connection."""
 
     def make_stream(self, stream_id: int) -> Steps:
-        self.streams[stream_id] = FilteredStream(self.context.fork(), stream_id)
+        self.streams[stream_id] = FilteredStream(_forked(self.context), stream_id)
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
     def register_connection(self, command: RegisterHttpConnection) -> Steps:
@@ -236,6 +236,14 @@ class FilteredHttpLayer(layers.HttpLayer):
         for stream in list(self.streams.values()):
             if isinstance(stream, FilteredStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
+
+
+def _forked(context: Context) -> Context:
+    """As ``Context.fork``, but for the server that it makes, with a random id, to throw it away."""
+    fork = Context.__new__(Context)
+    fork.client, fork.server, fork.options = context.client, context.server, context.options
+    fork.layers = context.layers.copy()
+    return fork
 
 
 class FilteredStream(HttpStream):
