@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.attacks import answers, honest, requests
 from tests.fuzz.target import ALLOWED, DENIED, MARK
+from tests.fuzz.tokens import TOKENS, spelled
 from tests.make import asking, calling, definition, event, listing
 
 _LONGEST = 2048  # bytes
@@ -26,23 +27,13 @@ _LONGEST = 2048  # bytes
     _SPOKEN,
     _PATTERN,
     _PARSERS,
-) = range(8)
+    _SPELLED,
+) = range(9)
 _HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
 _PATTERNS = (
     r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
     r"(?<name>x)\k<name>", r"[^\]a-z]", r"\u{61}\p{L}", r"(?=wipe).*", r"^(?!read_).+$",
     r"[\d\w-]+", r"\bfile\b", r"(a|b|ab)*c", r"x{2,}?", "^(file|db)_[a-z]+$", r"\cA\0\x41\u0041",
-)  # fmt: skip
-_TOKENS = (
-    '"jsonrpc":"2.0"', '"id":', '"method":', '"params":', '"name":', '"arguments":', '"result":',
-    '"error":', '"tools":', '"inputSchema":', '"cursor":', '"nextCursor":', '"_meta":', "{", "}",
-    "[", "]", ",", '"tools/call"', '"tools/list"', '"initialize"', '"sampling/createMessage"',
-    f'"{DENIED}"', f'"{ALLOWED}"', DENIED, '"Name":', '"NAME":', '"name\\u0000":', '"n\\u0061me":',
-    '"__proto__":', '"content":', '"structuredContent":', "\\u0000", "\\ud800", "\\u200b", "\ufeff",
-    "\u2028", "\x85", "\x0b", "\x1c", "\u0131", "\u017f", "NaN", "1e400", "-0", "1.0", "null",
-    "data: ", "data:", "event: message\n", "event: endpoint\n", "event: ", "id: 1\n", "retry: 1\n",
-    ": ", "\r", "\n", "\r\n", "\n\n", "\r\r", "Mcp-Name: ", "Mcp-Method: ", "Content-Encoding: br",
-    "=?base64?", "?method=tools/call", "http://127.0.0.1:3000", "\\\\", "(?:", "(?!", "{1,2}",
 )  # fmt: skip
 
 
@@ -72,13 +63,17 @@ def _seeds() -> Iterator[bytes]:
     for one in answers.ATTACKS:
         _, _, body = b"".join(one.said).partition(b"\r\n\r\n")
         yield _seed(_CODED_ANSWER, next(how), body)
+    for door, raws in ((_REQUEST, _bodies()), (_ANSWER, _answers()), (_STREAM, _streams())):
+        for raw in raws:
+            if len(raw) < _LONGEST and (numbers := spelled(raw)):
+                yield _seed(_SPELLED, door, bytes([next(how) & ~7]) + numbers)
     for pattern in _PATTERNS:
         yield _seed(_PATTERN, next(how), f"{pattern}\0{DENIED}".encode())
 
 
 def tokens() -> str:
     """Return the dictionary, in the form of AFL and libFuzzer."""
-    escaped = ("".join(f"\\x{byte:02x}" for byte in token.encode()) for token in _TOKENS)
+    escaped = ("".join(f"\\x{byte:02x}" for byte in token) for token in TOKENS)
     return "".join(f'"{one}"\n' for one in escaped)
 
 

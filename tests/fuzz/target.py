@@ -42,6 +42,7 @@ from tests.fuzz.oracle import (
     no_tool_in_stream,
     require,
 )
+from tests.fuzz.tokens import TOKENS
 from tests.make import asking, definition, listing
 
 DENIED, ALLOWED = "wipe_disk", "read_file"
@@ -317,6 +318,16 @@ def _parsers(how: int, raw: bytes) -> None:
         decode_body(raw, _CODINGS[how & 7], limit=1 << 20)
 
 
+# Words instead of bytes
+
+
+def _spelled(how: int, numbers: bytes) -> None:
+    """Each byte is the number of a word: what comes of it is more often nearly a message."""
+    if numbers:
+        raw = b"".join(TOKENS[number % len(TOKENS)] for number in numbers[1:400])
+        _DOORS[how % (len(_DOORS) - 1)](numbers[0], raw)
+
+
 _DOORS: tuple[Callable[[int, bytes], None], ...] = (
     _request,
     _request_with_head,
@@ -326,4 +337,5 @@ _DOORS: tuple[Callable[[int, bytes], None], ...] = (
     _spoken,
     _pattern,
     _parsers,
+    _spelled,
 )

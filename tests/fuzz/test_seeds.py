@@ -31,7 +31,7 @@ def test_a_filter_that_forwards_everything_is_noticed(
 
 def _noticed() -> list[bytes]:
     found = []
-    for seed in _SEEDS:
+    for seed in _SEEDS[::4]:
         try:
             run(seed)
         except Violation:
