@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -44,6 +44,7 @@ _SAMPLES = 40
 _BATCHES = 6
 _AT_ONCE = 20
 _GROWTH = 0.05  # of memory, in the last quarter over the one before
+_KEPT = 2.0  # kilobytes for each session; one that was not closed is remembered, up to 10,000
 _FILES = 10  # that may be open at rest
 _LAST_WORDS = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
 
@@ -54,6 +55,7 @@ class Sample:
     megabytes: float
     files: int
     calls: int
+    sessions: int
 
 
 @dataclass(slots=True)
@@ -76,6 +78,15 @@ class Found:
         before = statistics.median(s.megabytes for s in self.samples[-2 * quarter : -quarter])
         return statistics.median(s.megabytes for s in self.samples[-quarter:]) / before - 1
 
+    @property
+    def kept(self) -> float:
+        """How many kilobytes stay behind for each session that came and went, after a while."""
+        if len(self.samples) < 2:
+            return 0.0
+        middle, last = self.samples[len(self.samples) // 2], self.samples[-1]
+        sessions = max(1, last.sessions - middle.sessions)
+        return (last.megabytes - middle.megabytes) * 1024 / sessions
+
     def as_json(self) -> dict[str, object]:
         return {
             "way": self.way,
@@ -83,7 +94,8 @@ class Found:
             **self.ledger.row(),
             "asked": dict(self.ledger.made),
             "growth": round(self.growth, 4),
-            "samples": [[s.seconds, round(s.megabytes, 1), s.files, s.calls] for s in self.samples],
+            "kept": round(self.kept, 2),
+            "samples": [asdict(one) for one in self.samples],
             "evidence": self.ledger.evidence,
             "problems": self.problems,
         }
@@ -207,6 +219,8 @@ def _come_and_go(name: str, stage: Stage, visits: int) -> Found:
             found.samples.append(_sample(stage, found, began))
 
     asyncio.run(run())
+    if found.kept > _KEPT:
+        found.problems.append(f"{found.kept:.1f} KB stay behind for each session")
     _judge(found, stage, at_rest)
     return found
 
@@ -239,7 +253,9 @@ async def _watch(stage: Stage, found: Found, interval: float) -> None:
 
 def _sample(stage: Stage, found: Found, began: float) -> Sample:
     seconds = round(time.monotonic() - began, 1)
-    return Sample(seconds, stage.megabytes, stage.files, found.ledger.made.total())
+    return Sample(
+        seconds, stage.megabytes, stage.files, found.ledger.made.total(), found.ledger.sessions
+    )
 
 
 async def _until_at_rest(stage: Stage, at_rest: int) -> None:
@@ -286,6 +302,7 @@ def _table(found: Sequence[Found]) -> str:
     lines = [["", *(f"{one.way}, {one.part}" for one in found)]]
     lines += [[title, *(str(one.ledger.row()[title]) for one in found)] for title in titles]
     lines.append(["MB, first and last", *map(_from_to, found)])
+    lines.append(["KB kept for a session", *(f"{one.kept:.1f}" for one in found)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = [
         [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
