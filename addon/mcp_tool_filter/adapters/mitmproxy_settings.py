@@ -5,7 +5,6 @@ What a user has set stays as it is, also when it is what mitmproxy would do anyw
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from mitmproxy import ctx, optmanager
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.policy.guard import is_loopback
 
 if TYPE_CHECKING:
     from mitmproxy.connection import Client
@@ -100,7 +100,9 @@ class Loopback:
 
     def client_connected(self, client: Client) -> None:
         """Call this in the hook of that name."""
-        if self._holds_for(client.proxy_mode) and not _is_loopback(client.peername[0]):
+        if self._holds_for(client.proxy_mode) and not is_loopback(
+            client.peername[0].partition("%")[0]
+        ):
             client.error = "the tool filter listens on the loopback only (see --listen-host)"
 
     async def rebind(self) -> None:
@@ -116,11 +118,5 @@ class Loopback:
         return self._is_wanted and mode.custom_listen_host is None
 
     def _is_right(self, server: Any) -> bool:
-        bound = (address[0] for address in server.listen_addrs)
-        return not self._holds_for(server.mode) or all(map(_is_loopback, bound))
-
-
-def _is_loopback(address: str) -> bool:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return (mapped or ip).is_loopback
+        bound = (address[0].partition("%")[0] for address in server.listen_addrs)
+        return not self._holds_for(server.mode) or all(map(is_loopback, bound))

@@ -67,15 +67,23 @@ def is_loopback(name: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return _address(name).is_loopback
     except ValueError:
         return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Read an address; one of version 4 in version 6's clothes is one of version 4."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
 
 
 def _is_same_address(name: str, own: str) -> bool:
     """Compare addresses; a name that only resolves to ours could be a trick."""
     try:
-        return ipaddress.ip_address(name) == ipaddress.ip_address(own)
+        return _address(name) == _address(own)
     except ValueError:
         return False
 
@@ -131,7 +139,7 @@ def _address(host: str) -> str:
         value = last + sum(one << (24 - 8 * place) for place, one in enumerate(first))
         host = str(ipaddress.IPv4Address(value & 0xFFFFFFFF))
     try:
-        return LOOPBACK if ipaddress.ip_address(host).is_unspecified else host
+        return LOOPBACK if _address(host).is_unspecified else host
     except ValueError:
         return host
 
