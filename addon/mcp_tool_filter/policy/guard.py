@@ -127,11 +127,11 @@ def may_lead_round(url: str, upstream: str) -> bool:
         return False
     home = urlsplit(upstream)
     port = int(match["port"] or 0) or _DEFAULT_PORTS.get(match["scheme"] or home.scheme)
-    host = _address(match["host"].strip("[]").rstrip("."))
+    host = _plain_host(match["host"].strip("[]").rstrip("."))
     return port == _port(upstream) and _same_host(host, home.hostname or "")
 
 
-def _address(host: str) -> str:
+def _plain_host(host: str) -> str:
     """Return an address, of which there are many spellings, as one; where it means all, ours."""
     numbers = host.split(".")
     if len(numbers) <= 4 and all(map(_NUMBER.fullmatch, numbers)):
