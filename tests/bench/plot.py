@@ -1,7 +1,12 @@
-"""The figures as one picture for the README."""
+"""The figures as one picture for the README.
+
+python -m tests.bench.plot results.json .pictures/bench.png
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +91,24 @@ def _dress(axes: Any, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8, frameon=False)
+
+
+def read_results(path: Path) -> Results:
+    """Read what a run has written, as far as it is drawn."""
+    said = json.loads(path.read_text())
+    lists = {int(number): _table(table) for number, table in said["lists"].items()}
+    return Results(calls=_table(said["calls"]), lists=lists)
+
+
+def _table(said: dict[str, dict[str, Any]]) -> Table:
+    return {
+        title: {
+            name: found if isinstance(found, str) else Measured(**found)
+            for name, found in row.items()
+        }
+        for title, row in said.items()
+    }
+
+
+if __name__ == "__main__":
+    plot(read_results(Path(sys.argv[1])), Path(sys.argv[2]))

@@ -181,7 +181,9 @@ def _path() -> str:
 
 
 def _own_env() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ADDON)}
+    env = {**os.environ, "PYTHONPATH": str(ADDON)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled, too
+    return env
 
 
 def _family(pid: int) -> tuple[int, ...]:
