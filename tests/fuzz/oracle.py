@@ -34,9 +34,9 @@ def require(holds: bool, promise: str, *evidence: object) -> None:
 # Toward the upstream
 
 
-def no_call_but_of(allowed: Mapping[str, bytes], body: bytes) -> None:
+def no_call_but_of(allowed: Mapping[str, bytes], body: bytes, content_type: str = "") -> None:
     """Whoever reads the body finds no call but of allowed tools."""
-    for value in json_readings(body):
+    for value in json_readings(body, content_type):
         for name in _calls_in(value):
             require(name in allowed, "a call that is not allowed", name, body)
 
@@ -84,10 +84,15 @@ def _objects(value: Json) -> list[dict[str, Json]]:
 
 
 def no_tool_but_of(
-    allowed: Mapping[str, bytes], denied: str, body: bytes, *, is_list: bool
+    allowed: Mapping[str, bytes],
+    denied: str,
+    body: bytes,
+    content_type: str = "",
+    *,
+    is_list: bool,
 ) -> None:
     """Whoever reads the body finds no denied tool; in a list, nothing but the snapshot's."""
-    for value in json_readings(body):
+    for value in json_readings(body, content_type):
         _no_tool_in(value, allowed, denied, is_list=is_list)
 
 
@@ -105,9 +110,17 @@ def no_endpoint_but_ours(stream: bytes) -> None:
     """An endpoint that a client is sent to is here."""
     for events in event_readings(stream):
         for name, data in events:
-            if name == "endpoint":
-                place = urlsplit(urljoin("http://us.test/sse", data.strip()))
+            if name != "endpoint":
+                continue
+            for url in (data.strip(), _as_browsers_do(data)):
+                place = urlsplit(urljoin("http://us.test/sse", url))
                 require(place.netloc == "us.test", "an endpoint elsewhere", data)
+
+
+def _as_browsers_do(url: str) -> str:
+    """Read slashes as generously as the WHATWG's basic URL parser."""
+    plain = re.sub(r"[\t\r\n]", "", url.strip("".join(map(chr, range(33))))).replace("\\", "/")
+    return re.sub(r"(?i)^(https?:|wss?:)?/{2,}", r"\1//", plain)
 
 
 def _no_tool_in(value: Json, allowed: Mapping[str, bytes], denied: str, *, is_list: bool) -> None:

@@ -10,6 +10,7 @@ None of this knows anything of how the filter reads; that is the point of it.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -32,10 +33,10 @@ _STANDARD_LINE_END = re.compile(r"\r\n|\n|\r")
 _DEEPEST = 200
 
 
-def json_readings(raw: bytes) -> Iterator[Json]:
-    """Yield every value that some reader finds in the bytes."""
+def json_readings(raw: bytes, content_type: str = "") -> Iterator[Json]:
+    """Yield every value that some reader finds in the bytes; some mind the charset that is said."""
     seen: list[Json] = []
-    for document in dict.fromkeys(_documents(raw)):
+    for document in dict.fromkeys(_documents(raw, charset_in(content_type))):
         for value in text_readings(document):
             if value not in seen:
                 seen.append(value)
@@ -70,8 +71,16 @@ def event_readings(raw: bytes) -> Iterator[Events]:
     yield [event for block in blocks for event in _events(re.split(r"\r\n|\n|\r", block))]
 
 
-def _documents(raw: bytes) -> Iterator[str]:
-    for text in _texts(raw):
+def charset_in(content_type: str) -> str:
+    found = re.search(r"(?i)charset\s*=\s*[\"']?([\w-]+)", content_type)
+    try:
+        return codecs.lookup(found[1]).name if found else "utf-8"
+    except LookupError:
+        return "utf-8"
+
+
+def _documents(raw: bytes, charset: str) -> Iterator[str]:
+    for text in _texts(raw, charset):
         yield text
         if "\0" in text:
             yield text.replace("\0", "")
@@ -79,8 +88,9 @@ def _documents(raw: bytes) -> Iterator[str]:
             yield from text.splitlines()
 
 
-def _texts(raw: bytes) -> Iterator[str]:
+def _texts(raw: bytes, charset: str) -> Iterator[str]:
     for coding, errors in (
+        (charset, "replace"),
         ("utf-8-sig", "strict"),
         (json.detect_encoding(raw), "surrogatepass"),
         ("utf-8", "ignore"),
@@ -89,7 +99,7 @@ def _texts(raw: bytes) -> Iterator[str]:
     ):
         try:
             yield raw.decode(coding, errors)
-        except UnicodeDecodeError:
+        except (UnicodeError, LookupError):  # not all codecs are for text
             continue
 
 

@@ -35,6 +35,10 @@ _PATTERNS = (
     r"(?<name>x)\k<name>", r"[^\]a-z]", r"\u{61}\p{L}", r"(?=wipe).*", r"^(?!read_).+$",
     r"[\d\w-]+", r"\bfile\b", r"(a|b|ab)*c", r"x{2,}?", "^(file|db)_[a-z]+$", r"\cA\0\x41\u0041",
 )  # fmt: skip
+_ENDPOINTS = (
+    "/messages?session=1", "http://127.0.0.1:3000/messages", "http://localhost:3000", "//evil.test",
+    r"\\evil.test", "///evil.test", "http:evil", "https://us.test@evil.test/", "?a=1", "mailto:x",
+)  # fmt: skip
 
 
 def seeds() -> list[bytes]:
@@ -53,10 +57,17 @@ def _seeds() -> Iterator[bytes]:
             target, fields, body = found.groups()
             yield _seed(_REQUEST_WITH_HEAD, 0, target + b"\r\n" + fields + b"\r\n\r\n" + body)
             yield _seed(_REQUEST, 1 + next(how) % 4, body)
+    for name in (b"name", b"+AG4-ame"):
+        call = calling(ALLOWED).replace(b'","arg', b'","%s":"%s","arg' % (name, DENIED.encode()))
+        head = b"/mcp\r\nContent-Type: application/json; charset=utf-7\r\n\r\n"
+        yield _seed(_REQUEST_WITH_HEAD, 0, head + call)
     for body in _answers():
         yield _seed(_ANSWER, next(how), body)
         yield _seed(_SPOKEN, next(how) & ~1, body)
         yield _seed(_STREAM, next(how), event(body))
+    for coding in ("utf-16", "utf-16-le", "utf-32", "utf-7", "latin-1"):
+        for kind in range(0, 256, 4):
+            yield _seed(_ANSWER, kind, listing(ALLOWED, DENIED).decode().encode(coding))
     for stream in _streams():
         yield _seed(_STREAM, next(how) & ~3, stream)
         yield _seed(_STREAM, next(how), stream)
@@ -97,6 +108,7 @@ def _answers() -> Iterator[bytes]:
 
 
 def _streams() -> Iterator[bytes]:
+    yield from (b"event: endpoint\ndata: %s\n\n" % url.encode() for url in _ENDPOINTS)
     yield from (raw for _, raw in honest.events())
     for one in answers.ATTACKS:
         head, _, body = b"".join(one.said).partition(b"\r\n\r\n")

@@ -60,7 +60,7 @@ _KINDS = (
     "text/html",
     "",
     "application/json; charset=utf-16",
-    "text/plain; charset=utf-8",
+    "text/plain; charset=utf-7",
     "application/octet-stream",
     "application/x-www-form-urlencoded",
 )
@@ -130,13 +130,14 @@ def _check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
     match outcome:
         case Passed(_, body):
             left = raw if body is None else body
-            _check_toward_upstream(left)
+            kind = head.get(b"content-type") or ""
+            no_call_but_of(_SNAPSHOT.allowed, left, kind)
             no_call_in_head(_SNAPSHOT.allowed, head.target, head.headers)
             with contextlib.suppress(ProtocolError):
                 coding = head.get(b"content-encoding") or ""
                 decoded = decode_body(raw, coding, limit=1 << 20)
                 _check_rewritten(decoded, body)
-                _check_toward_upstream(decoded if body is None else body)
+                no_call_but_of(_SNAPSHOT.allowed, decoded if body is None else body, kind)
         case Answered(status, body):
             require(MARK not in body, "the mark in an answer of ours", body)
             if status == 200:
@@ -145,10 +146,6 @@ def _check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
                 json.loads(body, parse_int=str)
         case unexpected:
             assert_never(unexpected)
-
-
-def _check_toward_upstream(left: bytes) -> None:
-    no_call_but_of(_SNAPSHOT.allowed, left)
 
 
 def _check_rewritten(came: bytes, left: bytes | None) -> None:
@@ -175,7 +172,8 @@ def _answer(how: int, body: bytes) -> None:
     judged = _LISTENER.judge_answer(asked, status, kind, "", body)
     left = body if judged is None else judged.body
     is_list = method == "tools/list" and status == 200
-    no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=is_list)
+    kind_left = kind if judged is None else judged.content_type
+    no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, kind_left, is_list=is_list)
     if is_honest(body) and status == 200 and kind == "application/json":
         require(judged is None, "an honest answer is changed", judged)
     if method == "tools/list" and judged:
@@ -274,7 +272,7 @@ def _spoken(how: int, raw: bytes) -> None:
         case unexpected:
             assert_never(unexpected)
     if from_client:
-        _check_toward_upstream(left)
+        no_call_but_of(_SNAPSHOT.allowed, left)
     else:
         no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=method == "tools/list")
 
