@@ -31,6 +31,7 @@ def plot(results: Results, path: Path) -> None:
     figure, axes = pyplot.subplots(2, 2, figsize=(12, 8), dpi=110)
     _bars(axes[0][0], results.calls, "rate", "Calls a second (1 KB)", (1, 16, 64))
     _bars(axes[0][1], results.calls, "p50", "Milliseconds a call takes, p50 (1 KB)", (1, 16))
+    axes[0][0].get_legend().remove()  # the next one says it, where there is room
     _sizes(axes[1][0], results.calls)
     _lists(axes[1][1], results.lists)
     figure.tight_layout()
@@ -66,6 +67,7 @@ def _sizes(axes: Any, calls: Table) -> None:
             axes.plot(*zip(*points, strict=True), style, marker="o", color=_COLOURS[name],
                       label=name + suffix) if points else None  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("KB of result")
     _dress(axes, "Milliseconds a call takes, by the size of its result")
 
@@ -80,12 +82,14 @@ def _lists(axes: Any, lists: dict[int, Table]) -> None:
         colour = _COLOURS.get(name) or next(others)
         axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("tools")
     _dress(axes, "Milliseconds a list takes, by its tools")
 
 
 def _dress(axes: Any, title: str) -> None:
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(title, fontsize=11)
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

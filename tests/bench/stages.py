@@ -99,6 +99,7 @@ def instructions() -> dict[str, float]:
     """Return how many each stage executes, as valgrind counts them. Empty without valgrind."""
     if not shutil.which("valgrind"):
         return {}
+    subprocess.run(_ourselves("", 0), env=_env(), check=True)  # so that all is compiled
     base = _counted("", 0)
     found = {}
     for name, (_, part) in stages().items():
@@ -183,13 +184,23 @@ def _took(stage: Stage, number: int) -> float:
 
 def _counted(name: str, number: int) -> int:
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}"]
-    ourselves = [sys.executable, "-m", "tests.bench.stages", "--stage", name, str(number)]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run([*command, *ourselves], capture_output=True, text=True, env=env)
+    done = subprocess.run(
+        [*command, *_ourselves(name, number)], capture_output=True, text=True, env=_env()
+    )
     collected = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
     if not collected:
         raise RuntimeError(done.stderr[-500:])
     return int(collected[1])
+
+
+def _ourselves(name: str, number: int) -> list[str]:
+    return [sys.executable, "-m", "tests.bench.stages", "--stage", name, str(number)]
+
+
+def _env() -> dict[str, str]:
+    env = {**os.environ, "PYTHONHASHSEED": "0"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
 
 
 def main() -> None:
