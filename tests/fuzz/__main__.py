@@ -17,11 +17,25 @@ What is found becomes a test with a name where it belongs, and is not kept as a 
 from __future__ import annotations
 
 import sys
+from random import Random
 
 import atheris
 
 with atheris.instrument_imports(include=["mcp_tool_filter"]):
     from tests.fuzz.target import run
 
-atheris.Setup(sys.argv, run)
+from tests.fuzz.habits import change
+
+
+def mutate(raw: bytes, longest: int, seed: int) -> bytes:
+    """Take turns: a change by habit, or what libFuzzer thinks of."""
+    random = Random(seed)
+    if random.random() < 0.5:
+        return bytes(atheris.Mutate(raw, longest))
+    for _ in range(random.randrange(1, 4)):
+        raw = change(raw, random)
+    return raw[:longest]
+
+
+atheris.Setup(sys.argv, run, custom_mutator=mutate)
 atheris.Fuzz()
