@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,46 +14,85 @@ from mcp_tool_filter.adapters.exchange import LegacyStream
 from mcp_tool_filter.session import Exchanges
 from mcp_tool_filter.stream import FilteredStream
 from tests.adapters.test_mitmproxy_addon import INITIALIZE, call, filtered
-from tests.raw_client import get, post, raw_client
+from tests.raw_client import get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.websocket import accept, connect
 
-_EVENT = chunk(b"event: endpoint\ndata: /messages?session=1\n\n")
+_ENDPOINT = chunk(b"event: endpoint\ndata: /messages?session=1\n\n")
+_VISITS = 5
 
 
 async def _respond(request: RawRequest, peer: Peer) -> None:
     """Begin what has no end of its own; answer all else."""
-    if b"read_file" in request.body or request.line.startswith("GET"):
-        await peer.say(SSE_HEAD + _EVENT)
+    if b"websocket" in request.head:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while await socket.hear() is not None:
+            await socket.say(b'{"jsonrpc":"2.0","id":1,"result":{}}')
+    elif b"read_file" in request.body or request.line.startswith("GET"):
+        await peer.say(SSE_HEAD + _ENDPOINT)
     else:
         await peer.say(answer(b'{"jsonrpc":"2.0","id":0,"result":{}}'))
 
 
-def _left() -> int:
-    gc.collect()
-    kinds = (HTTPFlow, FilteredStream, LegacyStream, Exchanges)
-    return sum(isinstance(one, kinds) for one in gc.get_objects())
+def _asking(request: bytes) -> Callable[[int], Awaitable[None]]:
+    async def visit(port: int) -> None:
+        async with raw_client(port) as client:
+            await client.say(request)
+            await client.head()
+
+    return visit
+
+
+async def _half_a_request(port: int) -> None:
+    async with raw_client(port) as client:
+        await client.say(post(call("read_file"))[:-9])
+
+
+async def _websocket(port: int) -> None:
+    async with raw_client(port) as client:
+        socket = await connect(client.reader, client.writer)
+        for name in ("read_file", "delete_file"):
+            await socket.say(call(name))
+            await socket.hear()
+
+
+async def _streams_of_http_2(port: int) -> None:
+    async with h2_client(port) as client:
+        for leave in (client.reset, client.streams.get):
+            number = client.ask("GET", path="/sse")
+            await client.until(number, lambda stream: bool(stream.data))
+            leave(number)
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [get(path="/sse"), get(), post(call("read_file")), post(INITIALIZE), get()[:-9]],
-    ids=["a stream of the older transport", "a stream", "a call", "well", "half a request"],
+    "visit",
+    [
+        pytest.param(_asking(get(path="/sse")), id="a stream of the older transport"),
+        pytest.param(_asking(get()), id="a stream"),
+        pytest.param(_asking(post(call("read_file"))), id="a call"),
+        pytest.param(_asking(post(INITIALIZE)), id="well"),
+        pytest.param(_half_a_request, id="half a request"),
+        pytest.param(_websocket, id="a WebSocket"),
+        pytest.param(_streams_of_http_2, id="streams of HTTP/2"),
+    ],
 )
-def test_a_client_that_leaves_is_forgotten(asked: bytes, tmp_path: Path) -> None:
+def test_a_client_that_leaves_is_forgotten(
+    visit: Callable[[int], Awaitable[None]], tmp_path: Path
+) -> None:
     async def scenario() -> None:
         async with filtered(tmp_path, respond=_respond) as between:
-
-            async def come_and_go() -> None:
-                async with raw_client(between.port) as client:
-                    await client.say(asked)
-                    if asked.endswith(b"\r\n\r\n") or not asked.startswith(b"GET"):
-                        await client.head()
-                await asyncio.sleep(0.05)
-
-            await come_and_go()
-            before = _left()
-            for _ in range(5):
-                await come_and_go()
-            assert _left() - before < 5
+            await visit(between.port)
+            before = await _left()
+            for _ in range(_VISITS):
+                await visit(between.port)
+            assert await _left() - before < _VISITS
 
     asyncio.run(scenario())
+
+
+async def _left() -> int:
+    """Count what is there of things that each visit makes, when all is quiet."""
+    await asyncio.sleep(0.2)
+    gc.collect()
+    kinds = (HTTPFlow, FilteredStream, LegacyStream, Exchanges)
+    return sum(isinstance(one, kinds) for one in gc.get_objects())
