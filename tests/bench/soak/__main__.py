@@ -40,6 +40,7 @@ from tests.bench.ways import (
     way,
 )
 
+_COMING = "come and go"
 _SAMPLES = 40
 _BATCHES = 6
 _AT_ONCE = 20
@@ -201,7 +202,7 @@ def _soak(name: str, stage: Stage, sessions: int, seconds: float) -> Found:
 
 
 def _come_and_go(name: str, stage: Stage, visits: int) -> Found:
-    found = Found(name, "come and go")
+    found = Found(name, _COMING)
     at_rest, began = stage.files, time.monotonic()
 
     async def some(number: int) -> None:
@@ -302,13 +303,17 @@ def _table(found: Sequence[Found]) -> str:
     lines = [["", *(f"{one.way}, {one.part}" for one in found)]]
     lines += [[title, *(str(one.ledger.row()[title]) for one in found)] for title in titles]
     lines.append(["MB, first and last", *map(_from_to, found)])
-    lines.append(["KB kept for a session", *(f"{one.kept:.1f}" for one in found)])
+    lines.append(["KB kept for a session", *map(_kept_for_each, found)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = [
         [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
     ]
     padded.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(line) + " |" for line in padded)
+
+
+def _kept_for_each(found: Found) -> str:
+    return f"{found.kept:.1f}" if found.part == _COMING else ""
 
 
 def _from_to(found: Found) -> str:
