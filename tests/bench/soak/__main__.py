@@ -46,6 +46,7 @@ _BATCHES = 6
 _AT_ONCE = 20
 _GROWTH = 0.05  # of memory, in the last quarter over the one before
 _KEPT = 2.0  # kilobytes for each session; one that was not closed is remembered, up to 10,000
+_ENOUGH = 1000  # sessions, to tell a leak from noise
 _FILES = 10  # that may be open at rest
 _LAST_WORDS = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
 
@@ -220,7 +221,7 @@ def _come_and_go(name: str, stage: Stage, visits: int) -> Found:
             found.samples.append(_sample(stage, found, began))
 
     asyncio.run(run())
-    if found.kept > _KEPT:
+    if found.kept > _KEPT and found.ledger.sessions >= _ENOUGH:
         found.problems.append(f"{found.kept:.1f} KB stay behind for each session")
     _judge(found, stage, at_rest)
     return found

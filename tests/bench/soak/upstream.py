@@ -1,7 +1,8 @@
 """An upstream that answers late, in pieces, and hangs up: python -m tests.bench.soak.upstream
 
 Prints its port. It speaks Streamable HTTP at /mcp and HTTP+SSE at /sse. ``echo`` returns the token
-it is called with, in the way the call asks for; ``danger_zone`` must never be called, and ends it.
+it is called with, in the way the call asks for; ``danger_zone`` must never be called, nor
+``echo`` twice with one token: that ends it, and so the run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ type Json = dict[str, Any]
 _JSON, _EVENTS = b"application/json", b"text/event-stream"
 _BEAT = 0.5  # seconds between what an open stream says
 _numbers = count(1)
+_heard: set[str] = set()
 _posted: dict[str, Callable[[bytes], None]] = {}
 """How to reach the client of an HTTP+SSE session."""
 
@@ -105,6 +107,9 @@ def _result(message: Json) -> bytes:
             if message["params"]["name"] != ALLOWED:
                 sys.exit("a call has come that should have been refused")
             asked = message["params"]["arguments"]
+            if asked["token"] in _heard:
+                sys.exit("a call has come twice")
+            _heard.add(asked["token"])
             text = asked["token"] + "." * asked["size"]
             result = {"content": [{"type": "text", "text": text}]}
         case "ping":
