@@ -13,9 +13,9 @@ from itertools import cycle
 from pathlib import Path
 
 from tests.attacks import answers, honest, requests
-from tests.fuzz.target import ALLOWED, DENIED, MARK
+from tests.fuzz.target import ALLOWED, BETWEEN, DENIED, MARK
 from tests.fuzz.tokens import TOKENS, spelled
-from tests.make import asking, calling, definition, event, listing
+from tests.make import answering, asking, calling, definition, event, listing
 
 _LONGEST = 2048  # bytes
 (
@@ -27,8 +27,9 @@ _LONGEST = 2048  # bytes
     _SPOKEN,
     _PATTERN,
     _PARSERS,
+    _EXCHANGE,
     _SPELLED,
-) = range(9)
+) = range(10)
 _HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
 _PATTERNS = (
     r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
@@ -71,6 +72,11 @@ def _seeds() -> Iterator[bytes]:
     for stream in _streams():
         yield _seed(_STREAM, next(how) & ~3, stream)
         yield _seed(_STREAM, next(how), stream)
+    for said, heard in _exchanges():
+        for circumstances in (0, 4):
+            yield _seed(_EXCHANGE, circumstances, said + BETWEEN + heard)
+            yield _seed(_EXCHANGE, circumstances + 1, said + BETWEEN + event(heard))
+            yield _seed(_EXCHANGE, circumstances + 2, said + BETWEEN + event(heard))
     for one in answers.ATTACKS:
         _, _, body = b"".join(one.said).partition(b"\r\n\r\n")
         yield _seed(_CODED_ANSWER, next(how), body)
@@ -105,6 +111,18 @@ def _answers() -> Iterator[bytes]:
     yield listing(ALLOWED, DENIED)
     denied = definition(DENIED, f',"description":"{MARK.decode()}"')
     yield listing(more=f',"x":{denied.decode()}')
+
+
+def _exchanges() -> Iterator[tuple[bytes, bytes]]:
+    batch = b"[%s,%s]" % (calling(DENIED, id="2"), calling(ALLOWED))
+    yield batch, b"[%s]" % answering("{}")
+    yield batch, answering("{}")
+    yield b"[%s,%s]" % (calling(DENIED), b'{"jsonrpc":"2.0","method":"x"}'), b""
+    yield asking("initialize"), answering('{"protocolVersion":"2025-06-18"}')
+    yield calling(ALLOWED), answering('{"content":[]}')
+    yield calling(DENIED), b""
+    for raw in _answers():
+        yield asking("tools/list"), raw
 
 
 def _streams() -> Iterator[bytes]:

@@ -32,6 +32,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.revisions import R2025_06_18, Transport
 from mcp_tool_filter.session import Envelopes, Exchanges, Sessions
+from mcp_tool_filter.stream import FilteredStream
 from tests.fuzz.oracle import (
     is_honest,
     is_honest_stream,
@@ -45,6 +46,7 @@ from tests.fuzz.oracle import (
 from tests.fuzz.tokens import TOKENS
 from tests.make import asking, definition, listing
 
+BETWEEN = b"\0\0"
 DENIED, ALLOWED = "wipe_disk", "read_file"
 MARK = b"burns-it-all"
 """Stands in the description of the denied tool and nowhere else."""
@@ -252,6 +254,68 @@ _CONFIGS = {
 }
 
 
+# A request with its answer
+
+
+def _exchange(how: int, raw: bytes) -> None:
+    """What a client says, and behind two NULs what the upstream says to it."""
+    said, _, heard = raw.partition(BETWEEN)
+    if how & 1:
+        _exchange_of_old(said, heard)
+        return
+    fields = ((b"accept", b"application/json, text/event-stream"),)
+    head = Head("POST", "/mcp", fields)
+    outcome = _LISTENER.judge_request(head, said)
+    _check_request(head, said, outcome)
+    if isinstance(outcome, Passed):
+        _answer_it(how, outcome.asked, heard)
+
+
+def _answer_it(how: int, asked: Asked, heard: bytes) -> None:
+    is_list = set(asked.exchanges.methods) == {"tools/list"} and len(asked.exchanges) == 1
+    _LISTENER.note_answer_head(asked, 200, "s" if how & 4 else None)
+    if how & 2:
+        stream = _LISTENER.open_stream(asked, "/mcp", None)
+        no_tool_in_stream(_SNAPSHOT.allowed, DENIED, _all_of(stream, heard), is_list=is_list)
+        return
+    judged = _LISTENER.judge_answer(asked, 200, "application/json", "", heard)
+    left = heard if judged is None else judged.body
+    no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=is_list)
+    for reply in asked.owed:
+        require(reply in left, "a reply that is owed and not given", reply, left)
+    if asked.owed:
+        json.loads(left, parse_int=str)
+    require(not asked.exchanges.methods or bool(left), "nothing for one who waits")
+    _check_learned()
+
+
+def _exchange_of_old(said: bytes, heard: bytes) -> None:
+    """The same by HTTP+SSE: on the stream, and what we say there ourselves."""
+    sent: list[bytes] = []
+
+    def send(event: bytes) -> bool:
+        sent.append(event)
+        return True
+
+    stream = _LISTENER.open_stream(Asked(Exchanges()), "/sse", send)
+    stream.feed(b"event: endpoint\ndata: /messages\n\n")
+    head = Head("POST", "/messages", ())
+    outcome = _LISTENER.judge_request(head, said)
+    _check_request(head, said, outcome)
+    left = b"".join(sent) + _all_of(stream, heard)
+    no_tool_in_stream(_SNAPSHOT.allowed, DENIED, left, is_list=False)
+    no_endpoint_but_ours(left)
+    _LISTENER.tell_of_loss("/messages", said)
+    require(MARK not in b"".join(sent), "the mark in what we say ourselves", sent)
+
+
+def _all_of(stream: FilteredStream, heard: bytes) -> bytes:
+    left = stream.feed(heard) + stream.finish()
+    if stream.failure is not None:
+        raise stream.failure
+    return left
+
+
 # The two ways of a WebSocket
 
 
@@ -335,5 +399,6 @@ _DOORS: tuple[Callable[[int, bytes], None], ...] = (
     _spoken,
     _pattern,
     _parsers,
+    _exchange,
     _spelled,
 )

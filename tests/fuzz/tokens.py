@@ -25,7 +25,7 @@ _WORDS = (
     '{"jsonrpc":"2.0","id":1,"result":{', '{"jsonrpc":"2.0","method":"', '"description":"burns-it-all"',
     '{"tools":[', '"tools":{', '{"name":"wipe_disk"}', '"params":{"name":"wipe_disk"}', "]}}", '"structuredContent":{"tools":[',
     '"Tools":', '"tools\\u0000":', '"inputschema":', '"input_schema":', '"inputRequests":{"a":{"params":{"tools":[',
-    '"RESULT":', '"result\\u0000":', '"TOOLS\u017f":', '"id":"1"', '"id":2', '"id":null', "[]", "{}", '""',
+    '"RESULT":', '"result\\u0000":', '"TOOLS\u017f":', '"id":"1"', '"id":2', '"id":null', "[]", "{}", '""', "\0\0",
 )  # fmt: skip
 TOKENS = tuple(dict.fromkeys(word.encode() for word in (*_WORDS, *string.printable)))
 """No more than a byte can number."""
