@@ -46,6 +46,7 @@ _BATCHES = 6
 _AT_ONCE = 20
 _GROWTH = 0.05  # of memory, in the last quarter over the one before
 _KEPT = 2.0  # kilobytes for each session; one that was not closed is remembered, up to 10,000
+_WARM = 60.0  # seconds until it has all that it needs
 _ENOUGH = 1000  # sessions, to tell a leak from noise
 _FILES = 10  # that may be open at rest
 _LAST_WORDS = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
@@ -272,7 +273,7 @@ def _judge(found: Found, stage: Stage, at_rest: int) -> None:
         found.problems.append(f"it has ended with {code}: {stage.said()[-500:]}")
     elif stage.files > at_rest + _FILES:
         found.problems.append(f"{stage.files} files are open at rest, {at_rest} at first")
-    if found.growth > _GROWTH:
+    if found.growth > _GROWTH and found.samples[-1].seconds >= _WARM:
         found.problems.append(f"memory still grows: {found.growth:.1%} in the last quarter")
     if "Traceback" in stage.said():
         found.problems.append("a traceback: " + stage.said().partition("Traceback")[2][-1500:])
