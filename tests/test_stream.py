@@ -260,6 +260,20 @@ def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
     assert said == b"event: " + name + b"\r\ndata: /ours\r\n\r\n"
 
 
+@pytest.mark.parametrize("named", [b"htt\r\rp://evil.test/\n\n", b"htt\r", b"htt\rx\n\n"])
+def test_an_endpoint_ends_for_everyone_where_it_ends_for_us(named: bytes) -> None:
+    """A reader that knows no CR as a line's end would go on reading, and drop it from the URL."""
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    said = filtered.feed(b"event: endpoint\ndata: " + named + b"\r\n")
+    assert said.startswith(b"event: endpoint\ndata: htt\n\n")
+
+
+def test_an_endpoint_with_whole_line_ends_stays_as_it_is() -> None:
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    said = b"event: endpoint\r\ndata: /messages\r\n\r\n"
+    assert filtered.feed(said) == said
+
+
 def test_an_endpoint_without_a_url_is_refused() -> None:
     filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
     assert filtered.feed(b"event: endpoint\n\n") == b""

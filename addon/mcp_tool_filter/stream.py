@@ -41,6 +41,7 @@ from mcp_tool_filter.session import Exchanges
 INVALID_ANSWER = "The server sent an invalid response"
 _LIMITS = Limits()
 _URL = re.compile(rb"""[^\0-\x20"<>{|}^`\x7f]+""")
+_CR_ALONE = re.compile(rb"[^\r\n]\r(?!\n)")  # ends a line
 
 
 type OnVerdict = Callable[[Message | None, Verdict, str | None], None]
@@ -139,6 +140,8 @@ class FilteredStream:
         kept = self._on_endpoint(data.decode("utf-8", "replace").strip()) if is_url else None
         if kept is None:
             return self._refuse("an endpoint that leads round us")
+        if _CR_ALONE.search(event.raw):  # whoever knows no CR would read the URL on behind it
+            return b"event: endpoint\n" + render_event(kept.encode())
         return event.raw if kept.encode() == data else with_data(event, kept.encode())
 
     def _may_pass(self, data: bytes) -> bool:

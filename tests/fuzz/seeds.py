@@ -127,6 +127,7 @@ def _exchanges() -> Iterator[tuple[bytes, bytes]]:
 
 def _streams() -> Iterator[bytes]:
     yield from (b"event: endpoint\ndata: %s\n\n" % url.encode() for url in _ENDPOINTS)
+    yield b"event: endpoint\ndata: htt\r\rp://evil.test/\n\n"
     yield from (raw for _, raw in honest.events())
     for one in answers.ATTACKS:
         head, _, body = b"".join(one.said).partition(b"\r\n\r\n")
