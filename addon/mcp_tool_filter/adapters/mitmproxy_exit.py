@@ -7,6 +7,8 @@ hook is about, and what is printed while the console draws its screen nobody see
 from __future__ import annotations
 
 import asyncio
+import atexit
+import os
 import sys
 from collections.abc import Callable
 
@@ -50,7 +52,23 @@ class Ending:
             lose(flow)
         await hang_up()
         # Not from here: asyncio would remember the exception of a task and complain of it.
-        asyncio.get_running_loop().call_soon(sys.exit, 1)
+        asyncio.get_running_loop().call_soon(_exit)
+
+
+def _exit() -> None:
+    atexit.register(end_at_once, 1)
+    sys.exit(1)
+
+
+def end_at_once(status: int) -> None:
+    """End the process when all is done, without taking Python apart.
+
+    mitmproxy_rs has threads for the UDP port of an https upstream. They may still run while Python
+    takes itself apart, and then the process crashes: every second time on 3.12.1.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 async def _until(true: Callable[[], bool], *, seconds: float) -> None:

@@ -28,6 +28,21 @@ if TYPE_CHECKING:
 
 _WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
 
+# What takes longest to import, each about as long as the next.
+_SLICES = (
+    "pyparsing",
+    "cryptography.x509",
+    "OpenSSL.SSL",
+    "mitmproxy.connection",
+    "mitmproxy.http",
+    "aioquic.tls",
+    "aioquic.quic.connection",
+    "mitmproxy.proxy.layers.http",
+    "mitmproxy.master",
+    "mcp_tool_filter.adapters.mitmproxy_addon",
+)
+_TURNS = 3  # of the loop: what has come is read, understood, and answered
+
 type Report = Callable[[str], None]
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
@@ -39,7 +54,12 @@ def run(settings: Settings) -> int:
     log_to_stderr(settings.verbosity, is_watched=settings.inspect)
     if settings.record:
         os.umask(0o077)  # a recording holds credentials
-    return asyncio.run(serve(settings))
+    status = asyncio.run(serve(settings))
+    if "mcp_tool_filter.adapters.mitmproxy_exit" in sys.modules:
+        from mcp_tool_filter.adapters.mitmproxy_exit import end_at_once
+
+        end_at_once(status)
+    return status
 
 
 async def serve(settings: Settings) -> int:
@@ -80,7 +100,7 @@ async def leave(master: Master) -> None:
 async def prepare(settings: Settings, report: Report) -> Master:
     """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
     asked = _begin_fetch(settings)
-    host = await asyncio.to_thread(_import_host, settings)
+    host = await _import_host(settings)
     return _make_master(host, settings, asked, report)
 
 
@@ -113,10 +133,14 @@ def _begin_fetch(settings: Settings) -> Fetcher:
     return fetch if settings.set else EarlyFetch(target_of(settings))
 
 
-def _import_host(settings: Settings) -> ModuleType:
+async def _import_host(settings: Settings) -> ModuleType:
+    """Import mitmproxy a slice at a time, so that the fetch goes on between them."""
     if not settings.inspect:
         keep_addons_apart()
-    import_module("mcp_tool_filter.adapters.mitmproxy_addon")
+    for name in _SLICES:
+        import_module(name)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
     return import_module(f"mcp_tool_filter.cli.{'web' if settings.inspect else 'lean'}")
 
 
