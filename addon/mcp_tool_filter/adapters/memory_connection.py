@@ -208,6 +208,7 @@ class MemoryConnection(ConnectionHandler):
 
 
 def _io(wire: _Wire, task: asyncio.Task[Any] | None = None) -> ConnectionIO:
+    # A wire is no StreamWriter, but has all of one that mitmproxy uses.
     return ConnectionIO(handler=task, reader=wire.reader, writer=wire)  # type: ignore[arg-type]
 
 

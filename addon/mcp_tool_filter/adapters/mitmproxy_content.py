@@ -48,8 +48,9 @@ class BeforeView(Contentview):
 
     def prettify(self, data: bytes, metadata: Metadata) -> str:
         flow, message = metadata.flow, metadata.http_message
-        known = isinstance(flow, HTTPFlow) and message is not None
-        before = _before(flow, message) if known else None  # type: ignore[arg-type]
+        before: bytes | None = None
+        if isinstance(flow, HTTPFlow) and message is not None:
+            before = _before(flow, message)
         if before is None:
             raise ValueError("nobody knows what was there before")
         return render_body(before, _content_type(metadata, before))

@@ -15,6 +15,7 @@ from mitmproxy.http import Headers
 
 
 def install_quick_headers() -> None:
+    """Answer all header look-ups of this process this way. (A method is not for assigning.)"""
     Headers.get_all = get_all  # type: ignore[assignment, method-assign]
     Headers.set_all = set_all  # type: ignore[assignment, method-assign]
     Headers.get = get  # type: ignore[method-assign, assignment]

@@ -29,7 +29,7 @@ class QuickAddonManager(AddonManager):
     """Remembers for each hook which addons have it."""
 
     def __init__(self, master: Master) -> None:
-        super().__init__(master)  # type: ignore[no-untyped-call]
+        super().__init__(master)  # type: ignore[no-untyped-call]  # as most of mitmproxy's here
         self.forget()
 
     def forget(self) -> None:

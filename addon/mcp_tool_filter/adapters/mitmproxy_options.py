@@ -53,6 +53,7 @@ def declare_options(loader: Loader) -> None:
 def read_config(options: Options) -> Config:
     """Check our options. Raises StartError with the text that is wrong."""
     given = {option.name: _read(options, option) for option in _OPTIONS}
+    # Each is a text or several, as its default says; a dict cannot tell which.
     return parse_config(**given)  # type: ignore[arg-type]
 
 

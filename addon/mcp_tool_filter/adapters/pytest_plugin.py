@@ -107,7 +107,7 @@ class RecordingItem(pytest.Item):
     """One thing that must hold of a recording."""
 
     def __init__(self, *, check: Check, **more: object) -> None:
-        super().__init__(**more)  # type: ignore[arg-type]
+        super().__init__(**more)  # type: ignore[arg-type]  # what from_parent of pytest gives
         self._check = check
 
     def runtest(self) -> None:
