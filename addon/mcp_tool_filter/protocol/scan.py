@@ -160,13 +160,13 @@ def _refuse_constant(name: str) -> object:
 
 
 class _Strict:
-    """What the C scanner asks of its decoder: nobody looks at what it reads, only at the end."""
+    """What the C scanner asks of its decoder. Nobody looks at what it returns but its end."""
 
     strict = True
     object_hook = None
-    object_pairs_hook = bool  # to keep no dict
-    parse_float = str
-    parse_int = str  # int() refuses more than 4300 digits, which are honest
+    object_pairs_hook = bool  # which keeps nothing
+    parse_float = bool
+    parse_int = bool  # int() refuses more than 4300 digits, which are honest
     parse_constant = staticmethod(_refuse_constant)
     memo: dict[str, str] = {}  # noqa: RUF012 - the scanner empties it
 

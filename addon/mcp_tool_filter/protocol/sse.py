@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from io import BytesIO
 
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
@@ -29,6 +30,7 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 # blank line, and are not held back.
 _NOTHING = re.compile(rb'(?:(?::[^\r\n"\\\x0b\x0c\x1c-\x1e\x80-\xff]*+)?[\r\n]++)++')
 _COMMENT_END = re.compile(rb"[\r\n]")
+_FEW = 8  # lines; from one to the next is a hundred times as quick where they are long
 _KEPT = 4096  # bytes of what is too long: its id may be among them
 _BOM = b"\xef\xbb\xbf"
 # Where httpx (like str.splitlines) ends a line and the standard does not.
@@ -52,6 +54,8 @@ class Event:
 
     def hides_a_line(self) -> bool:
         """Tell whether another reader could find a data line where we see none."""
+        if not self.others:
+            return False
         if _OTHER_LINE_ENDS.search(self.others):
             return True
         lines = _LINE_END.split(self.others) if self.others.count(b"event") > 1 else []
@@ -73,59 +77,85 @@ class EventParser:
 
     def __init__(self, *, max_pending: int = 20 * MEBIBYTE) -> None:
         self._max_pending = max_pending
-        self._buffer = bytearray()
+        self._pending = BytesIO()  # what has begun to come; it gives its bytes without a copy
+        self._last = b""  # the last of that: as much as a blank line can be begun with
         self._begun = False
         self._end: re.Pattern[bytes] | None = None  # of what has begun to come
-        self._searched = 0  # it does not end before this offset
         self._skipped: bytes | None = None  # how it began, if it is too long
         self._has_cr = False
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
-        self._buffer += chunk
         self._has_cr = self._has_cr or b"\r" in chunk
-        events: list[Event | Oversized] = []
-        start = 0
-        while (end := self._find_end(start)) is not None:
-            with memoryview(self._buffer) as buffer:  # to slice the bytearray would copy twice
-                raw = bytes(buffer[start:end])
-            events.append(self._take(raw))
-            self._searched = start = end
-        del self._buffer[:start]
-        if self._skipped is None and len(self._buffer) > self._max_pending:
-            self._skipped = self._beginning_of(self._buffer)
-        if self._skipped is not None:
-            del self._buffer[:-3]  # as much as a blank line can be begun with
-        self._searched = max(0, len(self._buffer) - 3)
+        self._pending.write(chunk)
+        new = self._last + chunk
+        if self._goes_on(new):
+            self._last = new[-3:]
+            events = []
+        else:
+            events = self._cut(len(new))
+        self._let_go()
         return events
 
     def finish(self) -> bytes:
         """Return what stands after the last event: by the standard, nobody reads it."""
-        rest = bytes(self._buffer) if self._skipped is None else b""
-        self._buffer.clear()
+        rest = self._pending.getvalue() if self._skipped is None else b""
+        self._hold(b"")
         return rest
 
-    def _find_end(self, start: int) -> int | None:
+    def _goes_on(self, new: bytes) -> bool:
+        """Tell whether what has begun to come does not end here: all the rest is not looked at."""
+        if self._end is None:
+            return False
+        if b"\n" not in new and b"\r" not in new:
+            return True
+        return self._search(self._end, new, 0) is None
+
+    def _cut(self, new: int) -> list[Event | Oversized]:
+        """Take off the events that have come. None ends before the last ``new`` bytes."""
+        waiting = self._pending.getvalue()
+        events: list[Event | Oversized] = []
+        start, searched = 0, len(waiting) - new
+        while (end := self._find_end(waiting, start, searched)) is not None:
+            events.append(self._take(waiting[start:end]))
+            start = searched = end
+        self._hold(waiting[start:])
+        return events
+
+    def _hold(self, rest: bytes) -> None:
+        self._pending = BytesIO()
+        self._pending.write(rest)
+        self._last = rest[-3:]
+
+    def _let_go(self) -> None:
+        """Hold no more of what is too long than tells where it ends."""
+        if self._skipped is None and self._pending.tell() > self._max_pending:
+            self._skipped = self._beginning_of(self._pending.getvalue())
+        if self._skipped is not None:
+            self._hold(self._last)
+
+    def _find_end(self, waiting: bytes, start: int, searched: int) -> int | None:
         """Return where that ends which begins at ``start``: a BOM, blank lines, an event."""
         if not self._begun:
-            if len(self._buffer) < len(_BOM) and _BOM.startswith(self._buffer):
+            if len(waiting) < len(_BOM) and _BOM.startswith(waiting):
                 return None
             self._begun = True
-            if self._buffer.startswith(_BOM):
+            if waiting.startswith(_BOM):
                 return len(_BOM)
-        if start == len(self._buffer):
+        if start == len(waiting):
             return None
         if self._end is None:
-            if nothing := _NOTHING.match(self._buffer, start, start + self._max_pending):
+            if nothing := _NOTHING.match(waiting, start, start + self._max_pending):
                 self._end = _NOTHING
                 return nothing.end()
-            self._end = _COMMENT_END if self._buffer[start : start + 1] == b":" else _EVENT_END
-        searched = max(start, self._searched)
-        if self._end is _EVENT_END and not self._has_cr:  # ten times as quick
-            blank_line = self._buffer.find(b"\n\n", searched)
-            return blank_line + 2 if blank_line >= 0 else None
-        end = self._end.search(self._buffer, searched)
-        return end.end() if end else None
+            self._end = _COMMENT_END if waiting.startswith(b":", start) else _EVENT_END
+        return self._search(self._end, waiting, searched)
+
+    def _search(self, end: re.Pattern[bytes], waiting: bytes, at: int) -> int | None:
+        if end is _EVENT_END and not self._has_cr:
+            return _find_blank_line(waiting, at)
+        found = end.search(waiting, at)
+        return found.end() if found else None
 
     def _take(self, raw: bytes) -> Event | Oversized:
         skipped, end = self._skipped, self._end
@@ -136,18 +166,29 @@ class EventParser:
             skipped = self._beginning_of(raw)
         return parse_event(raw) if skipped is None else Oversized(skipped)
 
-    def _beginning_of(self, raw: bytes | bytearray) -> bytes:
-        return bytes(raw[: min(_KEPT, self._max_pending)])
+    def _beginning_of(self, raw: bytes) -> bytes:
+        return raw[: min(_KEPT, self._max_pending)]
+
+
+def _find_blank_line(waiting: bytes, at: int) -> int | None:
+    """Return where the first one ends, if every line ends with LF."""
+    for _ in range(_FEW):
+        at = waiting.find(b"\n", at) + 1
+        if at == 0:
+            return None
+        if waiting.startswith(b"\n", at):
+            return at + 1
+    end = waiting.find(b"\n\n", at)
+    return None if end < 0 else end + 2
 
 
 def parse_event(raw: bytes) -> Event:
     """Read one event, the blank line at its end included."""
-    if raw.startswith(b"data: ") and raw.find(b"\n") == len(raw) - 2 and b"\r" not in raw:
-        return Event(raw, raw[6:-2])  # what most servers send, and all of a large result
+    head, last = _cut_off_last_data(raw)
     data: list[bytes] = []
     others: list[bytes] = []
     name = b""
-    for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
+    for line in head.splitlines():
         if line.startswith(b"data: "):  # not cut in two, for it may be megabytes
             data.append(line[6:])
             continue
@@ -158,7 +199,24 @@ def parse_event(raw: bytes) -> Event:
         others.append(line)
         if key == b"event":
             name = value.removeprefix(b" ")
+    data += last
     return Event(raw, b"\n".join(data) if data else None, name, b"\n".join(others))
+
+
+def _cut_off_last_data(raw: bytes) -> tuple[bytes, list[bytes]]:
+    """Return an event's lines before its data, and these, if one line of them is all that follows.
+
+    So it mostly is, and may be megabytes that need not be searched for further lines.
+    """
+    start = raw.find(b"data: ")
+    if start < 0 or raw[start - 1 : start] not in (b"", b"\n", b"\r"):
+        return raw, []
+    line_feed = raw.find(b"\n", start)
+    end = raw.find(b"\r", start, line_feed if line_feed >= 0 else len(raw))
+    end = end if end >= 0 else line_feed if line_feed >= 0 else len(raw)
+    if len(raw) - end > 4 or raw[end:].strip(b"\r\n"):
+        return raw, []
+    return raw[:start], [raw[start + 6 : end]]
 
 
 def render_event(data: bytes) -> bytes:
@@ -168,7 +226,7 @@ def render_event(data: bytes) -> bytes:
 
 def with_data(event: Event, data: bytes) -> bytes:
     """Return the event's bytes with other data; its further fields stay as they came."""
-    lines = _lines_with_ends(event.raw)
+    lines = event.raw.splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if _is_data(line))
     newline = lines[first].removeprefix(lines[first].rstrip(b"\r\n")) or b"\n"
     written = [b"data: " + part + newline for part in data.split(b"\n")]
@@ -178,8 +236,3 @@ def with_data(event: Event, data: bytes) -> bytes:
 
 def _is_data(line: bytes) -> bool:
     return line.startswith(b"data:") or line.rstrip(b"\r\n") == b"data"
-
-
-def _lines_with_ends(raw: bytes) -> list[bytes]:
-    ends = [match.end() for match in _LINE_END.finditer(raw)]
-    return [raw[start:end] for start, end in zip([0, *ends], [*ends, len(raw)], strict=True)]
