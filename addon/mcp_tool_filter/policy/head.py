@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from urllib.parse import parse_qsl, unquote_plus
@@ -39,7 +40,6 @@ _CREDENTIALS = re.compile(
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
 _LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
-_CONTROL = re.compile(rb"[\r\n\0]")
 _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
@@ -55,6 +55,18 @@ class Head:
     @cached_property
     def _by_name(self) -> dict[bytes, bytes]:
         return {name.lower(): value for name, value in self.headers}
+
+    @property
+    def names(self) -> Collection[bytes]:
+        """What its headers are called, in lower case."""
+        return self._by_name.keys()
+
+    def says_twice(self, names: frozenset[bytes]) -> bool:
+        """Tell whether more than one header has one of these names, in lower case."""
+        if len(self._by_name) == len(self.headers):
+            return False
+        said = [name for name, _ in self.headers if name.lower() in names]
+        return len(set(map(bytes.lower, said))) < len(said)
 
     def get(self, name: bytes) -> str | None:
         """Return a header's value; ``name`` is written in lower case."""
@@ -77,14 +89,14 @@ def refuse_head(head: Head) -> str | None:
         return "a method that no MCP client needs"
     if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
         return "a target that is no path"
-    if sum(len(name) + len(value) for name, value in head.headers) > _LONGEST_HEAD:
+    said = b"".join([part for header in head.headers for part in header])
+    if len(said) > _LONGEST_HEAD:
         return "a head that is too long"
-    if any(_CONTROL.search(name + value) for name, value in head.headers):
+    if b"\r" in said or b"\n" in said or b"\0" in said:
         return "a control character in a header"
-    names = [name.lower() for name, _ in head.headers]
-    if any(names.count(name) > 1 for name in _ONCE.intersection(names)):
+    if head.says_twice(_ONCE):
         return "a header twice"
-    if any(map(_is_like_another, names)):
+    if any(map(_is_like_another, head.names)):
         return "a header that could be taken for another"
     if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
         return "a transfer coding other than chunked"
@@ -140,6 +152,8 @@ def _is_like_another(name: bytes) -> bool:
 
 
 def _is_utf8(content_type: str) -> bool:
+    if "charset" not in content_type.lower():
+        return True
     charsets = re.findall(r"""charset[^=;]*=\s*["']?([^"';\s]*)""", content_type.lower())
     return all(charset in ("utf-8", "utf8") for charset in charsets)
 
@@ -151,6 +165,8 @@ def _is_plain_form(body: bytes) -> bool:
 
 def _spells_a_call(form: str) -> bool:
     """Tell whether some server may take the fields of a form, or of a query, for a message."""
+    if not form:
+        return False
     once = unquote_plus(form)
     fields = [  # some servers undo escapes twice
         field

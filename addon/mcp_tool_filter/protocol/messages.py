@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
@@ -41,7 +42,7 @@ _ONE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {
 _MESSAGE: Outline = {**_ONE, EACH: _ONE}
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()
-_NUMBER_OR_STRING = re.compile(r'["0-9-]')
+_NUMBER_OR_STRING = '"-0123456789'
 _LIKE_AN_ID = re.compile(
     rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,256}"'
     rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
@@ -151,7 +152,7 @@ def singles(message: Message) -> Iterator[Single]:
 def render_error(id: str | None, code: int, message: str) -> bytes:
     """Write an error reply; ``id`` is written as it was read, None as null."""
     # ensure_ascii: no reader of lines or events finds a line end in a strange tool name.
-    quoted = json.dumps(message)
+    quoted = encode_basestring_ascii(message)
     error = f'{{"code":{code},"message":{quoted}}}'
     return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
 
@@ -268,6 +269,8 @@ def is_like_a_call(text: str) -> bool:
     >>> [is_like_a_call(text) for text in ("Tools.Call", "/x/tools%2fcall?", "tools/calls")]
     [True, True, False]
     """
+    if text.isascii() and text.isprintable() and "%" not in text and "call" not in text.lower():
+        return False  # as nearly all: nothing is escaped or disguised
     path = _AS_IN_A_URL.split(unquote(unquote(text)), maxsplit=1)[0]
     return _LIKE_A_CALL.fullmatch(fold(path)) is not None
 
@@ -281,7 +284,7 @@ def _id(text: str, id: Value, *, or_null: bool) -> str:
 
 def _is_id(text: str, id: Value) -> bool:
     whole = id.text is None or not has_lone_surrogate(id.text)
-    return bool(_NUMBER_OR_STRING.match(text, id.start)) and whole
+    return whole and text[id.start] in _NUMBER_OR_STRING
 
 
 def _written(text: str, value: Value) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json.scanner
 import re
 import unicodedata
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -34,10 +34,13 @@ type Outline = Mapping[str, "Outline"]
 EACH = "[]"
 
 _LIMITS = Limits()
+_SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level in, one level out
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Each part that we look into costs far more than one that is only checked.
+_TOO_MANY = f"more than {MOST_PARTS} parts in one object or list"
 _LONGEST_FOLDED = 64  # characters; every key that matters to us is shorter
 
 
@@ -84,12 +87,12 @@ def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, V
     text = decode(raw)
     check_depth(raw, limits.depth)
     try:
-        root = _read(text, _skip_space(text, 0).end(), outline)  # type: ignore[union-attr]
+        root = _read(text, _after_space(text, 0), outline)
     except ProtocolError:
         raise
     except (ValueError, StopIteration, IndexError, RecursionError):
         raise ProtocolError("not valid JSON") from None
-    if _skip_space(text, root.end).end() != len(text):  # type: ignore[union-attr]
+    if text[root.end :].strip(_SPACE):
         raise ProtocolError("more than one JSON value")
     return text, root
 
@@ -107,7 +110,7 @@ def decode(raw: bytes) -> str:
 
 def check_depth(raw: bytes, deepest: int) -> None:
     """Refuse text that nests more than ``deepest`` levels, as far as it is JSON."""
-    if not _opens_more(raw, deepest):
+    if len(raw) <= deepest or not _opens_more(raw, deepest):
         return
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     structure = quotes_only.translate(None, _NO_STRUCTURE)
@@ -136,7 +139,7 @@ def fold(key: str) -> str:
     >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME"), fold("na\\u200bme")
     ('params', 'method', 'name', 'name')
     """
-    plain = key.split("\0", 1)[0]
+    plain = key if key.isprintable() else key.split("\0", 1)[0]
     if plain.isascii() and plain.isprintable():
         return plain.strip().lower()
     letters = _visible(plain)
@@ -178,13 +181,13 @@ def _read(text: str, at: int, outline: Outline | None) -> Value:
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
-        return Value(at, end, text=meaning)
-    if outline is not None and first == "{":
-        return _read_object(text, at, outline)
-    if outline is not None and first == "[" and EACH in outline:
-        return _read_array(text, at, outline[EACH])
-    _, end = _scan_value(text, at)
-    return Value(at, end)
+        return Value(at, end, meaning)
+    if outline is not None:
+        if first == "{":
+            return _read_object(text, at, outline)
+        if first == "[" and EACH in outline:
+            return _read_array(text, at, outline[EACH])
+    return Value(at, _scan_value(text, at)[1])
 
 
 def _read_object(text: str, start: int, outline: Outline) -> Value:
@@ -193,17 +196,19 @@ def _read_object(text: str, start: int, outline: Outline) -> Value:
     while text[at] != "}" or members:
         if text[at] != '"':
             raise ProtocolError("not valid JSON")
-        key, end = scanstring(text, at + 1, True)
-        colon = _after_space(text, end)
+        key, colon = scanstring(text, at + 1, True)
         if text[colon] != ":":
-            raise ProtocolError("not valid JSON")
+            colon = _after_space(text, colon)
+            if text[colon] != ":":
+                raise ProtocolError("not valid JSON")
         value = _read(text, _after_space(text, colon + 1), outline.get(key))
         members.append(Member(key, at, value))
-        _bound(members)
+        if len(members) > MOST_PARTS:
+            raise OverLimit(_TOO_MANY)
         at, more = _after_part(text, value.end, "}")
         if not more:
-            return Value(start, at, members=tuple(members))
-    return Value(start, at + 1, members=())
+            return Value(start, at, None, tuple(members))
+    return Value(start, at + 1, None, ())
 
 
 def _read_array(text: str, start: int, outline: Outline) -> Value:
@@ -212,22 +217,18 @@ def _read_array(text: str, start: int, outline: Outline) -> Value:
     while text[at] != "]" or elements:
         value = _read(text, at, outline)
         elements.append(value)
-        _bound(elements)
+        if len(elements) > MOST_PARTS:
+            raise OverLimit(_TOO_MANY)
         at, more = _after_part(text, value.end, "]")
         if not more:
-            return Value(start, at, elements=tuple(elements))
-    return Value(start, at + 1, elements=())
-
-
-def _bound(parts: Sized) -> None:
-    """Each part that we look into costs far more than one that is only checked."""
-    if len(parts) > MOST_PARTS:
-        raise OverLimit(f"more than {MOST_PARTS} parts in one object or list")
+            return Value(start, at, None, None, tuple(elements))
+    return Value(start, at + 1, None, None, ())
 
 
 def _after_part(text: str, at: int, closing: str) -> tuple[int, bool]:
     """Step over a comma or the closing bracket; tell whether another part follows."""
-    at = _after_space(text, at)
+    if text[at] in _SPACE:
+        at = _after_space(text, at)
     if text[at] == ",":
         return _after_space(text, at + 1), True
     if text[at] == closing:
@@ -236,4 +237,6 @@ def _after_part(text: str, at: int, closing: str) -> tuple[int, bool]:
 
 
 def _after_space(text: str, at: int) -> int:
-    return _skip_space(text, at).end() if text[at] in " \t\n\r" else at  # type: ignore[union-attr]
+    if text[at] == " ":  # as most write it: one
+        at += 1
+    return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]
