@@ -50,7 +50,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("protocol.messages._holds_message", _nothing),
         ("protocol.messages.fold", _as_it_is),
         ("protocol.tools.refuse_misreadable", _nothing),
-        ("protocol.tools.fold", _as_it_is),
+        ("protocol.tools._folded", _as_it_is),
         ("policy.tool_filter.shows_tool", _nothing),
         ("policy.answer.shows_tool", _nothing),
         ("policy.head._is_utf8", _yes),

@@ -15,13 +15,25 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.messages import Notification
 from mcp_tool_filter.protocol.tools import (
     ToolCall,
+    _Search,
     besides_content,
+    in_parts,
     parse_list_request,
     parse_listing,
     parse_tool_call,
+    shows_other_tool,
     shows_tool,
 )
-from tests.make import answering, asking, message, one_definition, page, request
+from tests.make import (
+    answering,
+    asking,
+    definition,
+    listing,
+    message,
+    one_definition,
+    page,
+    request,
+)
 
 NODE = shutil.which("node")
 
@@ -167,6 +179,29 @@ def test_a_list_with_other_tools_is_else_as_it_came() -> None:
     assert page(raw).with_tools([b"{1}", b"{2}"]) == raw.replace(b"[ {} ]", b"[{1},{2}]")
 
 
+@given(
+    tools=st.lists(st.sampled_from(["1", "{ }", '{"name":"\u00e9"}', '"],["', '[{"tools":[]}]'])),
+    space=st.sampled_from(["", " ", "\n"]),
+    most=st.integers(1, 3),
+)
+def test_a_list_in_parts_has_the_same_tools_in_the_same_message(
+    tools: list[str], space: str, most: int
+) -> None:
+    written = f"{space},{space}".join(tools)
+    raw = answering(f'{{"a":[1],"tools":[{space}{written}{space}],"nextCursor":"n"}}')
+    parts = [page(part) for part in in_parts(raw, most)]
+    assert max(len(part.definitions) for part in parts) <= most
+    assert [one for part in parts for one in part.definitions] == list(page(raw).definitions)
+    assert {part.surroundings for part in parts} == {page(raw).surroundings}
+
+
+@pytest.mark.parametrize(
+    "raw", [listing("a"), b"[" + listing("a") + b"]", answering("{}"), answering('{"tools":{}}')]
+)
+def test_what_is_no_long_list_is_not_cut(raw: bytes) -> None:
+    assert list(in_parts(raw)) == [raw]
+
+
 def test_the_frame_of_a_list_has_neither_tools_nor_cursor() -> None:
     found = page(answering('{ "x":1.0, "nextCursor":"n", "tools" : [ {} ] , "ttlMs":5}'))
     assert found.frame == ('{"x":1.0,"tools" : ', ',"ttlMs":5}')
@@ -274,6 +309,30 @@ def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
 )
 def test_what_defines_no_tool_is_no_definition(text: str) -> None:
     assert not shows_tool(text, {"rm"})
+
+
+KEYS = ["name", "Name", "tools", "result", "inputSchema", "input_schema", "input\\nSchema", "x"]
+
+
+@st.composite
+def members(draw: st.DrawFn) -> str:
+    """Write further members of a definition, among them some that define tools."""
+    texts = st.sampled_from(
+        ['"rm"', '"a"', '"{schema rm"', r'"{\"name\":\"rm\",\"inputSchema\":{}}"', '"\u00e9"', "1"]
+    )
+
+    def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+        pairs = st.tuples(st.sampled_from([*KEYS, r"input\u0053chema", "input\x7fschema"]), values)
+        written = st.lists(pairs.map(lambda pair: f'"{pair[0]}":{pair[1]}'), max_size=3)
+        return written.map(lambda some: "{" + ",".join(some) + "}") | values.map("[{}]".format)
+
+    return f',"_meta":{draw(st.recursive(texts, objects, max_leaves=6))}'
+
+
+@given(more=members(), key=st.sampled_from(["title", "result", "tools"]))
+def test_a_glance_at_a_definition_finds_what_a_search_finds(more: str, key: str) -> None:
+    raw = definition("a", more.replace("_meta", key)).decode()
+    assert shows_other_tool(raw, {"rm"}) == _Search({"rm"}).finds_in(raw)
 
 
 def test_what_a_tool_says_is_left_aside() -> None:

@@ -7,18 +7,55 @@ upstream says otherwise since is drift, and worth a warning.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
-from mcp_tool_filter.protocol.tools import Definition, Listing, shows_tool
+from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
+
+
+class Definitions(Mapping[str, bytes]):
+    """Name to definition. They are kept as one JSON array, for there may be ten thousand.
+
+    >>> known = Definitions([("a", b'{"name":"a"}'), ("b", b"{}")])
+    >>> known.tools, known["b"]
+    (b'[{"name":"a"},{}]', b'{}')
+    """
+
+    __slots__ = ("_numbers", "_starts", "tools")
+
+    def __init__(self, definitions: Iterable[tuple[str, bytes]]) -> None:
+        written = bytearray(b"[")
+        self._starts = array("Q", [1])
+        self._numbers: dict[str, int] = {}
+        for name, raw in definitions:
+            self._numbers[name] = len(self._numbers)
+            written += raw
+            written += b","
+            self._starts.append(len(written))
+        written[-1:] = b"]" if self._numbers else b"[]"
+        self.tools = bytes(written)
+
+    def __getitem__(self, name: str) -> bytes:
+        number = self._numbers[name]
+        return self.tools[self._starts[number] : self._starts[number + 1] - 1]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    allowed: Mapping[str, bytes]
-    """Name to definition, in the upstream's order."""
+    allowed: Definitions
+    """In the upstream's order."""
     denied: Mapping[str, Pattern | None]
     """Name to the pattern that denied it; None if it is on no allow pattern."""
     denied_bytes: int = 0
@@ -27,44 +64,72 @@ class Snapshot:
     """Patterns that match no tool: perhaps misspelt."""
     faults: tuple[str, ...] = ()
     """What is wrong with tools that cannot be exposed."""
-    tools: bytes = b"[]"
-    """The allowed definitions as one JSON array."""
+
+    @property
+    def tools(self) -> bytes:
+        """The allowed definitions as one JSON array."""
+        return self.allowed.tools
 
 
 def take_snapshot(
     listings: Iterable[Listing], deny: Sequence[Pattern], allow: Sequence[Pattern] = ()
 ) -> Snapshot:
     """Apply the patterns to all pages of the upstream's list."""
-    allowed: dict[str, bytes] = {}
-    denied: dict[str, Pattern | None] = {}
-    matched: set[Pattern] = set()
-    faults: list[str] = []
-    denied_bytes = 0
-    for definition in (one for listing in listings for one in listing.definitions):
-        name = definition.name
-        if fault := _fault(definition, allowed):
-            faults.append(fault)
-        if fault or name is None:
-            continue
-        hits = [pattern for pattern in (*deny, *allow) if pattern.matches(name)]
-        matched.update(hits)
-        denying = next((pattern for pattern in hits if pattern in deny), None)
-        if denying or (allow and not any(pattern in allow for pattern in hits)):
-            denied[name] = denying
-            denied_bytes += len(definition.raw)
-        else:
-            allowed[name] = definition.raw
-    for name in [name for name, raw in allowed.items() if shows_tool(raw.decode(), denied)]:
-        del allowed[name]
-        faults.append(f"the tool {shown(name)} carries the definition of another: not exposed")
+    sorting = _Sorting(deny, allow)
+    allowed = Definitions(sorting.allowed_in(listings))
+    carrying = sorting.carrying_in(allowed)
+    if carrying:
+        allowed = Definitions((name, raw) for name, raw in allowed.items() if name not in carrying)
     return Snapshot(
-        allowed=MappingProxyType(allowed),
-        denied=MappingProxyType(denied),
-        denied_bytes=denied_bytes,
-        unmatched=tuple(pattern for pattern in (*deny, *allow) if pattern not in matched),
-        faults=tuple(faults),
-        tools=b"[" + b",".join(allowed.values()) + b"]",
+        allowed=allowed,
+        denied=MappingProxyType(sorting.denied),
+        denied_bytes=sorting.denied_bytes,
+        unmatched=tuple(one for one in (*deny, *allow) if one not in sorting.matched),
+        faults=tuple(sorting.faults),
     )
+
+
+@dataclass(slots=True)
+class _Sorting:
+    """Tells the tools that are exposed from all others, and notes what becomes of those."""
+
+    deny: Sequence[Pattern]
+    allow: Sequence[Pattern]
+    denied: dict[str, Pattern | None] = field(default_factory=dict)
+    denied_bytes: int = 0
+    matched: set[Pattern] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+
+    def allowed_in(self, listings: Iterable[Listing]) -> Iterator[tuple[str, bytes]]:
+        known: set[str] = set()
+        for definition in (one for listing in listings for one in listing.definitions):
+            name = definition.name
+            if fault := _fault(definition, known):
+                self.faults.append(fault)
+            elif name is not None and self._is_allowed(name, definition.raw):
+                known.add(name)
+                yield name, definition.raw
+
+    def _is_allowed(self, name: str, raw: bytes) -> bool:
+        hits = [pattern for pattern in (*self.deny, *self.allow) if pattern.matches(name)]
+        self.matched.update(hits)
+        denying = next((pattern for pattern in hits if pattern in self.deny), None)
+        if denying is None and (not self.allow or any(one in self.allow for one in hits)):
+            return True
+        self.denied[name] = denying
+        self.denied_bytes += len(raw)
+        return False
+
+    def carrying_in(self, allowed: Mapping[str, bytes]) -> set[str]:
+        """Return the tools that would show a denied one."""
+        found = [
+            name for name, raw in allowed.items() if shows_other_tool(raw.decode(), self.denied)
+        ]
+        self.faults += [
+            f"the tool {shown(name)} carries the definition of another: not exposed"
+            for name in found
+        ]
+        return set(found)
 
 
 def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
@@ -96,7 +161,7 @@ def shown(name: str) -> str:
     )
 
 
-def _fault(definition: Definition, known: Mapping[str, bytes]) -> str | None:
+def _fault(definition: Definition, known: Collection[str]) -> str | None:
     name = definition.name
     if definition.problem or name is None:
         return f"{definition.problem}: not exposed"

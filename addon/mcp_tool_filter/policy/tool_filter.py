@@ -37,7 +37,7 @@ class Envelope:
 
     def around(self, tools: bytes, id: str) -> bytes:
         head = f'{{"jsonrpc":"2.0","id":{id},"result":{self.before}'
-        return head.encode() + tools + self.after.encode() + b"}"
+        return b"".join([head.encode(), tools, self.after.encode(), b"}"])
 
 
 _PLAIN = Envelope('{"tools":', "}")

@@ -15,10 +15,14 @@ b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
     Place,
@@ -28,13 +32,27 @@ from mcp_tool_filter.protocol.messages import (
     is_misleading,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import Value, fold, has_lone_surrogate
+from mcp_tool_filter.protocol.scan import (
+    EACH,
+    Outline,
+    Value,
+    fold,
+    has_lone_surrogate,
+    scan,
+)
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 # What a result says by order of tools, resources and prompts; and what an upstream asks in turn.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
 # Where a reader that meets a text may read it once more.
 _HOLDERS = frozenset({"result", "tools"})
+_ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
+_USUAL_KEYS = frozenset(
+    {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
+)
+# An outline that ends with None, which scan knows: where the elements stand, and no more of them.
+_ELEMENTS: Outline = {"result": {"tools": {EACH: None}}}  # type: ignore[dict-item]
+_LONGEST_KEPT = 64  # characters of a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,8 @@ class Listing:
 
     def with_tools(self, tools: Iterable[bytes]) -> bytes:
         """Return the message with other tools; everything around them stays as it came."""
-        return self.head.encode() + b"[" + b",".join(tools) + b"]" + self.tail.encode()
+        written = b",".join(tools)
+        return b"".join([self.head.encode(), b"[", written, b"]", self.tail.encode()])
 
 
 def parse_tool_call(message: Request | Notification) -> ToolCall:
@@ -129,6 +148,26 @@ def parse_listing(message: Single) -> Listing | None:
     return _listing(message.place, holder, alike[0].value)
 
 
+def in_parts(answer: bytes, most: int = 100) -> Iterator[bytes]:
+    """Cut the answer with a long list into several with a few of its tools each.
+
+    A list that is read takes ten times the room that it took as bytes, and so do the holes where
+    it was.
+
+    >>> list(in_parts(b'{"result": {"tools": [1, 2, 3], "x": 0}}', most=2))
+    [b'{"result": {"tools": [1, 2], "x": 0}}', b'{"result": {"tools": [3], "x": 0}}']
+    """
+    text, root = scan(answer, _ELEMENTS, Limits(message=max(1, len(answer))))
+    result = root.get("result")
+    tools = result.get("tools") if result else None
+    if tools is None or len(tools.elements or ()) <= most:
+        yield answer
+        return
+    head, tail = text[: tools.start], text[tools.end :]
+    for some in batched(tools.elements or (), most):
+        yield f"{head}[{text[some[0].start : some[-1].end]}]{tail}".encode()
+
+
 def besides_content(message: Single) -> str:
     """Return a message without what it only carries: what tools, prompts and resources say."""
     place = message.place
@@ -150,11 +189,34 @@ def shows_tool(json_text: str, names: Collection[str]) -> bool:
     return bool(names) and _may_show_tool(json_text) and _Search(names).finds_in(json_text)
 
 
+def shows_other_tool(definition: str, names: Collection[str]) -> bool:
+    """Tell whether the definition of a tool shows one of these names, none of which is its own."""
+    bare = _bare(definition)
+    if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
+        return shows_tool(definition, names)
+    return False  # its own schema is the only one
+
+
 def _may_show_tool(json_text: str) -> bool:
-    if "\\u" in json_text or not json_text.isascii():
-        return True
-    folded = json_text.lower()
-    return "schema" in folded or "tools" in folded
+    bare = _bare(json_text)
+    return bare is None or "schema" in bare or "tools" in bare
+
+
+def _bare(json_text: str) -> str | None:
+    """Return JSON so that a key stands in it as it is folded; None where that is not so simple."""
+    if "\\u" in json_text or "\x7f" in json_text or not json_text.isascii():
+        return None
+    return _ESCAPED_SPACE.sub("", json_text).replace("_", "").lower()
+
+
+def _folded(key: str) -> str:
+    """Fold a key: the same few come again and again."""
+    return _fold_once(key) if len(key) <= _LONGEST_KEPT else fold(key)
+
+
+@lru_cache(maxsize=1000)
+def _fold_once(key: str) -> str:
+    return fold(key)
 
 
 def _may_hold_schema(text: str) -> bool:
@@ -166,9 +228,9 @@ class _Object:
 
     __slots__ = ("has_schema", "members", "names")
 
-    def __init__(self, pairs: list[tuple[str, object]]) -> None:
-        self.names = [value for key, value in pairs if fold(key) == "name"]
-        self.has_schema = any(fold(key).replace("_", "") == "inputschema" for key, _ in pairs)
+    def __init__(self, pairs: list[tuple[str, object]], folded: list[str]) -> None:
+        self.names = [pair[1] for key, pair in zip(folded, pairs, strict=True) if key == "name"]
+        self.has_schema = any(key.replace("_", "") == "inputschema" for key in folded)
         self.members = [(key, value) for key, value in pairs if isinstance(value, _Object)]
 
 
@@ -184,14 +246,15 @@ class _Search:
         return self._found
 
     def _look(self, pairs: list[tuple[str, object]]) -> _Object:
-        seen = _Object(pairs)
+        folded = [_folded(key) for key, _ in pairs]
+        seen = _Object(pairs, folded)
         shown: list[tuple[str | None, _Object]]
         shown = [(key, member) for key, member in seen.members if member.has_schema]
         shown += [(None, seen)] if seen.has_schema else []
-        for key, value in pairs:
-            if fold(key) == "tools":
+        for key, (_, value) in zip(folded, pairs, strict=True):
+            if key == "tools":
                 shown += _tools_in(value)
-            if fold(key) in _HOLDERS and isinstance(value, str) and _may_hold_schema(value):
+            if key in _HOLDERS and isinstance(value, str) and _may_hold_schema(value):
                 self._look_into(value)
         if any(name in self._names for tool in shown for name in _names_of(*tool)):
             self._found = True
@@ -237,23 +300,21 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
 
 
 def _definition(text: str, element: Value) -> Definition:
-    raw = text[element.start : element.end].encode()
+    keys = [_folded(member.key) for member in element.members or ()]
     name = element.get("name")
-    keys = {fold(member.key) for member in element.members or ()}
-    like = not keys.isdisjoint({"name", "inputschema"})
-    return Definition(_own(name.text if name else None), _problem(text, element), raw, like)
+    return Definition(
+        name=name.text if name else None,
+        problem=_problem(element, keys),
+        raw=text[element.start : element.end].encode(),
+        is_like_a_tool="name" in keys or "inputschema" in keys,
+    )
 
 
-def _own(name: str | None) -> str | None:
-    """Copy a name: it lies among all the values that were read, and would keep their memory."""
-    return None if name is None else (name + " ")[:-1]
-
-
-def _problem(text: str, element: Value) -> str | None:
+def _problem(element: Value, keys: list[str]) -> str | None:
     if element.members is None:
         return "a tool that is no object"
-    folded = [fold(member.key) for member in element.members]
-    if len(set(folded)) != len(folded) or any(map(is_misleading, folded)):
+    different = set(keys)
+    if len(different) != len(keys) or any(map(is_misleading, different - _USUAL_KEYS)):
         return "a tool with a key that could be read in two ways"
     name, schema = element.get("name"), element.get("inputSchema")
     if name is None or name.text is None:
