@@ -389,6 +389,21 @@ def test_other_patterns_can_be_applied_to_what_was_fetched() -> None:
     assert list(door.snapshot_for(parse_config(deny=["read"])).allowed) == ["rm"]
 
 
+def test_the_same_patterns_give_the_same_snapshot() -> None:
+    door = listener()
+    again = parse_config(deny=["^rm"], message_limit="1MB")
+    assert door.snapshot_for(again) is door.snapshot
+
+
+def test_a_long_list_is_read_from_its_first_tool_to_its_last() -> None:
+    names = [f"{'rm' if number % 7 == 0 else 'read'}_{number}" for number in range(1000)]
+    door = listener(listing(*names[:900], more=',"nextCursor":"2"'), listing(*names[900:]))
+    kept = [name for name in names if name.startswith("read")]
+    assert list(door.snapshot.allowed) == kept
+    assert door.snapshot.tools == b"[" + b",".join(map(definition, kept)) + b"]"
+    assert len(door.snapshot.denied) == len(names) - len(kept)
+
+
 # Answers
 
 

@@ -7,9 +7,10 @@ as values, and whoever owns the connection carries it out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import assert_never
 from urllib.parse import urljoin, urlsplit
 
@@ -49,6 +50,7 @@ from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS, has_initialize
 from mcp_tool_filter.protocol.sse import render_event
 from mcp_tool_filter.protocol.tools import (
     Listing,
+    in_parts,
     parse_list_request,
     parse_listing,
 )
@@ -79,19 +81,29 @@ class Listener:
     sessions: Sessions = field(init=False)
     envelopes: Envelopes = field(default_factory=Envelopes)
     legacy: dict[str, LegacyStream] = field(default_factory=dict)
-    listings: tuple[Listing, ...] = field(init=False)
-    """The pages of the tool list, as they were fetched."""
 
     def __post_init__(self) -> None:
-        self.listings = _listings_in(self.fetched)
-        self.snapshot = self.snapshot_for(self.config)
+        self.snapshot = self._take_snapshot(self.config)
         self.sessions = Sessions(self.config.limits)
-        if self.listings:
-            self.envelopes.learn(self.fetched.revision, self.listings[0])
+
+    @property
+    def listings(self) -> Iterator[Listing]:
+        """The pages of the tool list, as they were fetched: read anew, for that takes much room."""
+        return chain.from_iterable(map(_listings_in, self.fetched.pages))
 
     def snapshot_for(self, config: Config) -> Snapshot:
         """Apply other patterns to what was fetched."""
-        return take_snapshot(self.listings, config.deny, config.allow)
+        if (config.deny, config.allow) == (self.config.deny, self.config.allow):
+            return self.snapshot
+        return self._take_snapshot(config)
+
+    def _take_snapshot(self, config: Config) -> Snapshot:
+        return take_snapshot(map(self._learn_frame, self.listings), config.deny, config.allow)
+
+    def _learn_frame(self, listing: Listing) -> Listing:
+        """Keep what stands around the first page, whose revision is known."""
+        self.envelopes.learn(self.fetched.revision, listing)
+        return listing
 
     # Requests
 
@@ -413,17 +425,16 @@ class Listener:
             self.envelopes.learn(revision, listing)
 
 
-def _listings_in(fetched: Fetched) -> tuple[Listing, ...]:
+def _listings_in(page: bytes) -> Iterator[Listing]:
     try:
-        messages = [
-            parse_message(page, Limits(message=max(1, len(page)))) for page in fetched.pages
-        ]
-        found = [parse_listing(one) for message in messages for one in singles(message)]
+        for part in in_parts(page):
+            message = parse_message(part, Limits(message=len(part)))
+            for listing in map(parse_listing, singles(message)):
+                if listing is None:
+                    raise FetchFailed(why="The answer holds no tool list")
+                yield listing
     except ProtocolError as error:
         raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
-    if None in found:
-        raise FetchFailed(why="The answer holds no tool list")
-    return tuple(listing for listing in found if listing)
 
 
 def _reads_otherwise(raw: bytes, body: bytes) -> bool:
