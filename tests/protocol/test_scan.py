@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, Few, Outline, fold, scan
 
 NODE = shutil.which("node")
 
@@ -206,9 +206,47 @@ def test_many_shallow_containers_are_not_nesting() -> None:
     scan(b"[" + b"[],{}," * 1000 + b"0]", {})
 
 
-def test_endless_nesting_is_refused_before_it_is_followed() -> None:
+@pytest.mark.parametrize("closing", [b"", b"]" * 1_000_000])
+def test_endless_nesting_is_refused(closing: bytes) -> None:
+    """However deep: the C scanner gives up by itself before the stack ends."""
+    with pytest.raises(OverLimit, match="deeper than 128 levels"):
+        scan(b"[" * 1_000_000 + closing, {})
+
+
+@pytest.mark.parametrize("raw", [b"[NaN,", b"[],[", b'["\\x",', b"[1 2,"])
+def test_what_is_too_deep_is_so_whatever_else_is_wrong_with_it(raw: bytes) -> None:
+    """It is answered in another way than what is no JSON."""
     with pytest.raises(OverLimit):
-        scan(b"[" * 1_000_000, {})
+        scan(raw + b"[" * 129, {})
+
+
+@pytest.mark.parametrize(
+    "outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}, {"a": Few({EACH: {}})}], ids=str
+)
+@pytest.mark.parametrize("text", [b"", b"[" * 20_000])
+def test_levels_count_alike_wherever_we_look(outline: Outline, text: bytes) -> None:
+    opening, closing = b'{"x":"' + text + b'","a":[{"b":[{"c":', b"}]}]}"
+    scan(opening + b"[" * 123 + b"]" * 123 + closing, outline)
+    for levels in (124, 125, 1000):
+        with pytest.raises(OverLimit):
+            scan(opening + b"[" * levels + b"]" * levels + closing, outline)
+
+
+def test_levels_that_a_repeated_key_would_hide_count() -> None:
+    deep = b"[" * 128 + b"]" * 128
+    with pytest.raises(OverLimit):
+        scan(b'{"a":{"b":' + deep + b',"b":1},"a":1}', {})
+
+
+@pytest.mark.parametrize("parts", [1, 16, 17, 1000])
+def test_a_value_of_few_parts_is_checked_like_one_of_many(parts: int) -> None:
+    part = rb'{"type":"text","text":"' + rb"[{\"a\":\"\\\\\"}]" * 1000 + rb'"}'
+    said = b'{"a":[' + b",".join([part] * parts) + b"]}"
+    _, root = scan(said, {"a": Few({EACH: {}})}, Limits(message=len(said)))
+    assert root == scan(said, {}, Limits(message=len(said)))[1]
+    for wrong in (b"NaN", b"[,]", b'"\\x"', b'{"b" 1}', b"[" * 200):
+        with pytest.raises(ProtocolError):
+            scan(said[:-2] + b"," + wrong + b"]}", {"a": Few({EACH: {}})})
 
 
 def test_a_message_over_the_limit_is_refused_unread() -> None:

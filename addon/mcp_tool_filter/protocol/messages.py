@@ -21,6 +21,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import (
     EACH,
+    Few,
     Member,
     Outline,
     Value,
@@ -38,7 +39,16 @@ HEADER_MISMATCH = -32020
 
 # A definition's own members, and what tells a tool list's parts: the rest is only checked.
 _TOOLS: Outline = {"tools": {EACH: {"inputSchema": {}}}}
-_ONE: Outline = {"params": {**_TOOLS, "_meta": {}}, "result": _TOOLS, "error": {}}
+# What carries long texts: of tools, resources and prompts, and to tools.
+_RESULT: Outline = {
+    **_TOOLS,
+    "content": Few({EACH: {}}),
+    "structuredContent": Few({}),
+    "contents": Few({EACH: {}}),
+    "messages": Few({EACH: {"content": {}}}),
+}
+_PARAMS: Outline = {**_TOOLS, "_meta": {}, "arguments": Few({})}
+_ONE: Outline = {"params": _PARAMS, "result": _RESULT, "error": {}}
 _MESSAGE: Outline = {**_ONE, EACH: _ONE}
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 _LIMITS = Limits()

@@ -20,6 +20,7 @@ import json.scanner
 import re
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -28,10 +29,21 @@ from typing import Any
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
 
-type Outline = Mapping[str, "Outline"]
+type Outline = Mapping[str, "Outline | Few"]
 """Which members of an object to open, and which of theirs; under ``EACH``, an array's elements."""
 
 EACH = "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class Few:
+    """An outline of what is only checked: each part by itself, while they are few.
+
+    So no long text is searched for levels: JSON that is wrapped into one has many brackets.
+    """
+
+    parts: Outline
+
 
 _LIMITS = Limits()
 _SPACE = " \t\n\r"
@@ -39,8 +51,11 @@ _skip_space = re.compile(r"[ \t\n\r]*").match
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level in, one level out
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_TOO_DEEP = "nested too deeply"
 # Each part that we look into costs far more than one that is only checked.
 _TOO_MANY = f"more than {MOST_PARTS} parts in one object or list"
+_FEW = 16  # parts
+_LONG = 10_000  # characters; to check less is quick by any way
 _LONGEST_FOLDED = 64  # characters; every key that matters to us is shorter
 
 
@@ -85,15 +100,16 @@ def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, V
     if len(raw) > limits.message:
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
-    check_depth(raw, limits.depth)
     try:
-        root = _read(text, _after_space(text, 0), outline)
-    except ProtocolError:
-        raise
-    except (ValueError, StopIteration, IndexError, RecursionError):
+        root = _read(text, _after_space(text, 0), outline, limits.depth)
+        if text[root.end :].strip(_SPACE):
+            raise ProtocolError("more than one JSON value")
+    except (ProtocolError, ValueError, StopIteration, IndexError, RecursionError) as error:
+        if _nests_deeper(text, 0, len(text), limits.depth):
+            raise OverLimit(f"nested deeper than {limits.depth} levels") from None
+        if isinstance(error, ProtocolError):
+            raise
         raise ProtocolError("not valid JSON") from None
-    if text[root.end :].strip(_SPACE):
-        raise ProtocolError("more than one JSON value")
     return text, root
 
 
@@ -108,28 +124,27 @@ def decode(raw: bytes) -> str:
     return text
 
 
-def check_depth(raw: bytes, deepest: int) -> None:
-    """Refuse text that nests more than ``deepest`` levels, as far as it is JSON."""
-    if len(raw) <= deepest or not _opens_more(raw, deepest):
-        return
+def _nests_deeper(text: str, start: int, end: int, most: int) -> bool:
+    """Tell whether a part of the text nests more levels than so many, as far as it is JSON."""
+    if not _opens_more(text, start, end, most):
+        return False
+    raw = text[start:end].encode()
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     structure = quotes_only.translate(None, _NO_STRUCTURE)
     pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
     brackets = b"".join(pieces[::2])  # every other piece is a string
-    levels = accumulate(memoryview(brackets.translate(_STEPS)).cast("b"))
-    if max(levels, default=0) > deepest:
-        raise OverLimit(f"nested deeper than {deepest} levels")
+    return max(accumulate(memoryview(brackets.translate(_STEPS)).cast("b")), default=0) > most
 
 
-def _opens_more(raw: bytes, most: int) -> bool:
+def _opens_more(text: str, start: int, end: int, most: int) -> bool:
     """Tell whether there are more than so many brackets. (To count all takes 25 times as long.)"""
-    for bracket in b"[{":
-        at = raw.find(bracket)
+    for bracket in "[{":
+        at = text.find(bracket, start, end)
         while at >= 0:
             most -= 1
             if most < 0:
                 return True
-            at = raw.find(bracket, at + 1)
+            at = text.find(bracket, at + 1, end)
     return False
 
 
@@ -177,20 +192,43 @@ class _Strict:
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]
 
 
-def _read(text: str, at: int, outline: Outline | None) -> Value:
+def _read(
+    text: str, at: int, outline: Outline | Few | None, room: int, most: int = MOST_PARTS
+) -> Value:
+    """Read a value that may nest ``room`` levels, and have ``most`` parts where it is opened."""
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
     if outline is not None:
+        if isinstance(outline, Few):
+            return Value(at, _end_of_few(text, at, outline.parts, room))
         if first == "{":
-            return _read_object(text, at, outline)
+            return _read_object(text, at, outline, room - 1, most)
         if first == "[" and EACH in outline:
-            return _read_array(text, at, outline[EACH])
-    return Value(at, _scan_value(text, at)[1])
+            return _read_array(text, at, outline[EACH], room - 1, most)
+    return Value(at, _end_of(text, at, room))
 
 
-def _read_object(text: str, start: int, outline: Outline) -> Value:
+def _end_of(text: str, at: int, room: int) -> int:
+    """Return where a value ends that is only checked."""
+    end: int = _scan_value(text, at)[1]
+    if end - at > 2 * room and _nests_deeper(text, at, end, room):
+        raise OverLimit(_TOO_DEEP)
+    return end
+
+
+def _end_of_few(text: str, at: int, parts: Outline, room: int) -> int:
+    """Return the same of a value that may hold long texts."""
+    if len(text) - at > _LONG:
+        with suppress(OverLimit):
+            return _read(text, at, parts, room, _FEW).end
+    return _end_of(text, at, room)
+
+
+def _read_object(text: str, start: int, outline: Outline, room: int, most: int) -> Value:
+    if room < 0:
+        raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
     at = _after_space(text, start + 1)
     while text[at] != "}" or members:
@@ -201,9 +239,9 @@ def _read_object(text: str, start: int, outline: Outline) -> Value:
             colon = _after_space(text, colon)
             if text[colon] != ":":
                 raise ProtocolError("not valid JSON")
-        value = _read(text, _after_space(text, colon + 1), outline.get(key))
+        value = _read(text, _after_space(text, colon + 1), outline.get(key), room, most)
         members.append(Member(key, at, value))
-        if len(members) > MOST_PARTS:
+        if len(members) > most:
             raise OverLimit(_TOO_MANY)
         at, more = _after_part(text, value.end, "}")
         if not more:
@@ -211,13 +249,17 @@ def _read_object(text: str, start: int, outline: Outline) -> Value:
     return Value(start, at + 1, None, ())
 
 
-def _read_array(text: str, start: int, outline: Outline) -> Value:
+def _read_array(
+    text: str, start: int, outline: Outline | Few | None, room: int, most: int
+) -> Value:
+    if room < 0:
+        raise OverLimit(_TOO_DEEP)
     elements: list[Value] = []
     at = _after_space(text, start + 1)
     while text[at] != "]" or elements:
-        value = _read(text, at, outline)
+        value = _read(text, at, outline, room, most)
         elements.append(value)
-        if len(elements) > MOST_PARTS:
+        if len(elements) > most:
             raise OverLimit(_TOO_MANY)
         at, more = _after_part(text, value.end, "]")
         if not more:
