@@ -46,6 +46,8 @@ _CR_ALONE = re.compile(rb"[^\r\n]\r(?!\n)")  # ends a line
 
 type OnVerdict = Callable[[Message | None, Verdict, str | None], None]
 """Told of each message (None: it could not be read), its verdict, and the method it answers."""
+type Decide = Callable[[bytes], tuple[Message, Verdict]]
+"""Reads a message and decides on it. Raises ProtocolError."""
 
 
 def _ignore(message: Message | None, verdict: Verdict, asked: str | None) -> None:
@@ -68,12 +70,14 @@ class FilteredStream:
         limits: Limits = _LIMITS,
         on_endpoint: Callable[[str], str | None] = _refuse_endpoint,
         on_verdict: OnVerdict = _ignore,
+        decide: Decide | None = None,
     ) -> None:
         self._situation = situation
         self._exchanges = exchanges
         self._limits = limits
         self._on_endpoint = on_endpoint
         self._on_verdict = on_verdict
+        self._decide = decide
         self._parser = EventParser(max_pending=limits.pending)
         self._is_damaged = False  # something was kept back, and may have been an answer
         self.failure: Exception | None = None
@@ -119,9 +123,8 @@ class FilteredStream:
             return self._refuse(str(error), event.data)
 
     def _judge_message(self, event: Event, data: bytes) -> bytes:
-        message = parse_message(data, self._limits)
+        message, verdict = self._decide(data) if self._decide else self._judge_data(data)
         asked = self._exchanges.method_of(message)
-        verdict = decide_from_upstream(message, self._situation, self._exchanges.method_of)
         self._exchanges.note_answered(message)
         self._on_verdict(message, verdict, asked)
         match verdict:
@@ -133,6 +136,10 @@ class FilteredStream:
                 return b""
             case unexpected:
                 assert_never(unexpected)
+
+    def _judge_data(self, data: bytes) -> tuple[Message, Verdict]:
+        message = parse_message(data, self._limits)
+        return message, decide_from_upstream(message, self._situation, self._exchanges.method_of)
 
     def _judge_endpoint(self, event: Event) -> bytes:
         data = event.data or b""

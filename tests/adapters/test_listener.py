@@ -21,7 +21,7 @@ from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.head import Head
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol.messages import ids_in
+from mcp_tool_filter.protocol.messages import ids_in, parse_message
 from mcp_tool_filter.protocol.revisions import R2025_06_18, R2026_07_28, Transport
 from mcp_tool_filter.session import Exchanges
 from tests.make import answering, asking, calling, definition, event, head, listing, text_of
@@ -77,10 +77,16 @@ def asked(raw: bytes, to: Listener, **headers: str) -> Asked:
 
 
 def hear(
-    raw: bytes, to: bytes = asking("ping"), *, status: int = 200, kind: str = JSON, coding: str = ""
+    raw: bytes,
+    to: bytes = asking("ping"),
+    door: Listener | None = None,
+    *,
+    status: int = 200,
+    kind: str = JSON,
+    coding: str = "",
 ) -> Answered | None:
     """Let the upstream answer a request with these bytes."""
-    door = listener()
+    door = door or listener()
     return door.judge_answer(asked(to, door), status, kind, coding, raw)
 
 
@@ -534,6 +540,106 @@ def test_a_coded_answer_goes_on_decoded() -> None:
 @pytest.mark.parametrize("raw", [b"", b"{}", b"Accepted", b"<html>", b"null"])
 def test_who_waits_for_what_is_no_answer_gets_an_error(raw: bytes) -> None:
     assert message_of(hear(raw)) == (200, 1, -32603)
+
+
+LISTS = [
+    listing("read", "rm"),
+    listing("read"),
+    listing("rm", "new", more=',"nextCursor":"2"'),
+    b' {"result": {"tools" :[' + definition("rm") + b', 1]}, "jsonrpc":"2.0", "id": 1 }\n',
+    answering('{"id":1,"_meta":{"id":1},"tools":[' + definition("read", ',"x":1').decode() + "]}"),
+    answering('{"tools":[],"_meta":{"input\\nSchema":1,"name":"rm"}}'),
+    answering('{"tools":[1]}'),
+    answering("{}"),
+]
+IDS = [
+    "1",
+    "2",
+    "77",
+    '"a"',
+    '"7-f"',
+    "1.0",
+    "01",
+    "-1",
+    "null",
+    '"\\u0061"',
+    '"a\\"b"',
+    '"schema"',
+]
+IDS += ['"tools"', '1,"id":2', '"a"b"', '{"id":1}', "1 ", "", '"' + "x" * 70 + '"']
+
+
+def is_id(text: str) -> bool:
+    return ids_in(asking("ping", id=text)) == [text]
+
+
+def judgements(*said: tuple[str, bytes, str]) -> object:
+    """Let the upstream answer these requests; return what becomes of the last answer."""
+    told: list[object] = []
+    door = listener()
+    door.watch = lambda message, verdict: told.append((getattr(message, "id", None), verdict))
+    for method, raw, kind in said:
+        told.clear()
+        for_them = Asked(Exchanges())
+        for id in filter(is_id, IDS):
+            for_them.exchanges.note_asked(parse_message(asking(method, id=id)))
+        if kind == SSE:
+            stream = door.open_stream(for_them, "/mcp", None)
+            left: object = stream.feed(event(raw)) + stream.finish()
+        else:
+            left = door.judge_answer(for_them, 200, kind, "", raw)
+    return left, told, list(for_them.exchanges.methods)
+
+
+@settings(max_examples=300)
+@given(
+    before=st.lists(st.sampled_from(LISTS), min_size=1, max_size=3),
+    at=st.integers(0, 10_000),
+    cut=st.integers(0, 3),
+    insert=st.sampled_from([b"", b"", b" ", b"1", b'"', b"\\", b'"id":3,', b"]", b"}", b"\xff"]),
+    id=st.sampled_from(IDS),
+    method=st.sampled_from(["tools/list", "tools/list", "tools/list", "ping", "initialize"]),
+    kind=st.sampled_from([JSON, SSE]),
+    is_batch=st.integers(0, 9).map(lambda number: number == 0),
+)
+def test_what_is_remembered_makes_no_difference(
+    before: list[bytes],
+    at: int,
+    cut: int,
+    insert: bytes,
+    id: str,
+    method: str,
+    kind: str,
+    is_batch: bool,
+) -> None:
+    """The same bytes, the same verdict, the same watchers' news, as if it were the first list."""
+    raw = before[0].replace(b'"id":1', b'"id":' + id.encode(), 1)
+    raw = raw.replace(b'"id": 1 }', b'"id": ' + id.encode() + b" }", 1)
+    at %= len(raw) + 1
+    raw = raw[:at] + insert + raw[at + cut * bool(insert) :]
+    raw = b"[" + raw + b"]" if is_batch else raw
+    warm = [("tools/list", one, JSON) for one in before]
+    assert judgements(*warm, (method, raw, kind)) == judgements((method, raw, kind))
+
+
+def test_a_list_that_has_been_judged_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = listener()
+    hear(LISTS[0], asking("tools/list"), door)
+    monkeypatch.delattr("mcp_tool_filter.adapters.listener.parse_message")
+    for_it = Asked(Exchanges())
+    for_it.exchanges.note_asked(parse_message(asking("tools/list", id="2")))
+    again = listing("read", "rm", id="2")
+    assert door.judge_answer(for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
+
+
+def test_a_list_is_judged_anew_when_the_patterns_change() -> None:
+    door = listener()
+    hear(LISTS[0], asking("tools/list"), door)
+    door.config = parse_config(deny=["^read"])
+    door.snapshot = Listener(
+        upstream=door.upstream, config=door.config, fetched=door.fetched, watch=door.watch
+    ).snapshot
+    assert hear(LISTS[0], asking("tools/list"), door) == Answered(200, listing("rm"))
 
 
 def test_too_large_an_answer_is_an_error() -> None:

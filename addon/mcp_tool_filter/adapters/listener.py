@@ -27,6 +27,7 @@ from mcp_tool_filter.policy.chain import (
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.guard import kept_with_us
 from mcp_tool_filter.policy.head import Head, refuse_body, refuse_head, refuse_mismatch
+from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.codings import decode_body, looks_like_json
@@ -81,6 +82,7 @@ class Listener:
     sessions: Sessions = field(init=False)
     envelopes: Envelopes = field(default_factory=Envelopes)
     legacy: dict[str, LegacyStream] = field(default_factory=dict)
+    judged: JudgedLists = field(default_factory=JudgedLists)
 
     def __post_init__(self) -> None:
         self.snapshot = self._take_snapshot(self.config)
@@ -98,10 +100,10 @@ class Listener:
         return self._take_snapshot(config)
 
     def _take_snapshot(self, config: Config) -> Snapshot:
-        return take_snapshot(map(self._learn_frame, self.listings), config.deny, config.allow)
+        return take_snapshot(map(self._note_page, self.listings), config.deny, config.allow)
 
-    def _learn_frame(self, listing: Listing) -> Listing:
-        """Keep what stands around the first page, whose revision is known."""
+    def _note_page(self, listing: Listing) -> Listing:
+        """Keep what stands around the tools of the first page."""
         self.envelopes.learn(self.fetched.revision, listing)
         return listing
 
@@ -272,12 +274,14 @@ class Listener:
             if asked.waits and status == 200:
                 raise ProtocolError("an empty answer")
             return self._pay_alone(asked, status)
+        known = self._recall(asked, body, self.snapshot)
         try:
-            message = parse_message(body, self.config.limits)
+            message = known[0] if known else parse_message(body, self.config.limits)
         except ProtocolError as error:
             self._check_other_answer(asked, status, content_type, body, error)
             return self._pay_alone(asked, status)
-        verdict = self._decide_on_answer(asked, message)
+        verdict = known[1] if known else self._decide(asked, message, body, self.snapshot)
+        self._note_answer(asked, message, verdict)
         match verdict:
             case Forward():
                 return Answered(status, asked.with_owed(body)) if asked.owed else None
@@ -294,13 +298,39 @@ class Listener:
             return None
         return Answered(200, render_batch(list(asked.owed)))
 
-    def _decide_on_answer(self, asked: Asked, message: Message) -> Verdict:
+    def _judge_said(self, asked: Asked, snapshot: Snapshot, raw: bytes) -> tuple[Message, Verdict]:
+        """Read what the upstream says, and decide on it. Raises ProtocolError."""
+        if known := self._recall(asked, raw, snapshot):
+            return known
+        message = parse_message(raw, self.config.limits)
+        return message, self._decide(asked, message, raw, snapshot)
+
+    def _decide(self, asked: Asked, message: Message, raw: bytes, snapshot: Snapshot) -> Verdict:
         method_of = asked.exchanges.method_of
-        method = method_of(message)
-        verdict = decide_from_upstream(message, Situation(snapshot=self.snapshot), method_of)
-        self._learn(asked, message, verdict, method)
-        asked.exchanges.note_answered(message)
+        verdict = decide_from_upstream(message, Situation(snapshot=snapshot), method_of)
+        if isinstance(verdict, Forward | Rewrite) and self._is_mere_list(asked, message):
+            self.judged.remember(raw, verdict, snapshot)
         return verdict
+
+    def _recall(
+        self, asked: Asked, raw: bytes, snapshot: Snapshot
+    ) -> tuple[Response, Verdict] | None:
+        """Return a list that the upstream has said before, and what became of it."""
+        if len(raw) > self.config.limits.message:
+            return None
+        known = self.judged.recall(raw, snapshot)
+        return known if known and self._is_mere_list(asked, known[0]) else None
+
+    def _is_mere_list(self, asked: Asked, message: Message) -> bool:
+        """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
+        if not isinstance(message, Response) or message.result is None:
+            return False
+        is_list = asked.exchanges.method_of(message) == "tools/list"
+        return is_list and self._new_revision(asked) is None
+
+    def _note_answer(self, asked: Asked, message: Message, verdict: Verdict) -> None:
+        self._learn(asked, message, verdict, asked.exchanges.method_of(message))
+        asked.exchanges.note_answered(message)
 
     def _check_other_answer(
         self, asked: Asked, status: int, content_type: str, body: bytes, error: ProtocolError
@@ -344,13 +374,14 @@ class Listener:
     def judge_spoken(self, asked: Asked, raw: bytes, from_client: bool) -> Verdict:
         """Decide on one message of a connection on which both sides speak."""
         try:
-            message = parse_message(raw, self.config.limits)
             if from_client:
-                return self._judge_heard(asked, message)
-            return self._decide_on_answer(asked, message)
+                return self._judge_heard(asked, parse_message(raw, self.config.limits))
+            message, verdict = self._judge_said(asked, self.snapshot, raw)
         except ProtocolError as error:
             verdict = self._judge_unreadable(asked, raw, from_client, str(error))
             self.watch(None, verdict)
+        else:
+            self._note_answer(asked, message, verdict)
         return verdict
 
     def _judge_heard(self, asked: Asked, message: Message) -> Verdict:
@@ -384,6 +415,7 @@ class Listener:
             limits=self.config.limits,
             on_endpoint=partial(self._meet_endpoint, asked, target, send),
             on_verdict=partial(self._learn, asked),
+            decide=partial(self._judge_said, asked, self.snapshot),
         )
 
     def close_stream(self, asked: Asked) -> None:
@@ -413,15 +445,21 @@ class Listener:
         """Keep what an answer says of its session and its revision; tell those who watch."""
         self.watch(message, verdict)
         if isinstance(message, Response) and message.result is not None:
-            revision = asked.session.revision if asked.session else asked.revision
             if method == "initialize" and asked.session:
                 version = message.result.get("protocolVersion")
                 asked.session.revision = version.text if version else None
-            elif method == "tools/list" and revision in KNOWN_REVISIONS and asked.is_first_page:
-                self._learn_envelope(revision, message)
+            elif method == "tools/list" and (revision := self._new_revision(asked)):
+                self._learn_frame(message, revision)
 
-    def _learn_envelope(self, revision: str, message: Response) -> None:
-        if self.envelopes.get(revision) is None and (listing := parse_listing(message)):
+    def _new_revision(self, asked: Asked) -> str | None:
+        """Return the revision of which the answer would be the first list that we see."""
+        revision = asked.session.revision if asked.session else asked.revision
+        if not asked.is_first_page or revision not in KNOWN_REVISIONS:
+            return None
+        return revision if self.envelopes.get(revision) is None else None
+
+    def _learn_frame(self, message: Response, revision: str) -> None:
+        if listing := parse_listing(message):
             self.envelopes.learn(revision, listing)
 
 

@@ -1,0 +1,134 @@
+r"""Tool lists that have been judged: an upstream says the same list again and again.
+
+Two answers that are the same bytes but for a simple id are read alike: up to the id, past it (it
+is whole, and what follows begins with neither a digit nor a quote), and from there on. The id
+decides nothing. So what has become of the one becomes of the other, with its own id:
+
+>>> from mcp_tool_filter.policy.snapshot import take_snapshot
+>>> from mcp_tool_filter.policy.verdict import Why
+>>> judged, snapshot = JudgedLists(), take_snapshot([], deny=[])
+>>> hidden = Rewrite(b'{"id":1,"result":{"tools":[]}}', Reason(Why.HIDDEN, ("a",)))
+>>> judged.remember(b'{"id":1,"result":{"tools":["a"]}}', hidden, snapshot)
+>>> response, verdict = judged.recall(b'{"id":"x","result":{"tools":["a"]}}', snapshot)
+>>> response.id, verdict.text
+('"x"', b'{"id":"x","result":{"tools":[]}}')
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite
+from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
+from mcp_tool_filter.protocol.messages import Place, Response
+from mcp_tool_filter.protocol.scan import Value, scan
+
+_SPACE = " \t\n\r"
+_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
+_LONGEST_ID = 66  # bytes
+_is_simple = re.compile(_ID).fullmatch
+# As most write a response; nobody needs to read on to know that this is its id.
+_begin = re.compile(
+    rb'[%(s)b]*{[%(s)b]*"jsonrpc"[%(s)b]*:[%(s)b]*"2\.0"[%(s)b]*,[%(s)b]*"id"[%(s)b]*:[%(s)b]*'
+    rb"(?P<id>%(id)b)(?=[%(s)b,}])" % {b"s": _SPACE.encode(), b"id": _ID}
+).match
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """A message without its id."""
+
+    before: bytes
+    after: bytes
+
+    def id_in(self, raw: bytes) -> str | None:
+        """Return the id of a message that is else the same; None if it is another."""
+        start, end = len(self.before), len(raw) - len(self.after)
+        if not 0 < end - start <= _LONGEST_ID or not raw.startswith(self.before):
+            return None
+        id = raw[start:end]
+        return id.decode() if _is_simple(id) and raw.endswith(self.after) else None
+
+    def with_id(self, id: str) -> bytes:
+        return b"".join([self.before, id.encode(), self.after])
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    said: _Around
+    told: tuple[_Around, Reason] | None
+    """What goes on instead, and why; None if it goes on as it came."""
+
+    def verdict_for(self, id: str) -> Forward | Rewrite:
+        if self.told is None:
+            return Forward()
+        text, reason = self.told
+        return Rewrite(text.with_id(id), reason)
+
+    def __len__(self) -> int:
+        return len(self.said) + (len(self.told[0]) if self.told else 0)
+
+
+class JudgedLists:
+    """One for each listener. What was not used for longest is forgotten first."""
+
+    def __init__(self, *, most: int = 100, most_bytes: int = 16 * MEBIBYTE) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._lists: deque[_Judged] = deque()
+        self._snapshot: Snapshot | None = None  # that they were judged by
+
+    def recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Forward | Rewrite] | None:
+        """Return a known list, its result not opened, and what becomes of it."""
+        if snapshot is not self._snapshot:
+            return None
+        for judged in self._lists:
+            if (id := judged.said.id_in(raw)) is not None:
+                self._lists.remove(judged)
+                self._lists.appendleft(judged)
+                return Response(id, Value(0, 0), _place(raw.decode())), judged.verdict_for(id)
+        return None
+
+    def remember(self, raw: bytes, verdict: Forward | Rewrite, snapshot: Snapshot) -> None:
+        """Keep what became of the answer to a tools/list."""
+        if snapshot is not self._snapshot:
+            self._lists.clear()
+            self._snapshot = snapshot
+        said = _around_id(raw)
+        told = _around_id(verdict.text) if isinstance(verdict, Rewrite) else said
+        if said is None or told is None:
+            return
+        reason = (told, verdict.reason) if isinstance(verdict, Rewrite) else None
+        judged = _Judged(said, reason)
+        if len(judged) <= self._most_bytes:
+            self._lists.appendleft(judged)
+            self._forget()
+
+    def _forget(self) -> None:
+        while len(self._lists) > self._most or sum(map(len, self._lists)) > self._most_bytes:
+            self._lists.pop()
+
+
+def _around_id(raw: bytes) -> _Around | None:
+    """Cut a message at its id; None if that is not a simple one."""
+    if begun := _begin(raw):
+        return _Around(raw[: begun.start("id")], raw[begun.end("id") :])
+    try:
+        text, root = scan(raw, {}, Limits(message=len(raw)))
+    except ProtocolError:
+        return None
+    id = root.get("id")
+    if id is None or not _is_simple(text[id.start : id.end].encode()):
+        return None
+    return _Around(text[: id.start].encode(), text[id.end :].encode())
+
+
+def _place(text: str) -> Place:
+    return Place(text, len(text) - len(text.lstrip(_SPACE)), len(text.rstrip(_SPACE)))
