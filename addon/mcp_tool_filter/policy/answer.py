@@ -15,7 +15,9 @@ from mcp_tool_filter.protocol.scan import decode, scan
 from mcp_tool_filter.protocol.tools import shows_tool
 
 # In the last ones ASCII means ASCII; whoever reads JSON reads UTF-8 all the same.
-_READABLE = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
+_READABLE = frozenset({
+    "utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252",
+})  # fmt: skip
 _CHARSET = re.compile(r"""charset[^=;]*=\s*["']?([^"';\s]*)""")
 
 
@@ -23,7 +25,7 @@ def refuse_partial(status: int, content_type: str) -> None:
     """Raise ProtocolError for what shows a part, or in letters that we do not read."""
     if status == 206:
         raise ProtocolError("a part of an answer that nobody asked for in parts")
-    if not set(_CHARSET.findall(content_type.lower())) <= set(_READABLE):
+    if not _READABLE.issuperset(_CHARSET.findall(content_type.lower())):
         raise ProtocolError("a charset that is not accepted")
 
 

@@ -202,28 +202,23 @@ def _read(
         return Value(at, end, meaning)
     if outline is not None:
         if isinstance(outline, Few):
-            return Value(at, _end_of_few(text, at, outline.parts, room))
+            return _read_few(text, at, outline.parts, room)
         if first == "{":
             return _read_object(text, at, outline, room - 1, most)
         if first == "[" and EACH in outline:
             return _read_array(text, at, outline[EACH], room - 1, most)
-    return Value(at, _end_of(text, at, room))
-
-
-def _end_of(text: str, at: int, room: int) -> int:
-    """Return where a value ends that is only checked."""
-    end: int = _scan_value(text, at)[1]
+    end = _scan_value(text, at)[1]
     if end - at > 2 * room and _nests_deeper(text, at, end, room):
         raise OverLimit(_TOO_DEEP)
-    return end
+    return Value(at, end)
 
 
-def _end_of_few(text: str, at: int, parts: Outline, room: int) -> int:
-    """Return the same of a value that may hold long texts."""
+def _read_few(text: str, at: int, parts: Outline, room: int) -> Value:
+    """Check a value that may hold long texts."""
     if len(text) - at > _LONG:
         with suppress(OverLimit):
-            return _read(text, at, parts, room, _FEW).end
-    return _end_of(text, at, room)
+            return Value(at, _read(text, at, parts, room, _FEW).end)
+    return _read(text, at, None, room)
 
 
 def _read_object(text: str, start: int, outline: Outline, room: int, most: int) -> Value:
@@ -231,22 +226,24 @@ def _read_object(text: str, start: int, outline: Outline, room: int, most: int) 
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
     at = _after_space(text, start + 1)
-    while text[at] != "}" or members:
-        if text[at] != '"':
-            raise ProtocolError("not valid JSON")
-        key, colon = scanstring(text, at + 1, True)
+    if text[at] == "}":
+        return Value(start, at + 1, None, ())
+    while text[at] == '"':
+        key, end = scanstring(text, at + 1, True)
+        colon = end if text[end] == ":" else _after_space(text, end)
         if text[colon] != ":":
-            colon = _after_space(text, colon)
-            if text[colon] != ":":
-                raise ProtocolError("not valid JSON")
+            break
         value = _read(text, _after_space(text, colon + 1), outline.get(key), room, most)
         members.append(Member(key, at, value))
         if len(members) > most:
             raise OverLimit(_TOO_MANY)
-        at, more = _after_part(text, value.end, "}")
-        if not more:
-            return Value(start, at, None, tuple(members))
-    return Value(start, at + 1, None, ())
+        end = _after_space(text, value.end)
+        if text[end] == "}":
+            return Value(start, end + 1, None, tuple(members))
+        if text[end] != ",":
+            break
+        at = _after_space(text, end + 1)
+    raise ProtocolError("not valid JSON")
 
 
 def _read_array(
@@ -256,26 +253,19 @@ def _read_array(
         raise OverLimit(_TOO_DEEP)
     elements: list[Value] = []
     at = _after_space(text, start + 1)
-    while text[at] != "]" or elements:
+    if text[at] == "]":
+        return Value(start, at + 1, None, None, ())
+    while True:
         value = _read(text, at, outline, room, most)
         elements.append(value)
         if len(elements) > most:
             raise OverLimit(_TOO_MANY)
-        at, more = _after_part(text, value.end, "]")
-        if not more:
-            return Value(start, at, None, None, tuple(elements))
-    return Value(start, at + 1, None, None, ())
-
-
-def _after_part(text: str, at: int, closing: str) -> tuple[int, bool]:
-    """Step over a comma or the closing bracket; tell whether another part follows."""
-    if text[at] in _SPACE:
-        at = _after_space(text, at)
-    if text[at] == ",":
-        return _after_space(text, at + 1), True
-    if text[at] == closing:
-        return at + 1, False
-    raise ProtocolError("not valid JSON")
+        end = _after_space(text, value.end)
+        if text[end] == "]":
+            return Value(start, end + 1, None, None, tuple(elements))
+        if text[end] != ",":
+            raise ProtocolError("not valid JSON")
+        at = _after_space(text, end + 1)
 
 
 def _after_space(text: str, at: int) -> int:
