@@ -157,15 +157,21 @@ def in_parts(answer: bytes, most: int = 100) -> Iterator[bytes]:
     >>> list(in_parts(b'{"result": {"tools": [1, 2, 3], "x": 0}}', most=2))
     [b'{"result": {"tools": [1, 2], "x": 0}}', b'{"result": {"tools": [3], "x": 0}}']
     """
+    text, runs = _runs_of_tools(answer, most)
+    if len(runs) <= 1:
+        yield answer
+        return
+    head, tail = text[: runs[0][0]], text[runs[-1][1] :]
+    for start, end in runs:
+        yield f"{head}{text[start:end]}{tail}".encode()
+
+
+def _runs_of_tools(answer: bytes, most: int) -> tuple[str, list[tuple[int, int]]]:
     text, root = scan(answer, _ELEMENTS, Limits(message=max(1, len(answer))))
     result = root.get("result")
     tools = result.get("tools") if result else None
-    if tools is None or len(tools.elements or ()) <= most:
-        yield answer
-        return
-    head, tail = text[: tools.start], text[tools.end :]
-    for some in batched(tools.elements or (), most):
-        yield f"{head}[{text[some[0].start : some[-1].end]}]{tail}".encode()
+    each = (tools and tools.elements) or ()
+    return text, [(some[0].start, some[-1].end) for some in batched(each, most)]
 
 
 def besides_content(message: Single) -> str:
