@@ -86,15 +86,17 @@ class EventParser:
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
-        self._has_cr = self._has_cr or b"\r" in chunk
+        if b"\r" in chunk:
+            self._has_cr = True
         self._pending.write(chunk)
+        events: list[Event | Oversized] = []
         new = self._last + chunk
         if self._goes_on(new):
             self._last = new[-3:]
-            events = []
         else:
             events = self._cut(len(new))
-        self._let_go()
+        if self._skipped is not None or self._pending.tell() > self._max_pending:
+            self._let_go()
         return events
 
     def finish(self) -> bytes:
@@ -128,11 +130,10 @@ class EventParser:
         self._last = rest[-3:]
 
     def _let_go(self) -> None:
-        """Hold no more of what is too long than tells where it ends."""
-        if self._skipped is None and self._pending.tell() > self._max_pending:
+        """Hold no more of what is too long than tells how it began and where it ends."""
+        if self._skipped is None:
             self._skipped = self._beginning_of(self._pending.getvalue())
-        if self._skipped is not None:
-            self._hold(self._last)
+        self._hold(self._last)
 
     def _find_end(self, waiting: bytes, start: int, searched: int) -> int | None:
         """Return where that ends which begins at ``start``: a BOM, blank lines, an event."""
