@@ -7,18 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp_tool_filter.cli.lean import QuickOptions
 from tests.cli.launched import surroundings
 
 HEAVY = ("flask", "ldap3", "tornado", "urwid", "mitmproxy.addons.onboarding")
-
-
-def test_an_option_that_could_be_changed_in_place_is_a_copy() -> None:
-    options = QuickOptions()
-    options.set("mode=regular", "listen_port=9")
-    options.mode.append("changed")
-    assert (options.mode, options.listen_port, options.listen_host) == (["regular"], 9, "")
-    assert not hasattr(options, "no_such_option")
 
 
 def test_what_no_filter_needs_is_not_imported(tmp_path: Path) -> None:

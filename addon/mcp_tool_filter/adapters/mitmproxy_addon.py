@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakKeyDictionary, WeakSet
@@ -58,6 +57,7 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
     choose_layer,
     install_error_answers,
 )
+from mcp_tool_filter.adapters.mitmproxy_option_values import make_values_quick
 from mcp_tool_filter.adapters.mitmproxy_options import (
     NAMES,
     declare_options,
@@ -159,6 +159,7 @@ class ToolFilter:
         install_quick_connections()
         install_quick_headers()
         make_quick(ctx.master.addons)
+        make_values_quick(ctx.options)
 
     def configure(self, updated: set[str]) -> None:
         try:
@@ -238,7 +239,7 @@ class ToolFilter:
         choose_layer(layer)
 
     def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        with self._failing_closed(flow, self._refuse_request):
+        with _FailingClosed(flow, self._refuse_request):
             self.views.meet(flow)
             if not self._may_speak(flow):
                 spec = flow.client_conn.proxy_mode.full_spec
@@ -253,7 +254,7 @@ class ToolFilter:
 
     async def _request_later(self, flow: HTTPFlow) -> None:
         await self._ready.wait()
-        with self._failing_closed(flow, self._refuse_request):
+        with _FailingClosed(flow, self._refuse_request):
             self._judge_or_lose(flow)
 
     def _judge_or_lose(self, flow: HTTPFlow) -> None:
@@ -306,7 +307,7 @@ class ToolFilter:
     # Answers
 
     def responseheaders(self, flow: HTTPFlow) -> None:
-        with self._failing_closed(flow, self._refuse_head):
+        with _FailingClosed(flow, self._refuse_head):
             if flow.response and flow not in self._ours and (judged := self._judged.get(flow)):
                 self.views.hear_head(flow, flow.response)
                 self._judge_head(flow, flow.response, judged)
@@ -357,7 +358,7 @@ class ToolFilter:
             cut(flow)
 
     def response(self, flow: HTTPFlow) -> None:
-        with self._failing_closed(flow, self._refuse_body):
+        with _FailingClosed(flow, self._refuse_body):
             if flow.response is None or flow.websocket or flow in self._ours:
                 return
             flow.response.trailers = None  # nobody has judged them, and HTTP/1 cannot say them
@@ -474,17 +475,28 @@ class ToolFilter:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @contextmanager
-    def _failing_closed(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> Iterator[None]:
-        """Answer what we stumble over: mitmproxy would log the exception and send the flow on."""
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, ProtocolError):
-                log.warning("Refused %s: %s", shown_url(flow.request.path), error)
-            else:
-                log.exception("cannot judge %s", shown_url(flow.request.path))
-            refuse_or_cut(flow, refuse)
+
+class _FailingClosed:
+    """Answers what we stumble over: mitmproxy would log the exception and send the flow on."""
+
+    __slots__ = ("_flow", "_refuse")
+
+    def __init__(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
+        self._flow, self._refuse = flow, refuse
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        path = shown_url(self._flow.request.path)
+        if isinstance(error, ProtocolError):
+            log.warning("Refused %s: %s", path, error)
+        else:
+            log.exception("cannot judge %s", path)
+        refuse_or_cut(self._flow, self._refuse)
+        return True
 
 
 def refuse_or_cut(flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:

@@ -5,13 +5,11 @@ a fifth of its start is reading certificates that no plain-text client asks for.
 names an option of an addon that is left out here, all of them are brought in.
 
 Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, the attribute
-``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it, the values in
-``OptManager``, and the check of types that mitmproxy itself leaves out with ``python -O``.
+``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it, and the
+check of types that mitmproxy itself leaves out with ``python -O``.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import AddonManager
@@ -29,7 +27,6 @@ from mitmproxy.hooks import ConfigureHook
 from mitmproxy.http import HTTPFlow, MessageData
 from mitmproxy.master import Master
 from mitmproxy.options import Options
-from mitmproxy.optmanager import unset
 from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
@@ -37,7 +34,6 @@ from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager
 from mcp_tool_filter.adapters.mitmproxy_settings import was_set
 from mcp_tool_filter.cli.bare_mitmproxy import put_addons_together
 
-_UNCHANGEABLE = frozenset({bool, int, str, type(None)})
 _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})
 
 
@@ -85,17 +81,6 @@ def _lean_addons() -> list[object]:
     ]
 
 
-class QuickOptions(Options):
-    """Copies a value only if it could be changed: each request reads some twenty."""
-
-    def __getattr__(self, name: str) -> Any:
-        option = self.__dict__["_options"].get(name)
-        if option is None:
-            raise AttributeError(f"No such option: {name}")
-        value = option._default if option.value is unset else option.value
-        return value if type(value) in _UNCHANGEABLE else option.current()
-
-
 class LazyTlsConfig(TlsConfig):
     """Reads the certificates when the first client wants TLS, or the user has named some."""
 
@@ -129,7 +114,7 @@ class LazyTlsConfig(TlsConfig):
 
 
 def make_options() -> Options:
-    return QuickOptions()
+    return Options()
 
 
 def make_master(options: Options, addon: object) -> Master:
