@@ -13,20 +13,35 @@ its module.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
+from mitmproxy.connection import Client
 from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, mode_servers
 from mitmproxy.proxy.layer import Layer
 from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
 from mitmproxy.utils.asyncio_utils import create_task
 
-from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager
+from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager, args_of
 
 _LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
 
 type Steps = Generator[commands.Command, Any, None]
+type AskHook = Callable[[commands.StartHook], bool]
+"""Begins a hook, and tells whether all addons are through with it."""
+
+_serving: WeakValueDictionary[str, QuickConnectionHandler] = WeakValueDictionary()  # by client
+
+
+def hook_asker(client: Client) -> AskHook | None:
+    """Return what a layer may ask a client's hooks by, without a way up to the connection and back.
+
+    (A hook that it says has ended is not to be yielded; one that has not, is.)
+    """
+    handler = _serving.get(client.id)
+    return handler.is_through if handler else None
 
 
 def install_quick_connections() -> None:
@@ -41,6 +56,7 @@ class QuickConnectionHandler(ProxyConnectionHandler):
     async def handle_client(self) -> None:
         if isinstance(self.master.addons, QuickAddonManager):
             self.layer = self.shortened()
+            _serving[self.client.id] = self
         await super().handle_client()
 
     def shortened(self) -> Layer:
@@ -49,10 +65,13 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         return shortened
 
     def is_through(self, hook: commands.StartHook) -> bool:
-        """Ask the addons; if one of them takes its time, the connection is told afterwards."""
+        """Ask the addons, once; if one takes its time, the connection is told afterwards."""
+        if getattr(hook, "has_begun", False):
+            return False
+        hook.has_begun = True  # type: ignore[attr-defined]
         assert isinstance(self.master.addons, QuickAddonManager)
         rest = self.master.addons.begin_lifecycle(hook)
-        (data,) = hook.args()
+        (data,) = args_of(hook)
         if rest is None and not (isinstance(data, Flow) and data.intercepted):
             return True
         waiting = self._wait(rest, data, hook)

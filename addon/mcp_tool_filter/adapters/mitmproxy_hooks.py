@@ -10,6 +10,7 @@ and that nothing in it but its three methods here asks them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import fields
 from inspect import isawaitable
 from operator import is_
 from typing import Any
@@ -21,6 +22,7 @@ from mitmproxy.hooks import Hook, UpdateHook
 from mitmproxy.master import Master
 
 _UPDATE = UpdateHook([])
+_fields: dict[type[Hook], list[str]] = {}
 
 type Handler = Callable[..., Any]
 
@@ -37,17 +39,18 @@ class QuickAddonManager(AddonManager):
         self._groups: list[object] = []
         self._members: list[object] = []
         self._handlers: dict[str, Sequence[Handler]] = {}
+        self._tells_of_updates = False
 
     def begin(self, event: Hook) -> Awaitable[None] | None:
         """Ask all who have a hook; return what remains to be awaited, if anything does."""
         handlers = self._handlers_of(event)
-        return self._ask(iter(handlers), event.args()) if handlers else None
+        return self._ask(iter(handlers), args_of(event)) if handlers else None
 
     def begin_lifecycle(self, event: Hook) -> Awaitable[None] | None:
         """The same; who wants to know of every change of a flow is told besides."""
         if rest := self.begin(event):
             return self._update_after(rest, event)
-        if self._handlers_of(_UPDATE) and isinstance(flow := event.args()[0], Flow):
+        if self._tells_of_updates and isinstance(flow := args_of(event)[0], Flow):
             return self.begin(UpdateHook([flow]))
         return None
 
@@ -96,9 +99,11 @@ class QuickAddonManager(AddonManager):
             self._look_again()
         found = self._handlers.get(event.name)
         if found is None:
-            found = [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
-            self._handlers[event.name] = found
+            found = self._handlers[event.name] = self._find(event)
         return found
+
+    def _find(self, event: Hook) -> Sequence[Handler]:
+        return [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
 
     def _is_as_it_was(self) -> bool:
         # Not ==: an addon may be equal to another.
@@ -111,6 +116,16 @@ class QuickAddonManager(AddonManager):
         self._chain = list(self.chain)
         self._groups = [addon for addon in self.chain if hasattr(addon, "addons")]
         self._members = list(traverse(self._groups))
+        self._tells_of_updates = bool(self._find(_UPDATE))
+
+
+def args_of(hook: Hook) -> list[Any]:
+    """Return what the addons are told, as ``hook.args()`` does, which looks for its fields."""
+    kind = type(hook)
+    names = _fields.get(kind)
+    if names is None:
+        names = _fields[kind] = [field.name for field in fields(hook)]  # type: ignore[arg-type]
+    return [getattr(hook, name) for name in names]
 
 
 def make_quick(manager: AddonManager) -> None:

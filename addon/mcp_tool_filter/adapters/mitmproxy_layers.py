@@ -36,8 +36,11 @@ from mitmproxy.proxy.layers.http import (
     RegisterHttpConnection,
     SendHttp,
 )
+from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
     ResponseData,
@@ -56,7 +59,9 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
 from mitmproxy.utils import human
 
+from mcp_tool_filter.adapters.mitmproxy_connections import AskHook, hook_asker
 from mcp_tool_filter.adapters.mitmproxy_http1 import bounded_server, make_patient
+from mcp_tool_filter.adapters.mitmproxy_routing import QuickHttpLayer
 from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
@@ -90,6 +95,10 @@ class ErrorAnswer:
 
 
 type ErrorAnswers = Callable[[HTTPFlow, Failure], ErrorAnswer | None]
+
+
+def _later(_hook: commands.StartHook) -> bool:
+    return False
 
 
 def _mitmproxys_own(_flow: HTTPFlow, _failure: Failure) -> ErrorAnswer | None:
@@ -191,7 +200,7 @@ class RefusingLayer(Layer):
         yield commands.CloseConnection(self.context.client)
 
 
-class FilteredHttpLayer(layers.HttpLayer):
+class FilteredHttpLayer(QuickHttpLayer):
     """One client connection."""
 
     def make_stream(self, stream_id: int) -> Steps:
@@ -257,6 +266,7 @@ class FilteredStream(HttpStream):
         self.doomed: str | None = None  # why it will be cut, sooner than that
         self.over = False  # the client has had its last byte
         self.held: list[Any] = []  # what the response goes through, once that has been chosen
+        self._is_through: AskHook = hook_asker(context.client) or _later
         self._upstream_asked = False
         self._headers_sent = False
 
@@ -311,16 +321,12 @@ class FilteredStream(HttpStream):
     def _handle_event(self, event: events.Event) -> Steps:
         if self.over:
             return
-        if self._goes_on:
-            yield from self._failing_closed(self._steps(event))
-        if self.doomed is None and self.last is not None and self._can_end:
-            yield from self._failing_closed(self._end(self.last))
+        if self.doomed is None and (self.last is None or not self._can_end):
+            yield from self._failing_closed(self._steps, event)
+        if self.last is not None and self.doomed is None and self._can_end:
+            yield from self._failing_closed(self._end, self.last)
         if self.doomed is not None and not self.over:
             yield from self._abort(self.doomed)
-
-    @property
-    def _goes_on(self) -> bool:
-        return self.doomed is None and (self.last is None or not self._can_end)
 
     @property
     def _can_end(self) -> bool:
@@ -330,64 +336,80 @@ class FilteredStream(HttpStream):
         )
 
     def _steps(self, event: events.Event) -> Steps:
+        steps: Steps
         match event:
+            case Order():
+                steps = self._follow(event)
+            case ResponseHeaders(response=response) if _is_interim(response):
+                # mitmproxy takes it for the answer, and the client waits for the real one for ever.
+                steps = self._lose(f"HTTP/1 protocol error: a {response.status_code} response")
+            case RequestHeaders(request=request):
+                self.asked_hosts = hosts_in(request)
+                steps = self.client_state(event)
+            case RequestData() | RequestEndOfMessage():  # what comes most often, by a shorter way
+                steps = self.client_state(event)
+            case ResponseHeaders() | ResponseData() | ResponseEndOfMessage():
+                steps = self.server_state(event)
+            case _:
+                steps = super()._handle_event(event)
+        return steps
+
+    def _follow(self, order: Order) -> Steps:
+        match order:
             case Inject(chunk=chunk):
                 if self.server_state == self.state_stream_response_body:
                     yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
             case Lose(why=why):
                 if self.server_state not in (self.state_done, self.state_errored):
                     yield from self._lose(why)
-            case Look():
-                pass
-            case ResponseHeaders(response=response) if 100 <= response.status_code < 200 and (
-                response.status_code != 101
-            ):
-                # mitmproxy takes it for the answer, and the client waits for the real one for ever.
-                yield from self._lose(f"HTTP/1 protocol error: a {response.status_code} response")
-            case RequestHeaders(request=request):
-                self.asked_hosts = hosts_in(request)
-                yield from super()._handle_event(event)
-            case _:
-                yield from super()._handle_event(event)
 
-    def _failing_closed(self, steps: Steps) -> Steps:
+    def _failing_closed[Given](self, begin: Callable[[Given], Steps], given: Given) -> Steps:
         """Pass commands on, but for those that would do harm; end in a cut what raises."""
         reply = None
-        while True:
-            try:
+        try:
+            steps = begin(given)
+            while True:
                 command = steps.send(reply)
-            except StopIteration:
-                return
-            except Exception:
-                log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
-                self.doomed = "internal error"
-                return
-            if self.doomed is not None:
-                steps.close()
-                return
-            reply = yield from self._watched(command)
+                if self.doomed is not None:
+                    steps.close()
+                    return
+                reply = None
+                if isinstance(command, SendHttp):
+                    if self._may_send(command.event):
+                        yield command
+                    elif isinstance(command.event, ResponseProtocolError):
+                        yield from self._answer(command.event)
+                elif isinstance(command, commands.StartHook):
+                    yield from self._before(command)
+                    # A layer within us has stopped to wait for its own.
+                    if command.blocking is not True or not self._is_through(command):
+                        yield command
+                    self._hold_on(command)
+                else:
+                    reply = yield command
+        except StopIteration:
+            return
+        except Exception:
+            log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
+            self.doomed = "internal error"
 
-    def _watched(self, command: commands.Command) -> Generator[commands.Command, Any, Any]:
-        if isinstance(command, HttpRequestHeadersHook):
+    def _before(self, hook: commands.StartHook) -> Steps:
+        if isinstance(hook, HttpRequestHeadersHook):
             _streams[self.flow.id] = self
-        if isinstance(command, HttpResponseHook) and self._headers_sent:
+        if isinstance(hook, HttpResponseHook) and self._headers_sent:
             yield from self._send_rest(self.last or b"")
-        if not isinstance(command, SendHttp):
-            reply = yield command
-            self._hold_on(command)
-            return reply
-        match command.event:
+
+    def _may_send(self, event: HttpEvent) -> bool:
+        match event:
             case RequestHeaders():
                 self._upstream_asked = True
-            case ResponseHeaders(response=response) if response.status_code >= 200:
-                self._headers_sent = True
-            case ResponseData(data=b""):
-                return None  # HTTP/1 would write the chunk that says "this was the last"
-            case ResponseProtocolError() as error:
-                return (yield from self._answer(error))
-            case _:
-                pass
-        return (yield command)
+            case ResponseHeaders(response=response):
+                self._headers_sent = self._headers_sent or response.status_code >= 200
+            case ResponseData(data=data):
+                return data != b""  # HTTP/1 would write the chunk that says "this was the last"
+            case ResponseProtocolError():
+                return False
+        return True
 
     def _hold_on(self, hook: commands.Command) -> None:
         """Leave it to no other addon to let bodies pass that nobody has looked at."""
@@ -517,6 +539,11 @@ def failure_in(error: ResponseProtocolError) -> Failure | None:
             return Failure.MALFORMED if _is_no_http(error.message) else Failure.LOST
         case _:
             return None
+
+
+def _is_interim(response: Response) -> bool:
+    status: int = response.status_code
+    return 100 <= status < 200 and status != 101
 
 
 def _is_no_http(message: str) -> bool:
