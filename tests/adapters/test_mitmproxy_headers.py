@@ -15,6 +15,7 @@ from mitmproxy.http import Headers
 
 from mcp_tool_filter.adapters import mitmproxy_headers as ours
 
+ours.install_quick_headers()
 NAMES = st.sampled_from([b"Accept", b"accept", b"ACCEPT", b"Cookie", b"", b"x-\xc3\xa4", b"\xff"])
 FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=3))).map(tuple)
 

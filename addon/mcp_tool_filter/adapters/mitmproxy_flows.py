@@ -9,6 +9,7 @@ from mitmproxy.http import HTTPFlow, Request, Response
 
 from mcp_tool_filter.adapters.exchange import JSON
 from mcp_tool_filter.adapters.listener import LOST_ANSWER
+from mcp_tool_filter.adapters.mitmproxy_headers import has_any
 from mcp_tool_filter.adapters.mitmproxy_layers import Injected
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.guard import kept_with_us, may_lead_round
@@ -26,6 +27,9 @@ _ABSOLUTE = re.compile(
 )
 _CONTROL = re.compile(rb"[\r\n\0]")
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
+_PARTIAL = frozenset({b"range", b"if-range"})
+_OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
+_LEADING = frozenset({b"alt-svc", b"location", b"content-location", b"refresh", b"link"})
 _SCHEMA = b"inputschema"  # every tool has one
 
 
@@ -60,10 +64,11 @@ def may_have_crossed(flow: HTTPFlow) -> bool:
 def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...]) -> None:
     """Ask for an answer that we can read, and say whose request it is."""
     request.headers["accept-encoding"] = "identity"
-    for name in ("range", "if-range"):
-        request.headers.pop(name, None)
+    if has_any(request.headers, _PARTIAL):
+        for name in ("range", "if-range"):
+            request.headers.pop(name, None)
     request.trailers = None  # some servers read them as headers
-    if not request.is_http2:
+    if request.data.authority and not request.is_http2:
         request.authority = ""  # an absolute target would ask it to be a proxy
     for name, value in headers:
         request.headers[name] = value
@@ -81,6 +86,8 @@ def replace_body(request: Request, body: bytes) -> None:
 
 def refuse_upgrade(request: Request) -> None:
     """Take an upgrade away; a server may always go on without, and a tunnel cannot be judged."""
+    if not has_any(request.headers, _OF_UPGRADES):
+        return
     for name in _HOP_BY_HOP:
         request.headers.pop(name, None)
     tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
@@ -109,9 +116,10 @@ def check_answer_head(response: Response) -> None:
     if coding not in ("", "chunked", "identity"):
         raise ProtocolError("a transfer coding that nobody asked for")
     fields = response.headers.fields
-    if any(_CONTROL.search(value) for _, value in fields):
+    all_values = b"".join([value for _, value in fields])
+    if _CONTROL.search(all_values):
         raise ProtocolError("a control character in a header")
-    if any(_SCHEMA in value.lower() for _, value in fields):
+    if _SCHEMA in all_values.lower():
         response.headers.fields = tuple(
             (name, value) for name, value in fields if _SCHEMA not in value.lower()
         )
@@ -121,6 +129,8 @@ def check_answer_head(response: Response) -> None:
 
 def keep_with_us(response: Response, upstream: str) -> bool:
     """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
+    if not has_any(response.headers, _LEADING):
+        return True
     response.headers.pop("alt-svc", None)
     for name in ("location", "content-location"):
         if values := response.headers.get_all(name):

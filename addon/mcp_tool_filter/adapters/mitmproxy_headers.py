@@ -1,21 +1,33 @@
-"""mitmproxy's headers, looked up in one pass.
+"""mitmproxy's headers, with an index.
 
-A request's headers are asked some forty times on its way, and mitmproxy converts each name of them
-for each question, through five functions. These here answer the same.
+A request's headers are asked some sixty times on its way, and mitmproxy converts each name of them
+for each question, through five functions. Here they are converted once, for as long as they stay
+what they are. The answers are the same.
 
-Internals of mitmproxy that are used: ``Headers`` keeps its fields as pairs of bytes, and compares
-their names in lower case.
+Internals of mitmproxy that are used: ``Headers`` keeps its fields as pairs of bytes, in a tuple
+that is replaced and never changed, and compares their names in lower case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
 
 from mitmproxy.http import Headers
+
+type _Fields = tuple[tuple[bytes, bytes], ...]
+type _Index = dict[bytes, list[bytes]]
+
+_NONE: Sequence[bytes] = ()
+_LONGEST_KNOWN = 64  # characters of a name
+_MOST_KNOWN = 256
+_known: dict[str | bytes, bytes] = {}
+"""What a name is compared by. What is asked for is mostly one of a few."""
 
 
 def install_quick_headers() -> None:
     """Answer all header look-ups of this process this way. (A method is not for assigning.)"""
+    Headers.indexed = None  # type: ignore[attr-defined]  # the fields that the index is of
     Headers.get_all = get_all  # type: ignore[assignment, method-assign]
     Headers.set_all = set_all  # type: ignore[assignment, method-assign]
     Headers.get = get  # type: ignore[method-assign, assignment]
@@ -24,33 +36,37 @@ def install_quick_headers() -> None:
 
 
 def get_all(headers: Headers, name: str | bytes) -> list[str]:
-    key = _bytes(name).lower()
-    return [
-        value.decode("utf-8", "surrogateescape")
-        for other, value in headers.fields
-        if other.lower() == key
-    ]
+    return [value.decode("utf-8", "surrogateescape") for value in _values(headers, name)]
 
 
 def get[T](headers: Headers, name: str | bytes, default: T | None = None) -> str | T | None:
-    return ", ".join(values) if (values := get_all(headers, name)) else default
+    if not (values := _values(headers, name)):
+        return default
+    if len(values) == 1:
+        return values[0].decode("utf-8", "surrogateescape")
+    return ", ".join(get_all(headers, name))
 
 
 def contains(headers: Headers, name: str | bytes) -> bool:
-    key = _bytes(name).lower()
-    return any(other.lower() == key for other, _ in headers.fields)
+    return _values(headers, name) is not _NONE
 
 
 def pop(headers: Headers, name: str | bytes, *default: object) -> object:
-    if default and not contains(headers, name):
+    if default and _values(headers, name) is _NONE:
         return default[0]
     return MutableMapping.pop(headers, name, *default)
 
 
 def set_all(headers: Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
     first = _bytes(name)
-    key = first.lower()
     rest = [_bytes(value) for value in values]
+    there = _values(headers, name)
+    if there == rest:
+        return
+    if not there:
+        headers.fields = (*headers.fields, *((first, value) for value in rest))
+        return
+    key = first.lower()
     fields = []
     for field in headers.fields:
         if field[0].lower() != key:
@@ -58,6 +74,42 @@ def set_all(headers: Headers, name: str | bytes, values: Iterable[str | bytes]) 
         elif rest:
             fields.append((field[0], rest.pop(0)))
     headers.fields = (*fields, *((first, value) for value in rest))
+
+
+def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
+    """Tell whether there is a field of one of these names, which are in lower case."""
+    return not names.isdisjoint(_index_of(headers))
+
+
+def _values(headers: Headers, name: str | bytes) -> Sequence[bytes]:
+    return _index_of(headers).get(_known.get(name) or _key(name), _NONE)
+
+
+def _index_of(headers: Headers) -> _Index:
+    asked: Any = headers
+    if asked.indexed is not asked.fields:
+        asked.index = _index(asked.fields)
+        asked.indexed = asked.fields if type(asked.fields) is tuple else None  # a script's list
+    index: _Index = asked.index
+    return index
+
+
+def _index(fields: _Fields) -> _Index:
+    index: _Index = {}
+    for name, value in fields:
+        key = name.lower()
+        if key in index:
+            index[key].append(value)
+        else:
+            index[key] = [value]
+    return index
+
+
+def _key(name: str | bytes) -> bytes:
+    key = _bytes(name).lower()
+    if len(name) <= _LONGEST_KNOWN and len(_known) < _MOST_KNOWN:
+        _known[name] = key
+    return key
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -25,6 +25,7 @@ LONGEST_HEAD = 256 * 1024
 LONGEST_QUEUE = 16 * 1024 * 1024
 """Bytes of further requests that may wait for the answer to one."""
 _BLANK_LINES = re.compile(rb"[\r\n]+")
+_LINE_ENDS = (b"\r", b"\n")
 # One that switches protocols is final.
 _INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
 _TOO_LONG = b"HTTP/1.1 431 Too Long\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -36,7 +37,7 @@ class BoundedHttp1Server(Http1Server):
     """What a client speaks to."""
 
     def read_headers(self, event: events.ConnectionEvent) -> Steps:
-        if blank := _BLANK_LINES.match(self.buf._data):
+        if self.buf._data[:1] in _LINE_ENDS and (blank := _BLANK_LINES.match(self.buf._data)):
             self.buf.maybe_extract_at_most(blank.end())
         yield from super().read_headers(event)
         if self.state == self.read_headers and len(self.buf) > LONGEST_HEAD:

@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Notification, Request, singles
-from mcp_tool_filter.protocol.tools import parse_tool_call
 
 _MOST_NAMES = 1000
 _MOST_REFUSALS = 100
@@ -89,7 +87,6 @@ def _count(counter: Counter[str], name: str) -> None:
 
 
 def _name_in(call: Request | Notification) -> str:
-    try:
-        return shown(parse_tool_call(call).tool_name)
-    except ProtocolError:
-        return "?"
+    """Return who is called by a call that has been judged, and so names somebody for sure."""
+    name = call.params.get("name") if call.params else None
+    return shown(name.text) if name and name.text is not None else "?"
