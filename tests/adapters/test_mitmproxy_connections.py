@@ -17,7 +17,13 @@ from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test.tflow import tclient_conn, tflow
 
-from mcp_tool_filter.adapters.mitmproxy_connections import QuickConnectionHandler, Steps
+from mcp_tool_filter.adapters.mitmproxy_connections import (
+    AskHook,
+    GreedyReader,
+    QuickConnectionHandler,
+    Steps,
+    hook_asker,
+)
 from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager
 
 PEER, OTHER = tclient_conn(), tclient_conn()
@@ -142,3 +148,64 @@ def test_a_flow_that_somebody_holds_waits_until_it_is_resumed() -> None:
     flow = tflow()
     assert heard(Intercepting(), flow, lambda _: None) == ["Start"]
     assert heard(Intercepting(), flow, lambda _: flow.resume()) == ["Start", "HookCompleted"]
+
+
+@dataclass
+class Counting:
+    """Asked by a layer before it passes the hook on, as a stream does."""
+
+    is_slow: bool
+    asked: int = 0
+
+    def request(self, _flow: HTTPFlow) -> object:
+        self.asked += 1
+        return asyncio.sleep(0) if self.is_slow else None
+
+
+@dataclass
+class Asking(Scripted):
+    """Asks its hook where it stands, and passes it on only if it has to wait."""
+
+    ask: AskHook | None = None
+
+    def handle_event(self, event: events.Event) -> Steps:
+        self.heard.append(type(event))
+        hook = HttpRequestHook(tflow())
+        if isinstance(event, events.Start) and self.ask and not self.ask(hook):
+            yield hook
+
+
+def asked_below(addon: Counting) -> list[str]:
+    async def main() -> list[str]:
+        layer = Asking({})
+        handler = await served(layer, addon)
+        layer.ask = handler.is_through
+        await handler.server_event(events.Start())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return [event.__name__ for event in layer.heard]
+
+    return asyncio.run(main())
+
+
+def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
+    quick, slow = Counting(is_slow=False), Counting(is_slow=True)
+    assert asked_below(quick) == ["Start"]
+    assert asked_below(slow) == ["Start", "HookCompleted"]
+    assert (quick.asked, slow.asked) == (1, 1)
+
+
+def test_who_serves_no_client_is_asked_for_nothing() -> None:
+    assert hook_asker(tclient_conn()) is None
+
+
+def test_all_that_has_come_is_read_at_once() -> None:
+    async def main() -> tuple[int, int, int]:
+        reader = GreedyReader()
+        reader.feed_data(b"x" * 200_000)
+        first = len(await reader.read(65535))
+        reader.feed_data(b"x" * 10)
+        reader.feed_eof()
+        return first, len(await reader.read(-1)), len(await reader.read(65535))
+
+    assert asyncio.run(main()) == (200_000, 10, 0)

@@ -12,12 +12,13 @@ its module.
 
 from __future__ import annotations
 
+from asyncio import StreamReader
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
-from mitmproxy.connection import Client
+from mitmproxy.connection import Client, Connection
 from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, mode_servers
 from mitmproxy.proxy.layer import Layer
@@ -26,6 +27,7 @@ from mitmproxy.utils.asyncio_utils import create_task
 
 from mcp_tool_filter.adapters.mitmproxy_hooks import QuickAddonManager, args_of
 
+_MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
 _LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
 
 type Steps = Generator[commands.Command, Any, None]
@@ -59,6 +61,12 @@ class QuickConnectionHandler(ProxyConnectionHandler):
             _serving[self.client.id] = self
         await super().handle_client()
 
+    async def handle_connection(self, connection: Connection) -> None:
+        reader = self.transports[connection].reader
+        if type(reader) is StreamReader:
+            reader.__class__ = GreedyReader
+        await super().handle_connection(connection)
+
     def shortened(self) -> Layer:
         """Return what stands before the outermost layer: it is only asked for commands."""
         shortened: Layer = cast(Any, _Shortened(self.layer, self))  # no Layer, but asked as one
@@ -88,6 +96,13 @@ class QuickConnectionHandler(ProxyConnectionHandler):
                 await data.wait_for_resume()
         if hook.blocking:
             await self.server_event(events.HookCompleted(hook))
+
+
+class GreedyReader(StreamReader):
+    """Gives all that has come at once: mitmproxy reads 64 KB, of which it makes much ado."""
+
+    async def read(self, n: int = -1) -> bytes:
+        return await super().read(n if n < 0 else max(n, _MOST_READ))
 
 
 class _Shortened:
