@@ -92,6 +92,12 @@ def test_what_goes_to_two_peers_keeps_its_order() -> None:
     assert sent(Scripted({events.Start: steps})) == [b"a", b"b", b"c"]
 
 
+def test_a_line_for_the_log_divides_nothing() -> None:
+    """mitmproxy writes one between the head of a stream and its beginning."""
+    steps = [*sends(b"a"), commands.Log("streaming"), *sends(b"b")]
+    assert sent(Scripted({events.Start: steps})) == [b"other", b"ab"]
+
+
 def test_nothing_is_sent_after_what_came_after_it() -> None:
     steps = [*sends(b"a"), commands.CloseConnection(PEER), *sends(b"b")]
     assert sent(Scripted({events.Start: steps})) == [b"a", b"other", b"b"]

@@ -125,7 +125,7 @@ class _Shortened:
                             held = None
                         held = _joined(held, command)
                         continue
-                    if held is not None:
+                    if held is not None and not isinstance(command, commands.Log):
                         yield held
                         held = None
                     if not isinstance(command, commands.StartHook):
