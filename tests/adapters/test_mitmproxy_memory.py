@@ -90,6 +90,30 @@ def test_a_client_that_leaves_is_forgotten(
     asyncio.run(scenario())
 
 
+def test_a_flow_that_is_over_does_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+    """Its bodies may be megabytes: some thirty of them were there at a time."""
+
+    async def scenario() -> None:
+        async with (
+            filtered(tmp_path, respond=_respond) as between,
+            raw_client(between.port) as client,
+        ):
+            for request in (post(INITIALIZE), post(call("delete_file"))) * 3:
+                await client.ask(request)
+            assert _flows() == []
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
+def _flows() -> list[HTTPFlow]:
+    return [one for one in gc.get_objects() if isinstance(one, HTTPFlow)]
+
+
 async def _left() -> int:
     """Count what is there of things that each visit makes, when all is quiet."""
     await asyncio.sleep(0.2)

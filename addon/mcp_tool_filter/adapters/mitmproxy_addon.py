@@ -57,6 +57,7 @@ from mcp_tool_filter.adapters.mitmproxy_layers import (
     choose_layer,
     install_error_answers,
 )
+from mcp_tool_filter.adapters.mitmproxy_messages import install_quick_checks
 from mcp_tool_filter.adapters.mitmproxy_option_values import make_values_quick
 from mcp_tool_filter.adapters.mitmproxy_options import (
     NAMES,
@@ -94,6 +95,7 @@ from mcp_tool_filter.adapters.mitmproxy_streams import (
 )
 from mcp_tool_filter.adapters.mitmproxy_views import Views
 from mcp_tool_filter.adapters.mitmproxy_websocket import judge_message, newest_message
+from mcp_tool_filter.adapters.room import give_back, keep_room
 from mcp_tool_filter.adapters.upstream import fetch
 from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.observers.report import render_report, shown_url
@@ -158,6 +160,8 @@ class ToolFilter:
         install_error_answers(self._error_answer)
         install_quick_connections()
         install_quick_headers()
+        install_quick_checks()
+        keep_room()
         make_quick(ctx.master.addons)
         make_values_quick(ctx.options)
 
@@ -226,6 +230,7 @@ class ToolFilter:
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._upstreams.open(mode, ctx.options)
+        give_back()
         self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
         who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
         self._report(render_report(who, listener.snapshot))

@@ -269,6 +269,7 @@ class FilteredStream(HttpStream):
         self._is_through: AskHook = hook_asker(context.client) or _later
         self._upstream_asked = False
         self._headers_sent = False
+        self._is_dropped = False  # nobody will ask us anything any more
 
     @property
     def takes_bytes(self) -> bool:
@@ -327,6 +328,15 @@ class FilteredStream(HttpStream):
             yield from self._failing_closed(self._end, self.last)
         if self.doomed is not None and not self.over:
             yield from self._abort(self.doomed)
+        if self._is_dropped:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to ourselves no more: the flow's bodies would wait for the garbage collector."""
+        self.over = True
+        self.client_state = self.server_state = _nothing
+        if self in self.context.layers:
+            self.context.layers.remove(self)
 
     @property
     def _can_end(self) -> bool:
@@ -386,6 +396,7 @@ class FilteredStream(HttpStream):
                         yield command
                     self._hold_on(command)
                 else:
+                    self._is_dropped |= isinstance(command, DropStream)
                     reply = yield command
         except StopIteration:
             return
@@ -520,6 +531,11 @@ class FilteredStream(HttpStream):
         if self._upstream_asked and self.server_state not in (self.state_done, self.state_errored):
             error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
             yield SendHttp(error, self.context.server)
+
+
+def _nothing(_event: events.Event) -> Steps:
+    """What a stream does that is over."""
+    yield from ()
 
 
 def failure_in(error: ResponseProtocolError) -> Failure | None:

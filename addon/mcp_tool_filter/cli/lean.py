@@ -4,9 +4,8 @@ Half of what mitmdump does for a request is asking some 35 addons whether they c
 a fifth of its start is reading certificates that no plain-text client asks for. Where ``--set``
 names an option of an addon that is left out here, all of them are brought in.
 
-Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, the attribute
-``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it, and the
-check of types that mitmproxy itself leaves out with ``python -O``.
+Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, and the attribute
+``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mitmproxy.addons.tlsconfig import TlsConfig
 from mitmproxy.addons.update_alt_svc import UpdateAltSvc
 from mitmproxy.certs import CertStore
 from mitmproxy.hooks import ConfigureHook
-from mitmproxy.http import HTTPFlow, MessageData
+from mitmproxy.http import HTTPFlow
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 from mitmproxy.proxy.layers.quic import QuicTlsData
@@ -119,9 +118,4 @@ def make_options() -> Options:
 
 def make_master(options: Options, addon: object) -> Master:
     """Return a master with our addon. Raises OptionsError for a value that is wrong."""
-    MessageData.__post_init__ = _trust  # type: ignore[method-assign]
     return LeanMaster(options, addon)
-
-
-def _trust(_message: MessageData) -> None:
-    """Stand where mitmproxy checks the types of what it has just read itself."""

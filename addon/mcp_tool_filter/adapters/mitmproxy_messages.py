@@ -1,0 +1,35 @@
+"""mitmproxy's requests and responses, checked without stumbling.
+
+mitmproxy checks the types of each message that is made, and tries one half of ``bytes | None``
+after the other. The half that does not fit is an exception that holds on to all its callers, and
+so to the flow and its bodies, until the garbage collector comes. What is found here is the same.
+
+Internals of mitmproxy that are used: that messages check themselves in ``__post_init__``, and how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from mitmproxy.http import MessageData
+from mitmproxy.utils.typecheck import check_option_type
+
+
+def install_quick_checks() -> None:
+    """Check all messages of this process this way. (A method is not for assigning.)"""
+    MessageData.__post_init__ = check_types  # type: ignore[method-assign]
+
+
+def check_types(message: MessageData) -> None:
+    """Raise TypeError for a value that a message cannot have."""
+    for name, kind in _kinds(type(message)):
+        value = getattr(message, name)
+        if not isinstance(value, kind):
+            check_option_type(name, value, kind)  # to which an int is a float, too
+
+
+@cache
+def _kinds(of: type[MessageData]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.type) for field in fields(of))
