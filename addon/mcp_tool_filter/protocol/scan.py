@@ -29,8 +29,9 @@ from typing import Any
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
 
-type Outline = Mapping[str, "Outline | Few"]
-"""Which members of an object to open, and which of theirs; under ``EACH``, an array's elements."""
+type Outline = Mapping[str, "Outline | Few | None"]
+"""Which members of an object to open, and which of theirs (None: not even it); under ``EACH``, an
+array's elements."""
 
 EACH = "[]"
 

@@ -50,8 +50,8 @@ _ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _USUAL_KEYS = frozenset(
     {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
 )
-# An outline that ends with None, which scan knows: where the elements stand, and no more of them.
-_ELEMENTS: Outline = {"result": {"tools": {EACH: None}}}  # type: ignore[dict-item]
+# Where the elements stand, and no more of them.
+_ELEMENTS: Outline = {"result": {"tools": {EACH: None}}}
 _LONGEST_KEPT = 64  # characters of a key
 
 
