@@ -230,10 +230,10 @@ class ToolFilter:
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._upstreams.open(mode, ctx.options)
-        give_back()
         self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
         who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
         self._report(render_report(who, listener.snapshot))
+        give_back()
 
     # Requests
 
