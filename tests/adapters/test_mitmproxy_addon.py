@@ -721,3 +721,30 @@ class TestTooMuch:
             assert events[1:] == [b"data: " + hello, b""]
 
         run(tmp_path, test, respond=respond, message_limit=["2KB"])
+
+
+class TestPipelining:
+    """A client that sends further requests before it has the answer to the first."""
+
+    @pytest.mark.parametrize("number", [2, 3, 20])
+    def test_requests_that_come_at_once_are_answered_in_turn(
+        self, tmp_path: Path, number: int
+    ) -> None:
+        async def test(between: Filtered) -> None:
+            bodies = [call("read_file", id=str(n)) for n in range(number)]
+            denied = post(call("delete_file"))
+            await between.client.say(b"".join(post(body) + denied for body in bodies))
+            for _ in bodies:
+                assert (await between.client.answer()).body == RESULT
+                assert (await between.client.answer()).body == not_found("delete_file")
+            assert [request.body for request in between.upstream.asked] == bodies
+
+        run(tmp_path, test)
+
+    def test_many_that_we_answer_ourselves_are_no_deeper_than_one(self, tmp_path: Path) -> None:
+        async def test(between: Filtered) -> None:
+            await between.client.say(post(call("delete_file")) * 400)
+            for _ in range(400):
+                assert (await between.client.answer()).body == not_found("delete_file")
+
+        run(tmp_path, test)

@@ -36,7 +36,16 @@ type Steps = Generator[commands.Command, Any, None]
 class BoundedHttp1Server(Http1Server):
     """What a client speaks to."""
 
+    is_behind = False
+    """Further requests have come; they are to be read when all is through with this one."""
+
     def read_headers(self, event: events.ConnectionEvent) -> Steps:
+        if isinstance(event, events.DataReceived) and not event.data and not self.is_behind:
+            # mitmproxy would read on now, where the answer's end was sent: within the upstream's
+            # connection, which is not free before it is through with that, and ever deeper.
+            self.is_behind = True
+            return
+        self.is_behind = False
         if self.buf._data[:1] in _LINE_ENDS and (blank := _BLANK_LINES.match(self.buf._data)):
             self.buf.maybe_extract_at_most(blank.end())
         yield from super().read_headers(event)

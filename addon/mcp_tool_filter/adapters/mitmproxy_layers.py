@@ -60,7 +60,11 @@ from mitmproxy.proxy.tunnel import LayerStack
 from mitmproxy.utils import human
 
 from mcp_tool_filter.adapters.mitmproxy_connections import AskHook, hook_asker
-from mcp_tool_filter.adapters.mitmproxy_http1 import bounded_server, make_patient
+from mcp_tool_filter.adapters.mitmproxy_http1 import (
+    BoundedHttp1Server,
+    bounded_server,
+    make_patient,
+)
 from mcp_tool_filter.adapters.mitmproxy_routing import QuickHttpLayer
 from mcp_tool_filter.observers.report import shown_url
 
@@ -220,10 +224,18 @@ class FilteredHttpLayer(QuickHttpLayer):
                 yield from self._carry_out(event)
             else:
                 yield from super()._handle_event(event)
+            yield from self._read_on()
         except Exception:
             # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
             log.exception("cannot go on with a connection")
             yield from self._give_up(event)
+
+    def _read_on(self) -> Steps:
+        """Read the requests that came behind one that is through by now."""
+        connection = self.connections.get(self.context.client)
+        while isinstance(connection, BoundedHttp1Server) and connection.is_behind:
+            nothing_new = events.DataReceived(self.context.client, b"")
+            yield from self.event_to_child(connection, nothing_new)
 
     @property
     def _speaks_http1(self) -> bool:
