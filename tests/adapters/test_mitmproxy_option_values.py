@@ -60,6 +60,29 @@ def test_an_edit_that_is_refused_leaves_the_old_value() -> None:
     assert options.listen_port is None
 
 
+def test_an_edit_that_is_refused_takes_back_what_was_edited_within_it() -> None:
+    options = quick()
+
+    def edit_another(updated: set[str]) -> None:
+        if "listen_host" in updated and options.listen_host:
+            options.update(listen_port=9)
+            assert options.listen_port == 9
+            raise OptionsError("no host")
+
+    options.changed.connect(edit_another)
+    with pytest.raises(OptionsError):
+        options.update(listen_host="::1")
+    assert (options.listen_host, options.listen_port) == ("", None)
+
+
+def test_an_edit_that_stops_half_way_is_seen_as_far_as_it_came() -> None:
+    options = quick()
+    assert options.listen_host == ""
+    with pytest.raises(TypeError):
+        options.update(listen_host="::1", listen_port="nine")
+    assert options.listen_host == options._options["listen_host"].current() == "::1"
+
+
 def test_a_value_that_could_be_changed_in_place_is_a_copy() -> None:
     options = quick()
     options.set("mode=regular")

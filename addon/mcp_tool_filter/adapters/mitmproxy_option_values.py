@@ -31,9 +31,16 @@ def make_values_quick(options: object) -> None:
 class QuickOptions(Options):
     """Keeps the values that have been read among its own attributes."""
 
-    def forget(self, updated: Iterable[str]) -> None:
-        for name in updated:
+    def forget(self, updated: Iterable[str] = ()) -> None:
+        """Look all values up anew: an edit that is refused takes others, made within it, back."""
+        for name in self._options:
             self.__dict__.pop(name, None)
+
+    def update_known(self, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return super().update_known(**kwargs)  # type: ignore[no-any-return, no-untyped-call]
+        finally:
+            self.forget()  # a value of a wrong type ends it without a word to anyone
 
     def __getattr__(self, name: str) -> Any:
         option = self.__dict__["_options"].get(name)
