@@ -349,7 +349,10 @@ return ["h2", "dt", ".quiet", ".hidden-tool code", ".shown-tool code", "td"].map
 
 
 def figure(page: Page, label: str) -> str:
-    return page.find(f'[data-figure="{label}"] dd').text.split()[0]
+    css = f'[data-figure="{label}"] dd'
+    page.find(css)
+    # In one order: the page draws itself anew, and what was found may be gone when it is read.
+    return str(page.run("return document.querySelector(arguments[0]).innerText", css)).split()[0]
 
 
 def row(page: Page, kind: str, tool: str) -> list[str]:
