@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from tests.bench.load import Client, Question, connect
 from tests.bench.rounds import LIST, call
+from tests.bench.stages import collected_in
 from tests.bench.ways import LAUNCHER, SCRIPT, STOCK, Running, Way, running, upstreams, way
 
 _QUESTIONS = {
@@ -28,7 +28,6 @@ _QUESTIONS = {
     "list, 20 tools": LIST,
 }
 _WARM, _COUNTED = 30, 200
-_COLLECTED = re.compile(r"Collected\s*:\s*(\d+)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,9 +56,7 @@ def _count(one: Way, question: Question) -> float:
             _control(it, "on")
             _ask(client, request, _COUNTED)
             _control(it, "off")
-        collected = _COLLECTED.search(Path(log.name).read_text())
-    assert collected, "callgrind has not said what it collected"
-    return int(collected[1]) / _COUNTED
+        return collected_in(Path(log.name).read_text()) / _COUNTED
 
 
 def _counting(one: Way, log: str) -> Way:

@@ -187,9 +187,14 @@ def _counted(name: str, number: int) -> int:
     done = subprocess.run(
         [*command, *_ourselves(name, number)], capture_output=True, text=True, env=_env()
     )
-    collected = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
+    return collected_in(done.stderr)
+
+
+def collected_in(said: str) -> int:
+    """Return how many instructions callgrind says that it has counted."""
+    collected = re.search(r"Collected\s*:\s*(\d+)", said)
     if not collected:
-        raise RuntimeError(done.stderr[-500:])
+        raise RuntimeError(said[-500:])
     return int(collected[1])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.flow import Flow
@@ -208,8 +208,9 @@ class MemoryConnection(ConnectionHandler):
 
 
 def _io(wire: _Wire, task: asyncio.Task[Any] | None = None) -> ConnectionIO:
-    # A wire is no StreamWriter, but has all of one that mitmproxy uses.
-    return ConnectionIO(handler=task, reader=wire.reader, writer=wire)  # type: ignore[arg-type]
+    # By their types they are no streams of asyncio's, but they have all that mitmproxy uses of one.
+    reader, writer = cast(Any, wire.reader), cast(Any, wire)
+    return ConnectionIO(handler=task, reader=reader, writer=writer)
 
 
 def _kept(fields: Fields) -> Fields:

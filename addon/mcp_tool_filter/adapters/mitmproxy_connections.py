@@ -5,9 +5,11 @@ the event loop, although most hooks are through at once; and it sends what it ha
 piece, a head and its body each by itself. Here both are done without going round: what follows from
 a hook that is through is the next thing that happens, and what goes to one peer goes as one.
 
+A stream may ask its hooks itself (``hook_asker``), and what has come is read all at once.
+
 Internals of mitmproxy that are used: that a connection asks its ``layer`` for commands under a lock
-and carries them out without waiting, and that a listener looks for ``ProxyConnectionHandler`` in
-its module.
+and carries them out without waiting, that it keeps its reader in ``transports``, and that a
+listener looks for ``ProxyConnectionHandler`` in its module.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def hook_asker(client: Client) -> AskHook | None:
 
 def install_quick_connections() -> None:
     """Let all clients that come from now on be served this way."""
-    # The name by which mode_servers makes one for each client: a class is not for assigning.
+    # By this name mode_servers makes one for each client. mypy lets no class be put in another's
+    # place; ours is a subclass of it.
     mode_servers.ProxyConnectionHandler = QuickConnectionHandler  # type: ignore[misc]
 
 
@@ -76,7 +79,7 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         """Ask the addons, once; if one takes its time, the connection is told afterwards."""
         if getattr(hook, "has_begun", False):
             return False
-        hook.has_begun = True  # type: ignore[attr-defined]
+        hook.has_begun = True  # type: ignore[attr-defined]  # a mark of ours, none of mitmproxy's
         assert isinstance(self.master.addons, QuickAddonManager)
         rest = self.master.addons.begin_lifecycle(hook)
         (data,) = args_of(hook)

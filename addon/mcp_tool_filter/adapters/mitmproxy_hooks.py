@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import fields
 from inspect import isawaitable
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
 from mitmproxy.exceptions import AddonHalt
@@ -31,7 +31,7 @@ class QuickAddonManager(AddonManager):
     """Remembers for each hook which addons have it."""
 
     def __init__(self, master: Master) -> None:
-        super().__init__(master)  # type: ignore[no-untyped-call]  # as most of mitmproxy's here
+        super().__init__(master)  # type: ignore[no-untyped-call]  # mitmproxy gives it no types
         self.forget()
 
     def forget(self) -> None:
@@ -124,7 +124,8 @@ def args_of(hook: Hook) -> list[Any]:
     kind = type(hook)
     names = _fields.get(kind)
     if names is None:
-        names = _fields[kind] = [field.name for field in fields(hook)]  # type: ignore[arg-type]
+        found = fields(cast(Any, hook))  # each hook is a dataclass, and Hook itself is none
+        names = _fields[kind] = [field.name for field in found]
     return [getattr(hook, name) for name in names]
 
 

@@ -18,8 +18,9 @@ from mitmproxy.utils.typecheck import check_option_type
 
 
 def install_quick_checks() -> None:
-    """Check all messages of this process this way. (A method is not for assigning.)"""
-    MessageData.__post_init__ = check_types  # type: ignore[method-assign]
+    """Check all messages of this process this way."""
+    patched: Any = MessageData  # for mypy a method is not for assigning
+    patched.__post_init__ = check_types
 
 
 def check_types(message: MessageData) -> None:
