@@ -16,7 +16,7 @@ from typing import Any
 
 from mitmproxy import ctx, hooks, version
 
-NEEDED = (12, 2, 2)  # internals are used: see mcp_tool_filter/adapters/mitmproxy_layers.py
+NEEDED = (12, 2, 2)  # internals are used: see mcp_tool_filter/adapters/mitmproxy/safe/layers.py
 TOO_NEW = (12, 3)
 
 _tasks: list[asyncio.Future[None]] = []
@@ -25,7 +25,7 @@ _tasks: list[asyncio.Future[None]] = []
 def _import_addon() -> Any:
     if not NEEDED <= _number(version.VERSION) < TOO_NEW:
         raise RuntimeError(f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version.VERSION}")
-    from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
     return ToolFilter
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.head import Head
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.messages import Batch, Request, Single, parse_message

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client

@@ -17,8 +17,8 @@ from pathlib import Path
 import h2.exceptions
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
-from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages

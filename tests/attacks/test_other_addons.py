@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mitmproxy.http import HTTPFlow, Response
 
-from mcp_tool_filter.adapters.mitmproxy_addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.attacks.answers import ASKED, TOOLS, event, stream
 from tests.attacks.requests import CALL, post
 from tests.attacks.stage import DENIED, MARK, Link, raised, shows, speak

@@ -16,6 +16,8 @@ import orjson
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT / "addon"), str(ROOT)]
 
+from mcp_tool_filter.conversation.session import Exchanges  # noqa: E402
+from mcp_tool_filter.http.event_stream import FilteredStream  # noqa: E402
 from mcp_tool_filter.policy.chain import (  # noqa: E402
     Situation,
     decide_from_client,
@@ -23,8 +25,6 @@ from mcp_tool_filter.policy.chain import (  # noqa: E402
 )
 from mcp_tool_filter.protocol.messages import parse_message  # noqa: E402
 from mcp_tool_filter.protocol.sse import EventParser  # noqa: E402
-from mcp_tool_filter.session import Exchanges  # noqa: E402
-from mcp_tool_filter.stream import FilteredStream  # noqa: E402
 from tests.make import (  # noqa: E402
     answering,
     asking,

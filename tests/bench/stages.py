@@ -17,19 +17,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from mcp_tool_filter.adapters.exchange import Passed
-from mcp_tool_filter.adapters.listener import Listener
-from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.exchange import Passed
+from mcp_tool_filter.http.head import Head, refuse_head
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.chain import Situation, decide_from_client, decide_from_upstream
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.head import Head, refuse_head
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import EventParser
 from mcp_tool_filter.protocol.tools import Listing, parse_listing
-from mcp_tool_filter.session import Exchanges
-from mcp_tool_filter.stream import FilteredStream
 from tests.bench.upstream import DENY, definition, tool_names
 
 _TOOLS = 200

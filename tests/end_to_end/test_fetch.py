@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcp_tool_filter.adapters.upstream import Fetched, Target, fetch
+from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 
 from .pairs import LEGACY, MODERN, SERVERS, VARIANTS, Server

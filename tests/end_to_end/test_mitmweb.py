@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.cli.demo_upstream import demo_upstream
+from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
 from tests.browser import Page, browser
 from tests.end_to_end.filtering import SCRIPT, introduced
 from tests.end_to_end.peer import client, need, upstream

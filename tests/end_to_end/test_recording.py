@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.flow_dump import read_recording
-from mcp_tool_filter.adapters.replay import replay
+from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+from mcp_tool_filter.adapters.recordings.replay import replay
 from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import client, need, upstream
 from tests.proxy import REPOSITORY

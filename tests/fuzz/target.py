@@ -12,15 +12,17 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import assert_never
 
-from mcp_tool_filter.adapters.exchange import Answered, Asked, Passed
-from mcp_tool_filter.adapters.listener import Listener
-from mcp_tool_filter.adapters.upstream import Fetched
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
 from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.exchange import Answered, Asked, Passed
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.head import Head
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol.codings import decode_body
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Request,
@@ -31,8 +33,6 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 from mcp_tool_filter.protocol.revisions import R2025_06_18, Transport
-from mcp_tool_filter.session import Envelopes, Exchanges, Sessions
-from mcp_tool_filter.stream import FilteredStream
 from tests.fuzz.oracle import (
     is_honest,
     is_honest_stream,

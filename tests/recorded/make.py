@@ -140,9 +140,9 @@ SESSIONS = {
 
 def make(name: str, target: Path) -> None:
     """Record one session."""
-    from mcp_tool_filter.adapters.flow_dump import read_recording
-    from mcp_tool_filter.adapters.replay import replay
-    from mcp_tool_filter.cli.scrub import run as scrub
+    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+    from mcp_tool_filter.adapters.recordings.replay import replay
+    from mcp_tool_filter.cli.commands.scrub import run as scrub
 
     session = SESSIONS[name]
     with tempfile.TemporaryDirectory() as folder:

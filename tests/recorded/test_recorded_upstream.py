@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from mcp_tool_filter.adapters.flow_dump import read_recording
-from mcp_tool_filter.adapters.recorded_upstream import RecordedUpstream, running_upstream
+from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+from mcp_tool_filter.adapters.recordings.recorded_upstream import RecordedUpstream, running_upstream
 from tests.end_to_end.filtering import mitmdump
 from tests.end_to_end.peer import need, play
 from tests.proxy import REPOSITORY

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.flow_dump import KEY, read_flows, read_recording, write_flows
-from mcp_tool_filter.adapters.replay import replay
-from mcp_tool_filter.adapters.replay_checks import find_changes, find_leaks
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    KEY,
+    read_flows,
+    read_recording,
+    write_flows,
+)
+from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.adapters.recordings.replay_checks import find_changes, find_leaks
 from tests.proxy import REPOSITORY
 from tests.recorded.make import DENY, SESSIONS
 

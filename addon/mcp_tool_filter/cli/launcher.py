@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     named = args[:1] and COMMANDS.get(args[0])
-    command = import_module(f"mcp_tool_filter.cli.{named or 'proxy'}")
+    command = import_module(f"mcp_tool_filter.cli.commands.{named or 'proxy'}")
     return int(command.run(args[1:] if named else args))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import InvalidOption
-from mcp_tool_filter.policy.guard import AllowedHosts
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
 from mcp_tool_filter.policy.tool_filter import ListFrom
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits

@@ -20,11 +20,11 @@ import re
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.policy.regex.allowance import TooCostly
-from mcp_tool_filter.policy.regex.ambiguity import is_safe
-from mcp_tool_filter.policy.regex.matcher import Matcher
-from mcp_tool_filter.policy.regex.names import NotJavaScript
-from mcp_tool_filter.policy.regex.syntax import parse_regex
+from mcp_tool_filter.jsregex.allowance import TooCostly
+from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.syntax import parse_regex
 
 MAX_NAME = 256  # UTF-16 code units; a tool with a longer name is never exposed
 

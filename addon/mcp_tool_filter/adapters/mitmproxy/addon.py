@@ -1,0 +1,523 @@
+"""The hooks: flows to messages, verdicts to flows. They decide nothing.
+
+Whatever is raised here ends closed: mitmproxy would log it and send the flow on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from weakref import WeakKeyDictionary, WeakSet
+
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.connection import Client
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.mitmproxy.errors import (
+    FORBIDDEN,
+    INTERNAL,
+    error_answer,
+    invalid_answer,
+)
+from mcp_tool_filter.adapters.mitmproxy.exit import Ending
+from mcp_tool_filter.adapters.mitmproxy.fast.connections import install_quick_connections
+from mcp_tool_filter.adapters.mitmproxy.fast.headers import install_quick_headers
+from mcp_tool_filter.adapters.mitmproxy.fast.hooks import make_quick
+from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back, keep_room
+from mcp_tool_filter.adapters.mitmproxy.fast.messages import install_quick_checks
+from mcp_tool_filter.adapters.mitmproxy.fast.option_values import make_values_quick
+from mcp_tool_filter.adapters.mitmproxy.flows import (
+    check_answer_head,
+    frame_as_stream,
+    head_of,
+    is_event_stream,
+    is_head,
+    json_response,
+    keep_with_us,
+    lost_to,
+    may_have_crossed,
+    pass_through_stream,
+    prepare_for_upstream,
+    refuse_upgrade,
+    replace_answer,
+    replace_body,
+    stream_through,
+)
+from mcp_tool_filter.adapters.mitmproxy.listeners import (
+    Fetcher,
+    Upstreams,
+    introduce,
+    parse_modes,
+)
+from mcp_tool_filter.adapters.mitmproxy.options import (
+    NAMES,
+    declare_options,
+    overruled_option,
+    read_config,
+    unknown_option,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+    ErrorAnswer,
+    Failure,
+    choose_layer,
+    install_error_answers,
+)
+from mcp_tool_filter.adapters.mitmproxy.settings import (
+    Loopback,
+    bound_messages,
+    keep_quiet_streams_alive,
+    refuse_dangerous_options,
+)
+from mcp_tool_filter.adapters.mitmproxy.streams import (
+    client_host,
+    close_client,
+    close_leftover,
+    connect_failed,
+    cut,
+    end,
+    has_begun,
+    hold,
+    injector,
+    is_made_here,
+    lose,
+    open_flows,
+    upstream_failed,
+)
+from mcp_tool_filter.adapters.mitmproxy.web.views import Views
+from mcp_tool_filter.adapters.mitmproxy.websocket import judge_message, newest_message
+from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
+from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.exchange import Answered, Asked
+from mcp_tool_filter.http.head import is_websocket
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.other_answers import refuse_partial
+from mcp_tool_filter.observers.report import render_report, shown_url
+from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
+from mcp_tool_filter.protocol.messages import (
+    Message,
+)
+from mcp_tool_filter.protocol.sse import render_event
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What we know of a flow between its hooks."""
+
+    listener: Listener
+    asked: Asked = field(default_factory=lambda: Asked(Exchanges()))
+    stream: FilteredStream | None = None
+
+
+class ToolFilter:
+    """The addon. One listener for each ``--mode reverse:URL``."""
+
+    def __init__(
+        self,
+        *,
+        fetch: Fetcher = fetch,
+        report: Callable[[str], None] | None = None,
+        argv: Sequence[str] = (),
+    ) -> None:
+        """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
+
+        ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
+        """
+        self._argv = argv
+        self._report = report or say
+        self._upstreams = Upstreams(self._watch, fetch)
+        self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
+        self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
+        self._ready = asyncio.Event()
+        self._problem: StartError | None = None
+        self._is_running = False
+        self._log = VerdictLog()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.views = Views(self._upstreams.listeners)
+        self._loopback = Loopback()
+        self.ending = Ending()
+
+    # Start and end
+
+    def load(self, loader: Loader) -> None:
+        declare_options(loader)
+        self._loopback.load(ctx.options)
+        self.views.load(ctx.master)
+        install_error_answers(self._error_answer)
+        install_quick_connections()
+        install_quick_headers()
+        install_quick_checks()
+        keep_room()
+        make_quick(ctx.master.addons)
+        make_values_quick(ctx.options)
+
+    def configure(self, updated: set[str]) -> None:
+        try:
+            self._configure(updated)
+        except StartError as error:
+            if self._is_running:  # someone edits the options: mitmproxy takes the edit back
+                self.views.refuse_edit(error)
+                raise OptionsError(str(error)) from error
+            self._problem = self._problem or error
+
+    def running(self) -> None:
+        self._problem = (
+            self._problem
+            or unknown_option(ctx.options.deferred)
+            or overruled_option(ctx.options, self._argv)
+        )
+        if self._problem:
+            self._stop(str(self._problem))
+            return
+        keep_quiet_streams_alive(ctx.options)
+        bound_messages(ctx.options, self._upstreams.config.limits.pending)
+        self._is_running = True
+        self.views.running()
+        self._in_background(self._start())
+
+    def done(self) -> None:
+        self.views.done()
+        self.ending.done()
+
+    def _stop(self, why: str) -> None:
+        """End the process; who waits for the start is answered."""
+        self.ending.fatal(why)
+        self._ready.set()
+
+    def _configure(self, updated: set[str]) -> None:
+        self.views.configure(updated)
+        if danger := refuse_dangerous_options(ctx.options):
+            raise danger
+        if "mode" in updated:
+            parse_modes(ctx.options.mode)
+        if updated & NAMES:
+            self._adopt(read_config(ctx.options))
+        if self._is_running and "mode" in updated:
+            self._in_background(self._start())
+
+    def _adopt(self, config: Config) -> None:
+        if config != self._upstreams.config:  # an edit that is taken back comes by here too
+            self.views.refuse_edit(None)
+        self._upstreams.adopt(config)
+
+    async def _start(self) -> None:
+        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        try:
+            await self._loopback.rebind()
+            for mode in parse_modes(ctx.options.mode):
+                if mode.full_spec not in self._upstreams.listeners:
+                    await self._open(mode)
+            self._ready.set()
+        except StartError as error:
+            self._stop(str(error))
+        except Exception:
+            log.exception("cannot start")
+            self._stop("Error: The tool filter cannot start\nThis is a bug of ours")
+
+    async def _open(self, mode: ReverseMode) -> None:
+        listener = await self._upstreams.open(mode, ctx.options)
+        self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
+        who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
+        self._report(render_report(who, listener.snapshot))
+        give_back()
+
+    # Requests
+
+    def client_connected(self, client: Client) -> None:
+        self._loopback.client_connected(client)
+
+    def next_layer(self, layer: NextLayer) -> None:
+        choose_layer(layer)
+
+    def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        with _FailingClosed(flow, self._refuse_request):
+            self.views.meet(flow)
+            if not self._may_speak(flow):
+                spec = flow.client_conn.proxy_mode.full_spec
+                reason = Reason(Why.FORBIDDEN, detail="Host or Origin")
+                self._watch(spec, None, Reply(FORBIDDEN, reason))
+                self._answer(flow, Answered(403, FORBIDDEN))
+            elif not self._ready.is_set():
+                return self._request_later(flow)
+            else:
+                self._judge_or_lose(flow)
+        return None
+
+    async def _request_later(self, flow: HTTPFlow) -> None:
+        await self._ready.wait()
+        with _FailingClosed(flow, self._refuse_request):
+            self._judge_or_lose(flow)
+
+    def _judge_or_lose(self, flow: HTTPFlow) -> None:
+        if self.ending.has_begun:
+            self._answer(flow, Answered(200, lost_to(flow.request)))
+        else:
+            self._judge_request(flow)
+
+    def _may_speak(self, flow: HTTPFlow) -> bool:
+        """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""
+        hosts, own = self._upstreams.config.allowed_hosts, flow.client_conn.sockname[0]
+        host = client_host(flow)
+        origins = flow.request.headers.get_all("origin")
+        if flow.is_replay:  # from mitmweb or the console, by the user
+            return True
+        if host is None or not hosts.has_host(host, own):
+            return False
+        return all(hosts.has_origin(origin, own) for origin in origins)
+
+    def _judge_request(self, flow: HTTPFlow) -> None:
+        self.views.look_at(flow)
+        judged = self._judged[flow] = _Judged(self._upstreams.listener_of(flow))
+        raw = flow.request.raw_content
+        if flow.request.stream or raw is None:
+            raise ProtocolError("a body went by before it could be judged")
+        head = head_of(flow.request)
+        outcome = judged.listener.judge_request(head, raw)
+        if isinstance(outcome, Answered):
+            self._answer(flow, outcome)
+            return
+        judged.asked = outcome.asked
+        if not is_websocket(head):
+            refuse_upgrade(flow.request)
+        if outcome.body is not None:
+            replace_body(flow.request, outcome.body)
+        prepare_for_upstream(flow.request, self._upstreams.config.upstream_headers)
+
+    def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
+        """Answer in the upstream's place, on the stream where the client waits for it."""
+        stream = answered.stream
+        if stream and answered.body and stream.send(render_event(answered.body)):
+            answered = Answered(202)
+        body = b"" if is_head(flow.request) else answered.body
+        flow.response = json_response(answered.status, body)
+        self._ours.add(flow)
+
+    def _refuse_request(self, flow: HTTPFlow) -> None:
+        self._answer(flow, Answered(500, INTERNAL))
+
+    # Answers
+
+    def responseheaders(self, flow: HTTPFlow) -> None:
+        with _FailingClosed(flow, self._refuse_head):
+            if flow.response and flow not in self._ours and (judged := self._judged.get(flow)):
+                self.views.hear_head(flow, flow.response)
+                self._judge_head(flow, flow.response, judged)
+        self.views.overhear(flow)
+        hold(flow)
+
+    def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+        if response.status_code == 101 and not is_websocket(head_of(flow.request)):
+            raise ProtocolError("an upgrade that nobody asked for")
+        response.stream = False  # as another addon may have wanted it
+        check_answer_head(response)
+        listener, asked = judged.listener, judged.asked
+        session_id = response.headers.get("mcp-session-id")
+        listener.note_answer_head(asked, response.status_code, session_id)
+        if not keep_with_us(response, listener.upstream) and asked.waits:
+            raise ProtocolError("a redirect that leads away from us")
+        may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
+        if is_event_stream(response) and may_have_body:
+            self._open_stream(flow, response, judged)
+
+    def _open_stream(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        refuse_partial(response.status_code, response.headers.get("content-type", ""))
+        frame_as_stream(flow, response)
+        send = injector(flow) if flow.request.method == "GET" else None
+        stream = judged.listener.open_stream(judged.asked, flow.request.path, send)
+        judged.stream = stream
+        owed = b"".join(map(render_event, judged.asked.owed))
+        response.stream = stream_through(flow, stream, owed, partial(self._shut, flow, stream))
+
+    def _shut(self, flow: HTTPFlow, stream: FilteredStream) -> None:
+        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
+        cut(flow)
+
+    def _refuse_head(self, flow: HTTPFlow) -> None:
+        """Answer instead, and hear no more of what the upstream says."""
+        assert flow.response
+        self._ours.add(flow)
+        status, body = self._invalid(flow)
+        if is_made_here(flow):
+            replace_answer(flow.response, status, body)
+            return
+        replace_answer(flow.response, status, b"")
+        frame_as_stream(flow, flow.response)
+        flow.response.stream = lambda _chunk: []
+        if not end(flow, body):
+            cut(flow)
+
+    def response(self, flow: HTTPFlow) -> None:
+        with _FailingClosed(flow, self._refuse_body):
+            if flow.response is None or flow.websocket or flow in self._ours:
+                return
+            flow.response.trailers = None  # nobody has judged them, and HTTP/1 cannot say them
+            self.views.hear(flow)
+            judged = self._judged.get(flow) or _Judged(self._upstreams.listener_of(flow))
+            if judged.stream:
+                if not has_begun(flow):
+                    pass_through_stream(flow.response)
+                self._end_stream(flow, judged)
+            elif not is_head(flow.request):
+                self._judge_body(flow.response, judged)
+        self.views.finish(flow)
+
+    def _judge_body(self, response: Response, judged: _Judged) -> None:
+        raw = response.raw_content
+        if response.stream or raw is None:
+            raise ProtocolError("an answer went by before it could be judged")
+        answered = judged.listener.judge_answer(
+            judged.asked,
+            response.status_code,
+            response.headers.get("content-type", ""),
+            ", ".join(response.headers.get_all("content-encoding")),
+            raw,
+        )
+        if answered:
+            replace_answer(response, answered.status, answered.body, answered.content_type)
+
+    def _end_stream(self, flow: HTTPFlow, judged: _Judged) -> None:
+        judged.listener.close_stream(judged.asked)
+        judged.stream = None
+        if judged.asked.is_legacy:
+            self._in_background(self._look_after(flow))
+
+    def _refuse_body(self, flow: HTTPFlow) -> None:
+        if flow.response:
+            replace_answer(flow.response, *self._invalid(flow))
+
+    def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
+        self.views.look_at(flow)
+        judged = self._judged.get(flow)
+        if judged is None:
+            return invalid_answer(flow, None, None)
+        return invalid_answer(flow, judged.listener, judged.asked)
+
+    # Losses
+
+    def error(self, flow: HTTPFlow) -> None:
+        self.views.finish(flow)
+        judged = self._judged.get(flow)
+        if judged is None:
+            return
+        waited = judged.asked.waits or judged.stream is None
+        if judged.stream:
+            judged.listener.close_stream(judged.asked)
+        if upstream_failed(flow):
+            if waited and not may_have_crossed(flow):
+                self._lose_upstream()
+            else:
+                self._in_background(self._look_after(flow))
+
+    async def client_disconnected(self, client: Client) -> None:
+        await close_client(client)
+
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        close_leftover(data)
+
+    def server_connect_error(self, data: ServerConnectionHookData) -> None:
+        if connect_failed(data):
+            self._lose_upstream()
+
+    async def _look_after(self, flow: HTTPFlow) -> None:
+        """A stream ended for which nobody waits: is the upstream gone with it?"""
+        await asyncio.sleep(0)
+        if not await self._upstreams.is_there(flow, ctx.options):
+            self._lose_upstream()
+
+    def _lose_upstream(self) -> None:
+        if not self._upstreams.config.fail_fast:
+            log.warning("%s", LostUpstream().what)
+        elif not self.ending.has_begun:
+            self.ending.fatal(str(LostUpstream()))
+            for flow in open_flows():
+                lose(flow)
+
+    def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
+        judged = self._judged.get(flow)
+        self.views.look_at(flow)
+        if judged is None:
+            return error_answer(flow, failure, None, None)
+        return error_answer(flow, failure, judged.listener, judged.asked)
+
+    # WebSocket
+
+    def websocket_message(self, flow: HTTPFlow) -> None:
+        message = newest_message(flow)
+        if message.injected:
+            return
+        try:
+            self.views.look_at(flow)
+            judged = self._judged[flow]
+            judge_message(flow, message, judged.listener, judged.asked)
+        except Exception:
+            log.exception("cannot judge a WebSocket message")
+            message.drop()
+
+    # All the rest
+
+    def _watch(self, spec: str, message: Message | None, verdict: Verdict) -> None:
+        self.views.tell(spec, message, verdict)
+        self._log.tell(verdict)
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _FailingClosed:
+    """Answers what we stumble over: mitmproxy would log the exception and send the flow on."""
+
+    __slots__ = ("_flow", "_refuse")
+
+    def __init__(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
+        self._flow, self._refuse = flow, refuse
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        path = shown_url(self._flow.request.path)
+        if isinstance(error, ProtocolError):
+            log.warning("Refused %s: %s", path, error)
+        else:
+            log.exception("cannot judge %s", path)
+        refuse_or_cut(self._flow, self._refuse)
+        return True
+
+
+def refuse_or_cut(flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
+    """Let nothing pass, also when there is something wrong with our refusal."""
+    try:
+        refuse(flow)
+    except Exception:
+        log.exception("cannot refuse %s", shown_url(flow.request.path))
+        flow.response = None
+        cut(flow)
+
+
+def say(text: str) -> None:
+    """Put the report where a person reads it: the console draws over its terminal."""
+    if type(ctx.master).__name__ == "ConsoleMaster":
+        log.info("%s", text)
+    else:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

@@ -1,0 +1,66 @@
+"""What a client gets when there is no answer of the upstream that could be passed on."""
+
+from __future__ import annotations
+
+from mitmproxy.http import HTTPFlow
+
+from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import ErrorAnswer, Failure
+from mcp_tool_filter.http.event_stream import INVALID_ANSWER
+from mcp_tool_filter.http.exchange import Asked
+from mcp_tool_filter.http.listener import LOST_ANSWER, Listener
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    render_batch,
+    render_error,
+)
+from mcp_tool_filter.protocol.sse import render_event
+
+INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
+FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
+_INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
+_TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
+_INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
+_LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
+
+
+def error_answer(
+    flow: HTTPFlow, failure: Failure, listener: Listener | None, asked: Asked | None
+) -> ErrorAnswer:
+    """Say it in JSON-RPC where mitmproxy would write an HTML page."""
+    match failure:
+        case Failure.REQUEST_MALFORMED:
+            return ErrorAnswer(json_response(400, _INVALID_REQUEST))
+        case Failure.REQUEST_TOO_LARGE:
+            return ErrorAnswer(json_response(413, _TOO_LARGE))
+        case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
+            status, body = invalid_answer(flow, listener, asked)
+            return ErrorAnswer(json_response(status, body), render_event(body))
+        case Failure.CONNECT_FAILED | Failure.LOST:
+            return _lost_answer(flow, listener, asked)
+
+
+def invalid_answer(
+    flow: HTTPFlow, listener: Listener | None, asked: Asked | None
+) -> tuple[int, bytes]:
+    """Return the status and the body for an answer that cannot be judged."""
+    status, body = 502, _INVALID_ANSWER
+    if listener and asked:
+        answered = listener.invalid_answer(asked)
+        status, body = answered.status, answered.body
+    return status, b"" if is_head(flow.request) else body
+
+
+def _lost_answer(flow: HTTPFlow, listener: Listener | None, asked: Asked | None) -> ErrorAnswer:
+    replies: tuple[bytes, ...] = ()
+    if listener and asked:
+        if asked.is_legacy and flow.request.method != "GET":
+            listener.tell_of_loss(flow.request.path, flow.request.raw_content or b"")
+        else:
+            replies = listener.lost_replies(asked)
+    if not replies:
+        return ErrorAnswer(json_response(502, _LOST))
+    body = replies[0] if len(replies) == 1 else render_batch(list(replies))
+    return ErrorAnswer(json_response(200, body), b"".join(map(render_event, replies)))

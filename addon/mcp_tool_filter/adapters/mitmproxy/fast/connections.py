@@ -1,0 +1,151 @@
+"""mitmproxy's connections, with fewer turns of the event loop and fewer packets for each request.
+
+mitmproxy runs each hook in a task of its own, and goes on with the connection in a later turn of
+the event loop, although most hooks are through at once; and it sends what it has to say piece by
+piece, a head and its body each by itself. Here both are done without going round: what follows from
+a hook that is through is the next thing that happens, and what goes to one peer goes as one.
+
+A stream may ask its hooks itself (``hook_asker``), and what has come is read all at once.
+
+Internals of mitmproxy that are used: that a connection asks its ``layer`` for commands under a lock
+and carries them out without waiting, that it keeps its reader in ``transports``, and that a
+listener looks for ``ProxyConnectionHandler`` in its module.
+"""
+
+from __future__ import annotations
+
+from asyncio import StreamReader
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, cast
+from weakref import WeakValueDictionary
+
+from mitmproxy.connection import Client, Connection
+from mitmproxy.flow import Flow
+from mitmproxy.proxy import commands, events, mode_servers
+from mitmproxy.proxy.layer import Layer
+from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
+from mitmproxy.utils.asyncio_utils import create_task
+
+from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, args_of
+
+_MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
+_LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
+
+type Steps = Generator[commands.Command, Any, None]
+type AskHook = Callable[[commands.StartHook], bool]
+"""Begins a hook, and tells whether all addons are through with it."""
+
+_serving: WeakValueDictionary[str, QuickConnectionHandler] = WeakValueDictionary()  # by client
+
+
+def hook_asker(client: Client) -> AskHook | None:
+    """Return what a layer may ask a client's hooks by, without a way up to the connection and back.
+
+    (A hook that it says has ended is not to be yielded; one that has not, is.)
+    """
+    handler = _serving.get(client.id)
+    return handler.is_through if handler else None
+
+
+def install_quick_connections() -> None:
+    """Let all clients that come from now on be served this way."""
+    # By this name mode_servers makes one for each client. mypy lets no class be put in another's
+    # place; ours is a subclass of it.
+    mode_servers.ProxyConnectionHandler = QuickConnectionHandler  # type: ignore[misc]
+
+
+class QuickConnectionHandler(ProxyConnectionHandler):
+    """Serves one client."""
+
+    async def handle_client(self) -> None:
+        if isinstance(self.master.addons, QuickAddonManager):
+            self.layer = self.shortened()
+            _serving[self.client.id] = self
+        await super().handle_client()
+
+    async def handle_connection(self, connection: Connection) -> None:
+        reader = self.transports[connection].reader
+        if type(reader) is StreamReader:
+            reader.__class__ = GreedyReader
+        await super().handle_connection(connection)
+
+    def shortened(self) -> Layer:
+        """Return what stands before the outermost layer: it is only asked for commands."""
+        shortened: Layer = cast(Any, _Shortened(self.layer, self))  # no Layer, but asked as one
+        return shortened
+
+    def is_through(self, hook: commands.StartHook) -> bool:
+        """Ask the addons, once; if one takes its time, the connection is told afterwards."""
+        if getattr(hook, "has_begun", False):
+            return False
+        hook.has_begun = True  # type: ignore[attr-defined]  # a mark of ours, none of mitmproxy's
+        assert isinstance(self.master.addons, QuickAddonManager)
+        rest = self.master.addons.begin_lifecycle(hook)
+        (data,) = args_of(hook)
+        if rest is None and not (isinstance(data, Flow) and data.intercepted):
+            return True
+        waiting = self._wait(rest, data, hook)
+        create_task(waiting, name=f"wait({hook.name})", keep_ref=True, client=self.client.peername)
+        return False
+
+    async def _wait(
+        self, rest: Awaitable[None] | None, data: object, hook: commands.StartHook
+    ) -> None:
+        with self.timeout_watchdog.disarm():
+            if rest is not None:
+                await rest
+            if isinstance(data, Flow):
+                await data.wait_for_resume()
+        if hook.blocking:
+            await self.server_event(events.HookCompleted(hook))
+
+
+class GreedyReader(StreamReader):
+    """Gives all that has come at once: mitmproxy reads 64 KB, of which it makes much ado."""
+
+    async def read(self, n: int = -1) -> bytes:
+        return await super().read(n if n < 0 else max(n, _MOST_READ))
+
+
+class _Shortened:
+    """Stands before a client's outermost layer, and yields fewer commands than it."""
+
+    def __init__(self, layer: Layer, handler: QuickConnectionHandler) -> None:
+        self._layer = layer
+        self._handler = handler
+
+    def handle_event(self, event: events.Event) -> Steps:
+        """Let an event happen, and whatever follows from it at once."""
+        due = deque([event])
+        held: commands.SendData | None = None
+        try:
+            while due:
+                for command in self._layer.handle_event(due.popleft()):
+                    if isinstance(command, commands.SendData):
+                        if held is not None and not _is_one_piece(held, command):
+                            yield held
+                            held = None
+                        held = _joined(held, command)
+                        continue
+                    if held is not None and not isinstance(command, commands.Log):
+                        yield held
+                        held = None
+                    if not isinstance(command, commands.StartHook):
+                        yield command
+                    elif self._handler.is_through(command) and command.blocking:
+                        due.append(events.HookCompleted(command))
+        except Exception:
+            if held is not None:  # it was said before we stumbled
+                yield held
+            raise
+        if held is not None:
+            yield held
+
+
+def _is_one_piece(held: commands.SendData, more: commands.SendData) -> bool:
+    return held.connection is more.connection and len(held.data) + len(more.data) <= _LARGE
+
+
+def _joined(held: commands.SendData | None, more: commands.SendData) -> commands.SendData:
+    return more if held is None else commands.SendData(held.connection, held.data + more.data)

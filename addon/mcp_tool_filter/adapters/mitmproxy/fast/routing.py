@@ -1,0 +1,93 @@
+"""mitmproxy's HTTP layer, with fewer steps between a connection and its stream.
+
+``HttpLayer`` passes on what its streams and its connections say to each other; every step of that
+is a generator in a generator, and most of what mitmproxy does for a request. What cannot wait is
+asked here directly: an HTTP/1 connection, which never does.
+
+Internals of mitmproxy that are used: what ``HttpLayer.event_to_child`` does for each command, what
+``Http1Connection._handle_event`` does, and that neither pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any
+
+from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy.layer import Layer
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    GetHttpConnection,
+    HttpClient,
+    RegisterHttpConnection,
+    SendHttp,
+)
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import RequestHeaders
+from mitmproxy.proxy.layers.http._http1 import Http1Connection
+
+from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, PatientHttp1Client
+
+_NEVER_PAUSE = (BoundedHttp1Server, PatientHttp1Client)
+
+type Steps = Generator[commands.Command, Any, None]
+
+
+class QuickHttpLayer(layers.HttpLayer):
+    """Does what ``HttpLayer`` does."""
+
+    def event_to_child(self, child: Layer, event: events.Event) -> Steps:
+        if type(child) in _NEVER_PAUSE and child.debug is None:
+            assert isinstance(child, Http1Connection)
+            return self._carry(child, _told(child, event))
+        return self._carry(child, child.handle_event(event))
+
+    def register_connection(self, command: RegisterHttpConnection) -> Steps:
+        client = self.connections[command.connection]
+        if not command.err and type(client) is HttpClient:
+            self.connections[command.connection] = client.child_layer  # no need to ask through it
+        return super().register_connection(command)
+
+    def _carry(self, child: Layer, said: Iterable[commands.Command]) -> Steps:
+        """Pass on what a stream or a connection wants; yield what is not for another of them."""
+        for command in said:
+            if type(command) is commands.SendData:
+                yield command
+            elif type(command) is SendHttp:
+                yield from self.event_to_child(self.connections[command.connection], command.event)
+            elif type(command) is ReceiveHttp:
+                yield from self._receive(command.event)
+            else:
+                yield from self._carry_rarer(child, command)
+
+    def _receive(self, event: HttpEvent) -> Steps:
+        if isinstance(event, RequestHeaders):
+            yield from self.make_stream(event.stream_id)
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:  # it may be over already
+            yield from self.event_to_child(stream, event)
+
+    def _carry_rarer(self, child: Layer, command: commands.Command) -> Steps:
+        if command.blocking or isinstance(command, commands.RequestWakeup):
+            self.command_sources[command] = child
+        match command:
+            case DropStream(stream_id=number):
+                self.streams.pop(number, None)
+            case GetHttpConnection():
+                yield from self.get_connection(command)
+            case RegisterHttpConnection():
+                yield from self.register_connection(command)
+            case commands.OpenConnection(connection=connection):
+                self.connections[connection] = child
+                yield command
+            case _:
+                yield command
+
+
+def _told(connection: Http1Connection, event: events.Event) -> Steps:
+    """Let an event happen to a connection, which ``handle_event`` does in two steps more."""
+    if isinstance(event, HttpEvent):
+        return connection.send(event)
+    if isinstance(event, events.DataReceived) and connection.state != connection.passthrough:
+        connection.buf += event.data
+    return connection.state(event)

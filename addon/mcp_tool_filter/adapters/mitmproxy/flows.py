@@ -1,0 +1,204 @@
+"""mitmproxy's flows in our terms: a head, a body, an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from mitmproxy.http import HTTPFlow, Request, Response
+
+from mcp_tool_filter.adapters.mitmproxy.fast.headers import has_any
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.exchange import JSON
+from mcp_tool_filter.http.guard import kept_with_us, may_lead_round
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import LOST_ANSWER
+from mcp_tool_filter.protocol.messages import (
+    UPSTREAM_LOST,
+    ids_in,
+    render_batch,
+    render_error,
+)
+
+_ABSOLUTE = re.compile(
+    r"(?:(?:https?|wss?):[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})[^\s<>\"',;]*", re.IGNORECASE
+)
+_CONTROL = re.compile(rb"[\r\n\0]")
+_HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
+_PARTIAL = frozenset({b"range", b"if-range"})
+_OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
+_LEADING = frozenset({b"alt-svc", b"location", b"content-location", b"refresh", b"link"})
+_SCHEMA = b"inputschema"  # every tool has one
+
+
+def head_of(request: Request) -> Head:
+    return Head(request.method.upper(), request.path, request.headers.fields)
+
+
+def is_head(request: Request) -> bool:
+    """Tell whether an answer to it has no body, as mitmproxy looks at it."""
+    return request.method.upper() == "HEAD"
+
+
+def json_response(status: int, body: bytes) -> Response:
+    if not body:
+        return Response.make(status)
+    return Response.make(status, body, {"content-type": "application/json"})
+
+
+def lost_to(request: Request) -> bytes:
+    """Answer a request whose upstream is gone, or was never found."""
+    ids = ids_in(request.raw_content or b"")
+    replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in (*ids,) or (None,)]
+    return replies[0] if len(replies) == 1 else render_batch(replies)
+
+
+def may_have_crossed(flow: HTTPFlow) -> bool:
+    """Tell whether the upstream may have closed a quiet connection just as we used it again."""
+    opened = flow.server_conn.timestamp_tcp_setup
+    return flow.response is None and opened is not None and opened < flow.request.timestamp_start
+
+
+def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...]) -> None:
+    """Ask for an answer that we can read, and say whose request it is."""
+    request.headers["accept-encoding"] = "identity"
+    if has_any(request.headers, _PARTIAL):
+        for name in ("range", "if-range"):
+            request.headers.pop(name, None)
+    request.trailers = None  # some servers read them as headers
+    if request.data.authority and not request.is_http2:
+        request.authority = ""  # an absolute target would ask it to be a proxy
+    for name, value in headers:
+        request.headers[name] = value
+    said_length = bool(request.raw_content) or "content-length" in request.headers
+    if said_length and "transfer-encoding" not in request.headers:
+        # From HTTP/2 it may come without a length, or with a wrong one.
+        request.headers["content-length"] = str(len(request.raw_content or b""))
+
+
+def replace_body(request: Request, body: bytes) -> None:
+    request.headers.pop("content-encoding", None)
+    request.headers.pop("transfer-encoding", None)
+    request.content = body
+
+
+def refuse_upgrade(request: Request) -> None:
+    """Take an upgrade away; a server may always go on without, and a tunnel cannot be judged."""
+    if not has_any(request.headers, _OF_UPGRADES):
+        return
+    for name in _HOP_BY_HOP:
+        request.headers.pop(name, None)
+    tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
+    kept = [token for token in tokens if token.lower() not in ("upgrade", "http2-settings", "")]
+    if kept:
+        request.headers["connection"] = ", ".join(kept)
+    else:
+        request.headers.pop("connection", None)
+
+
+def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
+    """Give an answer another body; its further headers (a session's id) stay."""
+    for name in ("content-encoding", "transfer-encoding", "etag", "content-range", "upgrade"):
+        response.headers.pop(name, None)
+    if "upgrade" in response.headers.get("connection", "").lower():
+        del response.headers["connection"]
+    response.status_code = status
+    response.reason = ""
+    response.headers["content-type"] = content_type
+    response.content = body  # which also says its length
+
+
+def check_answer_head(response: Response) -> None:
+    """Raise ProtocolError where clients could find another answer; take definitions out."""
+    coding = response.headers.get("transfer-encoding", "").lower()
+    if coding not in ("", "chunked", "identity"):
+        raise ProtocolError("a transfer coding that nobody asked for")
+    fields = response.headers.fields
+    all_values = b"".join([value for _, value in fields])
+    if _CONTROL.search(all_values):
+        raise ProtocolError("a control character in a header")
+    if _SCHEMA in all_values.lower():
+        response.headers.fields = tuple(
+            (name, value) for name, value in fields if _SCHEMA not in value.lower()
+        )
+    if _SCHEMA in response.data.reason.lower():
+        response.reason = ""
+
+
+def keep_with_us(response: Response, upstream: str) -> bool:
+    """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
+    if not has_any(response.headers, _LEADING):
+        return True
+    response.headers.pop("alt-svc", None)
+    for name in ("location", "content-location"):
+        if values := response.headers.get_all(name):
+            kept = (_kept(value, upstream) for value in values)
+            response.headers.set_all(name, [value for value in kept if value is not None])
+    for name in ("refresh", "link"):
+        if values := response.headers.get_all(name):
+            response.headers.set_all(name, [_relative(value, upstream) for value in values])
+    locations = response.headers.get_all("location")
+    is_redirect: bool = 300 <= response.status_code < 400
+    return not is_redirect or not any(_ABSOLUTE.match(one.strip()) for one in locations)
+
+
+def is_event_stream(response: Response) -> bool:
+    kind: str = response.headers.get("content-type", "").partition(";")[0]
+    return kind.strip().lower() == "text/event-stream"
+
+
+def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
+    """Prepare the head of a response whose length nobody knows any more."""
+    response.headers.pop("content-length", None)
+    if flow.request.http_version == "HTTP/1.0":  # it cannot read chunks
+        response.headers.pop("transfer-encoding", None)
+        response.headers["connection"] = "close"
+    elif not response.is_http2:
+        response.headers["transfer-encoding"] = "chunked"
+
+
+def pass_through_stream(response: Response) -> None:
+    """Filter a stream that is there as a whole: mitmproxy calls nobody for it."""
+    through = response.stream
+    assert callable(through)
+    content = response.raw_content
+    pieces = [*(through(content) if content else ()), *through(b"")]
+    response.data.content = b"".join(pieces)
+
+
+def stream_through(
+    flow: HTTPFlow, stream: FilteredStream, owed: bytes, shut: Callable[[], None]
+) -> Callable[[bytes], list[bytes]]:
+    """Make what ``flow.response.stream`` expects. (A FilteredStream does not raise: it shuts.)"""
+    unpaid = [owed] if owed else []
+
+    def on_chunk(chunk: bytes) -> list[bytes]:
+        if isinstance(chunk, Injected):
+            return [bytes(chunk)] if chunk.flow_id == flow.id and not stream.failure else []
+        # b"" from mitmproxy is the end; b"" to mitmproxy would end an HTTP/1.1 response.
+        filtered = stream.feed(chunk) if chunk else stream.finish()
+        if stream.failure:
+            shut()
+            return []
+        paid = [*unpaid, filtered]
+        unpaid.clear()
+        return [part for part in paid if part]
+
+    return on_chunk
+
+
+def _relative(value: str, upstream: str) -> str:
+    def relative(url: re.Match[str]) -> str:
+        return _kept(url[0], upstream) or "/"
+
+    return _ABSOLUTE.sub(relative, value.replace("\t", ""))
+
+
+def _kept(url: str, upstream: str) -> str | None:
+    """Return a URL so that it leads to us, or elsewhere; None if it may lead past us."""
+    kept = kept_with_us(url, upstream)
+    if kept is not None:
+        return kept
+    return None if may_lead_round(url, upstream) else url

@@ -1,0 +1,131 @@
+"""What happens before the first client is served: one listener for each upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.http import HTTPFlow
+from mitmproxy.options import Options
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+
+from mcp_tool_filter.adapters.fetch.upstream import (
+    Target,
+    fetch,
+    is_reachable,
+    make_tls_context,
+)
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.report import Introduction
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.messages import Message
+
+type WatcherOfAll = Callable[[str, Message | None, Verdict], None]
+"""Told by which listener a message was judged, too: the full text of its mode."""
+type Fetcher = Callable[[Target], Awaitable[Fetched]]
+
+
+def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
+    """Return what to listen for. Raises InvalidOption for what cannot carry MCP."""
+    modes = [ProxyMode.parse(text) for text in texts]
+    reverse = [mode for mode in modes if isinstance(mode, ReverseMode)]
+    for text, mode in zip(texts, modes, strict=True):
+        if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
+            why = "The tool filter stands before an MCP server: --mode reverse:http://host:port"
+            raise InvalidOption("--mode", text, why=why)
+    return reverse
+
+
+class Upstreams:
+    """A listener for each mode, all with the same configuration."""
+
+    def __init__(self, watch: WatcherOfAll, fetch: Fetcher = fetch) -> None:
+        self.config = Config()
+        self.listeners: dict[str, Listener] = {}
+        """By the full text of the mode, which is unique."""
+        self._watch = watch
+        self._fetch = fetch
+
+    def adopt(self, config: Config) -> None:
+        """Use another configuration from now on. Raises before anything has changed."""
+        listeners = list(self.listeners.values())
+        snapshots = [listener.snapshot_for(config) for listener in listeners]
+        self.config = config
+        for listener, snapshot in zip(listeners, snapshots, strict=True):
+            listener.config, listener.snapshot = config, snapshot
+
+    async def open(self, mode: ReverseMode, options: Options) -> Listener:
+        """Fetch the upstream's tools. Raises StartError if that cannot be done."""
+        target = target_of(mode, self.config, options)
+        fetched = await self._fetch(target)
+        listener = Listener(
+            upstream=target.url,
+            config=self.config,
+            fetched=fetched,
+            watch=partial(self._watch, mode.full_spec),
+        )
+        self.listeners[mode.full_spec] = listener
+        return listener
+
+    def listener_of(self, flow: HTTPFlow) -> Listener:
+        listener = self.listeners.get(flow.client_conn.proxy_mode.full_spec)
+        if listener is None:
+            raise ProtocolError("a listener whose upstream is not known")
+        return listener
+
+    async def is_there(self, flow: HTTPFlow, options: Options) -> bool:
+        """Tell whether the upstream of this flow still accepts connections."""
+        mode = flow.client_conn.proxy_mode
+        if not isinstance(mode, ReverseMode):
+            return True
+        target = target_of(mode, self.config, options)
+        return await is_reachable(target, self.config.connection_timeout)
+
+
+def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
+    host, port = mode.address
+    tls = mode.scheme == "https"
+    certificate = options.client_certs
+    if certificate and Path(certificate).expanduser().is_dir():  # as mitmproxy reads it
+        own = Path(certificate).expanduser() / f"{host}.pem"
+        certificate = str(own) if own.exists() else None
+    return Target(
+        url=f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+        endpoint=config.endpoint,
+        headers=config.upstream_headers,
+        connect_timeout=config.connection_timeout,
+        list_timeout=config.tool_list_timeout,
+        tls=make_tls_context(
+            insecure=options.ssl_insecure,
+            trusted_ca=options.ssl_verify_upstream_trusted_ca,
+            trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
+            client_cert=certificate,
+        )
+        if tls
+        else None,
+        limit=config.limits.message,
+    )
+
+
+def introduce(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:
+    fetched: Fetched = listener.fetched
+    return Introduction(
+        upstream=listener.upstream + fetched.endpoint,
+        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+        transport=fetched.transport,
+        revision=fetched.revision,
+        listens_at=_address_of(mode, server) + fetched.endpoint,
+    )
+
+
+def _address_of(mode: ReverseMode, server: Proxyserver | None) -> str:
+    for instance in server.servers if server else ():
+        if instance.mode == mode and instance.listen_addrs:
+            host, port, *_ = instance.listen_addrs[0]
+            return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return "http://"

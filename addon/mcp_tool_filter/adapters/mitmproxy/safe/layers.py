@@ -1,0 +1,589 @@
+"""mitmproxy's HTTP layer, made to fail closed.
+
+mitmproxy leaves it to an addon, in its ``next_layer`` hook, which layer reads a connection. We
+choose a ``FilteredHttpLayer``: mitmproxy's own ``HttpLayer`` but for what a filter needs and no
+hook gives:
+
+* an answer of ours where mitmproxy would write an HTML page (``install_error_answers``);
+* bytes put into an open response, its end, its abortion (which ``..streams`` orders);
+* the hosts a client asked for, before mitmproxy writes the upstream's over them;
+* nothing that crashes, hangs or slips through: what a stream callable raises cuts the stream, an
+  empty chunk is not mistaken for the end, no connection becomes a raw tunnel.
+
+All names below that come from ``mitmproxy.proxy`` are internals; the tests beside this file run
+against the real thing and show when a release of mitmproxy moves one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from weakref import WeakValueDictionary
+
+from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.net.tls import starts_like_tls_record
+from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import Layer, NextLayer
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    HTTPMode,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+)
+from mitmproxy.proxy.layers.http._base import HttpEvent
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpRequestHeadersHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
+from mitmproxy.proxy.layers.modes import ReverseProxy
+from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer
+from mitmproxy.proxy.mode_specs import ReverseMode
+from mitmproxy.proxy.tunnel import LayerStack
+from mitmproxy.utils import human
+
+from mcp_tool_filter.adapters.mitmproxy.fast.connections import AskHook, hook_asker
+from mcp_tool_filter.adapters.mitmproxy.fast.routing import QuickHttpLayer
+from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
+    BoundedHttp1Server,
+    bounded_server,
+    make_patient,
+)
+from mcp_tool_filter.observers.report import shown_url
+
+log = logging.getLogger(__name__)
+
+type Steps = Generator[commands.Command, Any, None]
+
+
+class Failure(StrEnum):
+    """Why a client cannot have the answer it waits for."""
+
+    CONNECT_FAILED = "connect-failed"
+    """The upstream could not be reached, or TLS with it not be agreed on."""
+    LOST = "lost"
+    """The upstream hung up, or reset, before its answer was complete."""
+    MALFORMED = "malformed"
+    """The upstream sent what is not HTTP."""
+    REQUEST_MALFORMED = "request-malformed"
+    """The client's headers could be read in two ways."""
+    REQUEST_TOO_LARGE = "request-too-large"
+    RESPONSE_TOO_LARGE = "response-too-large"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """What a client gets when there will be no (further) answer from the upstream."""
+
+    response: Response
+    """The whole answer, if the client has not seen a status yet."""
+    last: bytes = b""
+    """The end of the stream, if one is under way."""
+
+
+type ErrorAnswers = Callable[[HTTPFlow, Failure], ErrorAnswer | None]
+
+
+def _later(_hook: commands.StartHook) -> bool:
+    return False
+
+
+def _mitmproxys_own(_flow: HTTPFlow, _failure: Failure) -> ErrorAnswer | None:
+    return None
+
+
+_answers: ErrorAnswers = _mitmproxys_own
+
+
+def install_error_answers(answers: ErrorAnswers) -> None:
+    """Ask ``answers`` whenever mitmproxy would send its own error; None leaves it at that."""
+    global _answers
+    _answers = answers
+
+
+class Injected(bytes):
+    """What we put into a response ourselves; its stream callable can tell it from upstream's."""
+
+    flow_id: str = ""
+
+
+@dataclass
+class Order(events.Event):
+    """Something that we, no peer, want of a stream."""
+
+    stream: FilteredStream
+
+
+@dataclass
+class Inject(Order):
+    """Take these bytes as if they had come from the upstream."""
+
+    chunk: Injected
+
+
+@dataclass
+class Look(Order):
+    """Notice that the stream is to be ended, or is doomed."""
+
+
+@dataclass
+class Lose(Order):
+    """Take the upstream for lost."""
+
+    why: str
+
+
+_LONGEST_MESSAGE = 20 * 1024 * 1024
+_MOST_FRAMES = 100_000
+# mitmproxy would cut a message that we change, also in the middle of a letter.
+Fragmentizer.FRAGMENT_SIZE = sys.maxsize
+
+# Streams by the id of their flow; one is forgotten when its HttpLayer drops it.
+_streams: WeakValueDictionary[str, FilteredStream] = WeakValueDictionary()
+
+
+def stream_of(flow: HTTPFlow) -> FilteredStream | None:
+    """The stream that serves this flow, while it does."""
+    stream = _streams.get(flow.id)
+    return stream if stream and stream.flow is flow else None
+
+
+def open_streams() -> list[FilteredStream]:
+    """The streams that are not over."""
+    return [stream for stream in list(_streams.values()) if not stream.over and stream.flow.live]
+
+
+def choose_layer(next_layer: NextLayer) -> None:
+    """Let every client of a reverse proxy be read by us. For the hook ``next_layer``.
+
+    As mitmproxy's own addon does, but neither ignore_hosts nor tcp_hosts can open a way round.
+    """
+    context = next_layer.context
+    mode = context.client.proxy_mode
+    if not context.layers or not isinstance(context.layers[0], ReverseProxy):
+        return
+    if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
+        return
+    del context.layers[1:]  # what mitmproxy's own addon has chosen, should it come before us
+    stack = LayerStack()
+    if context.client.transport_protocol == "udp":
+        stack /= RefusingLayer(context)
+    else:
+        if mode.scheme == "https":
+            stack /= layers.ServerTLSLayer(context)
+        if starts_like_tls_record(next_layer.data_client()):
+            stack /= layers.ClientTLSLayer(context)
+        stack /= FilteredHttpLayer(context, HTTPMode.transparent)
+    next_layer.layer = stack[0]
+
+
+class RefusingLayer(Layer):
+    """Hang up on who speaks HTTP/3, which mitmproxy would only forward as HTTP/3.
+
+    ``reverse:https://`` listens for it. Where the upstream does not, it would seem to be lost.
+    """
+
+    def _handle_event(self, _event: events.Event) -> Steps:
+        yield commands.CloseConnection(self.context.client)
+
+
+class FilteredHttpLayer(QuickHttpLayer):
+    """One client connection."""
+
+    def make_stream(self, stream_id: int) -> Steps:
+        self.streams[stream_id] = FilteredStream(_forked(self.context), stream_id)
+        yield from self.event_to_child(self.streams[stream_id], events.Start())
+
+    def register_connection(self, command: RegisterHttpConnection) -> Steps:
+        if not command.err:
+            make_patient(self.connections[command.connection])
+        yield from super().register_connection(command)
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        if isinstance(event, events.Start) and self._speaks_http1:
+            self.connections.setdefault(self.context.client, bounded_server(self.context))
+        try:
+            if isinstance(event, Order):
+                yield from self._carry_out(event)
+            else:
+                yield from super()._handle_event(event)
+            yield from self._read_on()
+        except Exception:
+            # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
+            log.exception("cannot go on with a connection")
+            yield from self._give_up(event)
+
+    def _read_on(self) -> Steps:
+        """Read the requests that came behind one that is through by now."""
+        connection = self.connections.get(self.context.client)
+        while isinstance(connection, BoundedHttp1Server) and connection.is_behind:
+            nothing_new = events.DataReceived(self.context.client, b"")
+            yield from self.event_to_child(connection, nothing_new)
+
+    @property
+    def _speaks_http1(self) -> bool:
+        alpn = self.context.client.alpn
+        return self.context.client.transport_protocol == "tcp" and alpn != b"h2"
+
+    def _carry_out(self, order: Order) -> Steps:
+        stream = order.stream
+        # It may have ended while the order waited, and its number may be in use again.
+        if self.streams.get(stream.stream_id) is stream and stream.child_layer is None:
+            yield from self.event_to_child(stream, order)
+
+    def _give_up(self, event: events.Event) -> Steps:
+        peer = getattr(event, "connection", self.context.client)
+        yield commands.CloseConnection(peer)
+        if peer is self.context.client:
+            return
+        why = "HTTP/1 protocol error: cannot be read"
+        for stream in list(self.streams.values()):
+            if isinstance(stream, FilteredStream) and stream.context.server is peer:
+                yield from self.event_to_child(stream, stream.upstream_error(why))
+
+
+def _forked(context: Context) -> Context:
+    """As ``Context.fork``, but for the server that it makes, with a random id, to throw it away."""
+    fork = Context.__new__(Context)
+    fork.client, fork.server, fork.options = context.client, context.server, context.options
+    fork.layers = context.layers.copy()
+    return fork
+
+
+class FilteredStream(HttpStream):
+    """One request and the response to it."""
+
+    def __init__(self, context: Context, stream_id: int) -> None:
+        super().__init__(context, stream_id)
+        self.asked_hosts: tuple[str, ...] = ()
+        self.failure: Failure | None = None
+        self.last: bytes | None = None  # what to end it with, at the next opportunity
+        self.doomed: str | None = None  # why it will be cut, sooner than that
+        self.over = False  # the client has had its last byte
+        self.held: list[Any] = []  # what the response goes through, once that has been chosen
+        self._is_through: AskHook = hook_asker(context.client) or _later
+        self._upstream_asked = False
+        self._headers_sent = False
+        self._is_dropped = False  # nobody will ask us anything any more
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Would bytes put into the response reach the client?"""
+        going_on = not self.over and self.doomed is None and self.last is None
+        return going_on and (self.is_streaming or self._will_stream)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Is the response under way, and not yet ending?"""
+        return (
+            self.server_state == self.state_stream_response_body
+            and not self._paused  # nothing but the response hook, at the end, makes it wait
+            and self.child_layer is None
+        )
+
+    @property
+    def _will_stream(self) -> bool:
+        # The responseheaders hook is waiting for something; what comes meanwhile is queued.
+        response = self.flow.response
+        return (
+            self.server_state == self.state_wait_for_response_headers
+            and response is not None
+            and bool(response.stream)
+            and response.status_code != 101
+        )
+
+    @property
+    def is_made_here(self) -> bool:
+        """Is the response another addon's, and the upstream has not been asked?"""
+        return not self._upstream_asked
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the client seen the head of the response?"""
+        return self._headers_sent
+
+    @property
+    def has_length(self) -> bool:
+        """Has the client been told how many bytes the body has?"""
+        return self.flow.response is not None and "content-length" in self.flow.response.headers
+
+    def upstream_error(
+        self, why: str, code: ErrorCode = ErrorCode.GENERIC_SERVER_ERROR
+    ) -> ResponseProtocolError:
+        return ResponseProtocolError(self.stream_id, why, code)
+
+    # -- what happens, event by event
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        if self.over:
+            return
+        if self.doomed is None and (self.last is None or not self._can_end):
+            yield from self._failing_closed(self._steps, event)
+        if self.last is not None and self.doomed is None and self._can_end:
+            yield from self._failing_closed(self._end, self.last)
+        if self.doomed is not None and not self.over:
+            yield from self._abort(self.doomed)
+        if self._is_dropped:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to ourselves no more: the flow's bodies would wait for the garbage collector."""
+        self.over = True
+        self.client_state = self.server_state = _nothing
+        if self in self.context.layers:
+            self.context.layers.remove(self)
+
+    @property
+    def _can_end(self) -> bool:
+        return not self.over and self.server_state in (
+            self.state_stream_response_body,
+            self.state_consume_response_body,  # of a response that has no body
+        )
+
+    def _steps(self, event: events.Event) -> Steps:
+        steps: Steps
+        match event:
+            case Order():
+                steps = self._follow(event)
+            case ResponseHeaders(response=response) if _is_interim(response):
+                # mitmproxy takes it for the answer, and the client waits for the real one for ever.
+                steps = self._lose(f"HTTP/1 protocol error: a {response.status_code} response")
+            case RequestHeaders(request=request):
+                self.asked_hosts = hosts_in(request)
+                steps = self.client_state(event)
+            case RequestData() | RequestEndOfMessage():  # what comes most often, by a shorter way
+                steps = self.client_state(event)
+            case ResponseHeaders() | ResponseData() | ResponseEndOfMessage():
+                steps = self.server_state(event)
+            case _:
+                steps = super()._handle_event(event)
+        return steps
+
+    def _follow(self, order: Order) -> Steps:
+        match order:
+            case Inject(chunk=chunk):
+                if self.server_state == self.state_stream_response_body:
+                    yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
+            case Lose(why=why):
+                if self.server_state not in (self.state_done, self.state_errored):
+                    yield from self._lose(why)
+
+    def _failing_closed[Given](self, begin: Callable[[Given], Steps], given: Given) -> Steps:
+        """Pass commands on, but for those that would do harm; end in a cut what raises."""
+        reply = None
+        try:
+            steps = begin(given)
+            while True:
+                command = steps.send(reply)
+                if self.doomed is not None:
+                    steps.close()
+                    return
+                reply = None
+                if isinstance(command, SendHttp):
+                    if self._may_send(command.event):
+                        yield command
+                    elif isinstance(command.event, ResponseProtocolError):
+                        yield from self._answer(command.event)
+                elif isinstance(command, commands.StartHook):
+                    yield from self._before(command)
+                    # A layer within us has stopped to wait for its own.
+                    if command.blocking is not True or not self._is_through(command):
+                        yield command
+                    self._hold_on(command)
+                else:
+                    self._is_dropped |= isinstance(command, DropStream)
+                    reply = yield command
+        except StopIteration:
+            return
+        except Exception:
+            log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
+            self.doomed = "internal error"
+
+    def _before(self, hook: commands.StartHook) -> Steps:
+        if isinstance(hook, HttpRequestHeadersHook):
+            _streams[self.flow.id] = self
+        if isinstance(hook, HttpResponseHook) and self._headers_sent:
+            yield from self._send_rest(self.last or b"")
+
+    def _may_send(self, event: HttpEvent) -> bool:
+        match event:
+            case RequestHeaders():
+                self._upstream_asked = True
+            case ResponseHeaders(response=response):
+                self._headers_sent = self._headers_sent or response.status_code >= 200
+            case ResponseData(data=data):
+                return data != b""  # HTTP/1 would write the chunk that says "this was the last"
+            case ResponseProtocolError():
+                return False
+        return True
+
+    def _hold_on(self, hook: commands.Command) -> None:
+        """Leave it to no other addon to let bodies pass that nobody has looked at."""
+        if isinstance(hook, HttpRequestHeadersHook) and self.flow.request.stream:
+            log.warning("Streaming of requests, which an addon wants, is not possible here")
+            self.flow.request.stream = False
+        if isinstance(hook, HttpResponseHeadersHook) and self.held and self.flow.response:
+            self.flow.response.stream = self.held[-1]
+
+    def flow_done(self) -> Steps:
+        """Never a raw tunnel: what is no WebSocket cannot be judged."""
+        assert self.flow.response
+        if self.flow.response.status_code == 101 and not self.flow.websocket:
+            self.doomed = "refusing to open a raw tunnel"
+            return
+        yield from super().flow_done()
+
+    def passthrough(self, event: events.Event) -> Steps:
+        """Carry what a WebSocket says; mitmproxy would hold a message of any length."""
+        yield from super().passthrough(event)
+        sockets = self.child_layer
+        if not isinstance(sockets, WebsocketLayer) or not hasattr(sockets, "client_ws"):
+            return
+        most = human.parse_size(self.context.options.body_size_limit) or _LONGEST_MESSAGE
+        for end in (sockets.client_ws, sockets.server_ws):
+            if len(end.frame_buf) > _MOST_FRAMES or sum(map(len, end.frame_buf)) > most:
+                end.frame_buf = [b""]
+                why, code = "a message that is too long", ErrorCode.PASSTHROUGH_CLOSE
+                error = RequestProtocolError(self.stream_id, why, code)
+                yield SendHttp(error, self.context.server)
+                yield SendHttp(self.upstream_error(why, code), self.context.client)
+
+    # -- errors
+
+    def handle_protocol_error(self, event: RequestProtocolError | ResponseProtocolError) -> Steps:
+        ours = self.doomed is not None
+        if isinstance(event, ResponseProtocolError) and self.context.client.connected and not ours:
+            self.failure = failure_in(event)
+        yield from super().handle_protocol_error(event)
+
+    def _answer(self, error: ResponseProtocolError) -> Steps:
+        """Send our answer instead of mitmproxy's."""
+        self.over = True
+        failure = failure_in(error)
+        answer = self._ask(failure) if failure else None
+        if answer is None or (self._headers_sent and self.has_length):
+            yield SendHttp(error, self.context.client)
+            return
+        if self._headers_sent:
+            yield from self._send_rest(answer.last)
+        else:
+            yield from self._send_all(answer.response)
+        self.flow.live = False
+        yield DropStream(self.stream_id)
+        if self._must_hang_up(failure):
+            yield SendHttp(error, self.context.client)  # it has headers now, so it only hangs up
+        else:
+            yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    def _ask(self, failure: Failure) -> ErrorAnswer | None:
+        try:
+            return _answers(self.flow, failure)
+        except Exception:
+            log.exception("no answer to %s", failure)
+            return None
+
+    def _send_all(self, response: Response) -> Steps:
+        yield SendHttp(ResponseHeaders(self.stream_id, response), self.context.client)
+        if self.flow.request.method.upper() != "HEAD":
+            yield from self._send_rest(response.raw_content or b"")
+
+    def _send_rest(self, data: bytes) -> Steps:
+        if data:
+            yield SendHttp(ResponseData(self.stream_id, data), self.context.client)
+
+    def _must_hang_up(self, failure: Failure | None) -> bool:
+        """Could what follows on an HTTP/1 connection be no request?
+
+        The rest of a body that is too large is read, and thrown away: a client that is still
+        sending would not see an answer on a connection that is closed.
+        """
+        request = self.flow.request
+        if request.is_http2 or self.client_state == self.state_done:
+            return False
+        return failure is Failure.REQUEST_MALFORMED or "expect" in request.headers
+
+    # -- orders
+
+    def _end(self, last: bytes) -> Steps:
+        # First, for while the response hook waits the upstream may go on talking.
+        yield from self._leave_upstream("the response was ended")
+        if self.server_state == self.state_consume_response_body:
+            self.response_body_buf.clear()
+            self.response_body_buf += last
+        yield from self.server_state(ResponseEndOfMessage(self.stream_id))
+        self.over = True
+
+    def _lose(self, why: str) -> Steps:
+        yield from self._leave_upstream(why)
+        yield from self.handle_protocol_error(self.upstream_error(why))
+
+    def _abort(self, why: str) -> Steps:
+        yield from self._leave_upstream(why)
+        yield from self.handle_protocol_error(self.upstream_error(why, ErrorCode.KILL))
+        self.over = True
+
+    def _leave_upstream(self, why: str) -> Steps:
+        if self._upstream_asked and self.server_state not in (self.state_done, self.state_errored):
+            error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
+            yield SendHttp(error, self.context.server)
+
+
+def _nothing(_event: events.Event) -> Steps:
+    """What a stream does that is over."""
+    yield from ()
+
+
+def failure_in(error: ResponseProtocolError) -> Failure | None:
+    """What has failed; None when it is the client who left, or an addon that wants it so."""
+    match error.code:
+        case ErrorCode.CONNECT_FAILED:
+            return Failure.CONNECT_FAILED
+        case ErrorCode.REQUEST_TOO_LARGE:
+            return Failure.REQUEST_TOO_LARGE
+        case ErrorCode.RESPONSE_TOO_LARGE:
+            return Failure.RESPONSE_TOO_LARGE
+        case ErrorCode.REQUEST_VALIDATION_FAILED | ErrorCode.DESTINATION_UNKNOWN:
+            return Failure.REQUEST_MALFORMED
+        case ErrorCode.RESPONSE_VALIDATION_FAILED:
+            return Failure.MALFORMED
+        case ErrorCode.GENERIC_SERVER_ERROR | ErrorCode.CANCEL:
+            return Failure.MALFORMED if _is_no_http(error.message) else Failure.LOST
+        case _:
+            return None
+
+
+def _is_interim(response: Response) -> bool:
+    status: int = response.status_code
+    return 100 <= status < 200 and status != 101
+
+
+def _is_no_http(message: str) -> bool:
+    # mitmproxy has one code for all of it, and h11 and h2 one exception.
+    if "peer closed connection" in message:
+        return False
+    return message.startswith(
+        ("Cannot parse HTTP response", "HTTP/1 protocol error", "HTTP/2 protocol error")
+    )
+
+
+def hosts_in(request: Request) -> tuple[str, ...]:
+    """Every host that a client names: in the target or ``:authority``, then in Host headers."""
+    target = [request.authority] if request.authority else []
+    return (*target, *request.headers.get_all("host"))

@@ -1,0 +1,233 @@
+"""Responses that are under way: bytes put into one, its end, its abortion, and who broke it.
+
+The hooks call these functions with a flow. They work for all of HTTP/1 and HTTP/2, with and
+without TLS, from inside any hook or stream callable, and are only for the event loop's thread.
+An order reaches its stream when mitmproxy is through with what it is doing on that connection,
+which mostly is at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mitmproxy import ctx
+from mitmproxy.connection import Client, ConnectionState
+from mitmproxy.http import HTTPFlow
+from mitmproxy.proxy.events import ConnectionClosed
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+    Failure,
+    FilteredStream,
+    Inject,
+    Injected,
+    Look,
+    Lose,
+    Order,
+    open_streams,
+    stream_of,
+)
+
+if TYPE_CHECKING:
+    from mitmproxy.proxy.server import ConnectionHandler
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def inject(flow: HTTPFlow, chunk: bytes) -> bool:
+    """Put bytes into the open response of this flow; False when there is none.
+
+    ``flow.response.stream`` is called with them, as an ``Injected``, as if the upstream had sent
+    them. (If the response ends before they are through, they are gone.)
+    """
+    stream = stream_of(flow)
+    if stream is None or not stream.takes_bytes:
+        return False
+    injected = Injected(chunk)
+    injected.flow_id = flow.id
+    return _give(Inject(stream, injected))
+
+
+def injector(flow: HTTPFlow) -> Callable[[bytes], bool]:
+    """Return ``inject`` for one flow, which it does not keep: what is known of a flow goes with it.
+
+    (A WeakKeyDictionary whose value leads back to its key never lets go of either.)
+    """
+    kept = weakref.ref(flow)
+
+    def inject_into(chunk: bytes) -> bool:
+        there = kept()
+        return there is not None and inject(there, chunk)
+
+    return inject_into
+
+
+def end(flow: HTTPFlow, last: bytes = b"") -> bool:
+    """End the open response of this flow well; False when there is none.
+
+    ``flow.response.stream`` is called for the end, as ever; then ``last`` is sent as it is. In the
+    ``responseheaders`` hook, too. A response whose length was announced cannot be ended: cut it.
+    """
+    stream = stream_of(flow)
+    if stream is None or not stream.takes_bytes or stream.has_length:
+        return False
+    stream.last = last
+    return _give(Look(stream))
+
+
+def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
+    """Break off the response of this flow so that the client notices. Nothing more is sent."""
+    stream = stream_of(flow)
+    if not flow.live:
+        return
+    if stream is None or stream.child_layer is not None:
+        _hang_up_on(flow)
+    elif not stream.over and stream.doomed is None:
+        stream.doomed = why
+        if _ends_by_closing(stream):
+            _reset_when_closed(flow)
+        _give(Look(stream))
+
+
+def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
+    """Let this flow fail as if the upstream had hung up: its client is answered accordingly."""
+    stream = stream_of(flow)
+    if stream is None or stream.over:
+        return False
+    return _give(Lose(stream, why))
+
+
+def open_flows() -> list[HTTPFlow]:
+    """All flows of which the client has not had the last byte."""
+    return [stream.flow for stream in open_streams()]
+
+
+def hold(flow: HTTPFlow) -> None:
+    """In the ``responseheaders`` hook: let no addon behind us choose its stream.
+
+    A script that sets ``flow.response.stream = True`` would let everything pass unfiltered.
+    """
+    if flow.response and (stream := stream_of(flow)):
+        stream.held = [flow.response.stream]
+
+
+def is_made_here(flow: HTTPFlow) -> bool:
+    """Is the response one that another addon has made?"""
+    stream = stream_of(flow)
+    return stream is not None and stream.is_made_here
+
+
+def has_begun(flow: HTTPFlow) -> bool:
+    """In the ``response`` hook: has the body gone by already, as a stream?"""
+    stream = stream_of(flow)
+    return stream is None or stream.has_begun
+
+
+def is_streaming(flow: HTTPFlow) -> bool:
+    """Is the response of this flow under way?"""
+    stream = stream_of(flow)
+    return stream is not None and stream.is_streaming
+
+
+def upstream_failed(flow: HTTPFlow) -> bool:
+    """In the ``error`` hook: was it the upstream that could not be reached, or hung up?
+
+    False when the client left, when we cut the stream, and for what is only malformed or too large.
+    """
+    stream = stream_of(flow)
+    return stream is not None and stream.failure in (Failure.CONNECT_FAILED, Failure.LOST)
+
+
+def connect_failed(data: ServerConnectionHookData) -> bool:
+    """In the ``server_connect_error`` hook: was it the upstream, and not a client that left?"""
+    return data.client.connected
+
+
+def close_leftover(data: ServerConnectionHookData) -> None:
+    """In the ``server_disconnected`` hook: close what mitmproxy may have left open.
+
+    It ends a connection by cancelling its task; when that happens twice, as for a client that
+    leaves several streams of one HTTP/2 connection, the socket stays open until it is collected.
+    """
+    handler = _handler_of(data.client)
+    io = handler.transports.pop(data.server, None) if handler else None
+    if io and io.writer:
+        io.writer.close()
+
+
+async def close_client(client: Client) -> None:
+    """In the ``client_disconnected`` hook: close what mitmproxy may have left open.
+
+    When it wants to close a connection of which it is about to read, it forgets to: nobody is told
+    of the end, and the socket stays.
+    """
+    handler = _handler_of(client)
+    io = handler.transports.get(client) if handler else None
+    if handler and io:
+        client.state = ConnectionState.CLOSED
+        await handler.server_event(ConnectionClosed(client))
+        handler.transports.pop(client, None)
+        if io.writer:
+            io.writer.close()
+
+
+def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
+    """Every host the client named for this request, as it sent them; mitmproxy overwrites them.
+
+    First that of the target (``:authority`` in HTTP/2, an absolute URL in HTTP/1), then those of
+    all Host headers.
+    """
+    stream = stream_of(flow)
+    return stream.asked_hosts if stream else ()
+
+
+def client_host(flow: HTTPFlow) -> str | None:
+    """The host the client asked for; None when it named none, or more than one."""
+    hosts = asked_hosts(flow)
+    return hosts[0] if len({host.lower() for host in hosts}) == 1 else None
+
+
+def _give(order: Order) -> bool:
+    handler = _handler_of(order.stream.flow.client_conn)
+    if handler is None:
+        return False
+    task = asyncio.get_running_loop().create_task(handler.server_event(order))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return True
+
+
+def _handler_of(client: Client) -> ConnectionHandler | None:
+    server = ctx.master.addons.get("proxyserver")
+    return server.connections.get(client.id) if server else None
+
+
+def _hang_up_on(flow: HTTPFlow) -> None:
+    if handler := _handler_of(flow.client_conn):
+        # Not now: the connection may be in the midst of something.
+        asyncio.get_running_loop().call_soon(handler.close_connection, flow.client_conn)
+
+
+def _ends_by_closing(stream: FilteredStream) -> bool:
+    response = stream.flow.response
+    return (
+        stream.is_streaming
+        and response is not None
+        and stream.context.client.alpn != b"h2"
+        and not stream.has_length
+        and "chunked" not in response.headers.get("transfer-encoding", "").lower()
+    )
+
+
+def _reset_when_closed(flow: HTTPFlow) -> None:
+    """Where closing means "this was all", only a TCP reset can say that it was not."""
+    handler = _handler_of(flow.client_conn)
+    if handler and (io := handler.transports.get(flow.client_conn)) and io.writer:
+        sock = io.writer.get_extra_info("socket", None)
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,198 @@
+"""What the tool filter is doing at the moment, as values that JSON can hold.
+
+The page in mitmweb and the commands show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import time
+from typing import TypedDict
+
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.observers.sentences import pattern_of
+from mcp_tool_filter.observers.statistics import Refusal, Statistics
+from mcp_tool_filter.policy.snapshot import Snapshot, shown
+
+_MOST_SESSIONS = 200
+_SHOWN_OF_AN_ID = 8
+
+
+class ToolLine(TypedDict):
+    name: str
+    exposed: bool
+    why: str
+    """The pattern that took it away."""
+    bytes: int
+    calls: int
+    refused: int
+
+
+class SessionLine(TypedDict):
+    id: str
+    revision: str
+    seconds_ago: float | None
+    waiting: int
+    """Requests that have no answer yet."""
+
+
+class RefusalLine(TypedDict):
+    seconds_ago: float
+    tool: str
+    why: str
+
+
+class ListenerLines(TypedDict):
+    mode: str
+    upstream: str
+    server: str
+    transport: str
+    revision: str
+    tools: list[ToolLine]
+    exposed: int
+    hidden: int
+    saved_bytes: int
+    saved_tokens: str
+    lists: int
+    messages: int
+    calls: int
+    refused: int
+    invalid: int
+    sessions: list[SessionLine]
+    refusals: list[RefusalLine]
+    warnings: list[str]
+
+
+@dataclass(slots=True)
+class Overview:
+    """Looks at the tool filter's listeners."""
+
+    listeners: Mapping[str, Listener]
+    statistics: Mapping[str, Statistics]
+    clock: Callable[[], float] = time
+    refused_edit: str = ""
+    """Why the last edit of an option was not adopted."""
+
+    def render(self) -> list[ListenerLines]:
+        return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
+
+    def statistics_of(self, mode: str) -> Statistics:
+        return self.statistics.get(mode) or Statistics()
+
+    def _lines(self, mode: str, listener: Listener) -> ListenerLines:
+        snapshot, counted = listener.snapshot, self.statistics_of(mode)
+        fetched = listener.fetched
+        return ListenerLines(
+            mode=mode,
+            upstream=listener.upstream + fetched.endpoint,
+            server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+            transport=fetched.transport.value,
+            revision=fetched.revision,
+            tools=list(_tool_lines(snapshot, counted)),
+            exposed=len(snapshot.allowed),
+            hidden=len(snapshot.denied),
+            saved_bytes=snapshot.denied_bytes,
+            saved_tokens=estimate_tokens(snapshot.denied_bytes),
+            lists=counted.lists,
+            messages=counted.messages,
+            calls=counted.calls.total(),
+            refused=counted.refused,
+            invalid=counted.invalid,
+            sessions=list(_session_lines(listener)),
+            refusals=[_refusal_line(one, snapshot, self.clock()) for one in counted.refusals],
+            warnings=list(_warnings(snapshot)),
+        )
+
+
+def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+    """Write one line for each tool."""
+    for listener in listeners:
+        yield f"{listener['upstream']}: {listener['exposed']} exposed, {listener['hidden']} hidden"
+        for tool in listener["tools"]:
+            what = f"exposed, {tool['calls']} calls"
+            yield f"  {tool['name']}: {what if tool['exposed'] else _hidden(tool)}"
+
+
+def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+    """Write one line for each session."""
+    for listener in listeners:
+        yield f"{listener['upstream']}: {len(listener['sessions'])} sessions"
+        for one in listener["sessions"]:
+            ago = one["seconds_ago"]
+            when = "open" if ago is None else f"last seen {ago:.0f} s ago"
+            yield f"  {one['id']}: {one['revision']}, {when}, {one['waiting']} waiting"
+
+
+def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
+    """Write what has been counted."""
+    for one in listeners:
+        yield one["upstream"]
+        yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
+        yield f"  lists: {one['lists']}, each {one['saved_bytes']:,} bytes shorter"
+        yield f"  calls: {one['calls']}, refused: {one['refused']}"
+
+
+def _hidden(tool: ToolLine) -> str:
+    return f"hidden, {tool['why']}, {tool['refused']} refused"
+
+
+def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[ToolLine]:
+    for name, definition in snapshot.allowed.items():
+        yield _tool_line(name, "", len(definition), counted)
+    for name in snapshot.denied:
+        yield _tool_line(name, pattern_of(name, snapshot), 0, counted)
+
+
+def _tool_line(name: str, why: str, size: int, counted: Statistics) -> ToolLine:
+    label = shown(name)
+    return ToolLine(
+        name=label,
+        exposed=not why,
+        why=why,
+        bytes=size,
+        calls=counted.calls[label],
+        refused=counted.refused_calls[label],
+    )
+
+
+def _session_lines(listener: Listener) -> Iterator[SessionLine]:
+    now = listener.clock()
+    for stream in listener.legacy.values():
+        yield SessionLine(
+            id=_short(stream.target),
+            revision=stream.session.revision or "?",
+            seconds_ago=None,
+            waiting=len(stream.session.exchanges),
+        )
+    newest_first = reversed(list(listener.sessions)[-_MOST_SESSIONS:])
+    for key, last_used, session in newest_first:
+        yield SessionLine(
+            id=_short(str(key)),
+            revision=session.revision or "?",
+            seconds_ago=round(now - last_used, 1),
+            waiting=len(session.exchanges),
+        )
+
+
+def _refusal_line(refusal: Refusal, snapshot: Snapshot, now: float) -> RefusalLine:
+    why = pattern_of(refusal.tool, snapshot) if refusal.tool else refusal.detail
+    return RefusalLine(
+        seconds_ago=round(now - refusal.at, 1), tool=refusal.tool or str(refusal.why), why=why
+    )
+
+
+def _warnings(snapshot: Snapshot) -> Iterator[str]:
+    for pattern in snapshot.unmatched:
+        yield f'The pattern "{pattern.text}" matches no tool'
+    yield from snapshot.faults
+
+
+def _short(id: str) -> str:
+    """Show enough of a session's id to know it again, too little to take it over.
+
+    >>> _short("0123456789abcdef")
+    '…89abcdef'
+    """
+    return id if len(id) <= _SHOWN_OF_AN_ID else f"…{id[-_SHOWN_OF_AN_ID:]}"

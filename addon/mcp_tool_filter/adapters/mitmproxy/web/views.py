@@ -1,0 +1,267 @@
+"""What one sees of us in mitmweb and the console, and what a recording keeps.
+
+The tool filter tells ``Views`` of each flow before it changes anything (``meet``, ``hear_head``,
+``hear``), of each verdict (``tell``), and when it is done with a hook (``overhear``, ``finish``).
+Nothing is kept, marked or said where nobody could see it: without mitmweb, the console or ``-w``
+verdicts are only counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from mitmproxy import ctx
+from mitmproxy.hooks import UpdateHook
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.master import Master
+
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.adapters.mitmproxy.streams import client_host
+from mcp_tool_filter.adapters.mitmproxy.web.overview import (
+    ListenerLines,
+    Overview,
+    render_sessions,
+    render_statistics,
+    render_tools,
+)
+from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    MOST_KEPT,
+    Kept,
+    keep_chunk,
+    keep_fetched,
+    keep_head,
+    keep_request,
+)
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.sentences import describe, is_refusal
+from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
+from mcp_tool_filter.protocol.messages import Message, Request, singles
+
+log = logging.getLogger(__name__)
+
+_SHOWS_BODIES = "mitmproxy.contentviews"
+if _SHOWS_BODIES in sys.modules:
+    # Now: mitmproxy finds what lies beside a script only while it reads that script. And not
+    # always, for mitmproxy's own views are slow to import, and the lean master shows nothing.
+    import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401
+
+type Observe = Callable[[HTTPFlow, Message | None, Verdict, Snapshot], None]
+type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
+
+type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
+
+_MOST_SENTENCES = 50
+_SECONDS_BETWEEN_UPDATES = 0.25
+_REFUSED, _HIDDEN, _INVALID = ":no_entry_sign:", ":see_no_evil:", ":warning:"
+# mitmweb takes no other letters than these, and the point.
+_COMMANDS = {
+    "mcp.tools": render_tools,
+    "mcp.sessions": render_sessions,
+    "mcp.stats": render_statistics,
+}
+_TELLS_OF_TOOLS = frozenset({"initialize", "server/discover", "tools/list"})
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What we know of a flow that somebody may look at."""
+
+    kept: Kept
+    heard: bytearray = field(default_factory=bytearray)
+    is_stream: bool = False
+    is_over: bool = False
+    awaits_update: bool = False
+
+
+class Views:
+    """One for the tool filter, whose listeners it looks at."""
+
+    def __init__(
+        self, listeners: Mapping[str, Listener], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._listeners = listeners
+        self._clock = clock
+        self.observe: Observe | None = None
+        """Told of each flow's verdicts; to be set before the options are."""
+        self._is_watched = False
+        self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
+        self._current: HTTPFlow | None = None
+        self._introduced: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._statistics: dict[str, Statistics] = {}
+        self._overview = Overview(listeners, self._statistics, clock)
+
+    # Told by the tool filter, before it changes anything
+
+    def meet(self, flow: HTTPFlow) -> None:
+        """A request has come and is about to be judged."""
+        self.look_at(flow)
+        if self._is_watched:
+            self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
+
+    def hear_head(self, flow: HTTPFlow, response: Response) -> None:
+        """The upstream has begun to answer."""
+        if seen := self._seen.get(flow):
+            keep_head(seen.kept, response, response.status_code, self._clock())
+
+    def hear(self, flow: HTTPFlow) -> None:
+        """The upstream has answered; if it was a stream, we have heard it already."""
+        self.look_at(flow)
+        if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
+            now = self._clock()
+            keep_chunk(seen.kept, flow.response.raw_content or b"", now)
+            keep_chunk(seen.kept, b"", now)
+
+    def look_at(self, flow: HTTPFlow) -> None:
+        """What is told from now on is about this flow."""
+        self._current = flow if self._is_watched else None
+
+    def tell(self, spec: str, message: Message | None, verdict: Verdict) -> None:
+        """A message has been judged by the listener with this ``spec``."""
+        listener, flow = self._listeners.get(spec), self._current
+        if listener is None:
+            return
+        statistics = self._statistics.setdefault(spec, Statistics())
+        statistics.note(message, verdict, listener.snapshot, self._clock())
+        if flow is None or not (seen := self._seen.get(flow)):
+            return
+        self._comment(flow, describe(verdict, listener.snapshot), verdict)
+        self._keep_tools(spec, listener, seen.kept, message)
+        if self.observe:
+            self.observe(flow, message, verdict, listener.snapshot)
+
+    def refuse_edit(self, error: StartError | None) -> None:
+        """Somebody has edited an option so that it cannot be used; None: by now it can.
+
+        mitmweb's own page forgets to say it: what it is told next makes it forget the error.
+        """
+        self._overview.refused_edit = str(error) if error else ""
+        if error:
+            log.warning("Not adopted, the old filter stays. %s", error)
+
+    # Told by the tool filter, when it is done with a hook
+
+    def load(self, master: Master) -> None:
+        """Add the commands; and the content view, where there is something that shows it."""
+        for name, render in _COMMANDS.items():
+            master.commands.add(name, self._command(render))
+        if _SHOWS_BODIES in sys.modules:
+            from mcp_tool_filter.adapters.mitmproxy.web.content_view import add_views
+
+            add_views()
+
+    def configure(self, updated: Collection[str]) -> None:
+        records = bool(getattr(ctx.options, "save_stream_file", None))
+        if "save_stream_file" in updated:
+            self._introduced.clear()  # another recording begins
+        shows = ctx.master.addons.get("view") is not None
+        self._is_watched = records or shows or self.observe is not None
+
+    def running(self) -> None:
+        self.configure(())
+        add_page(ctx.master, self._overview)
+
+    def overhear(self, flow: HTTPFlow) -> None:
+        """From now on keep what goes into a stream callable, and what comes out."""
+        if (seen := self._seen.get(flow)) and flow.response and callable(flow.response.stream):
+            seen.is_stream = True
+            flow.response.stream = self._overheard(flow, seen, flow.response.stream)
+
+    def finish(self, flow: HTTPFlow) -> None:
+        """Nothing more will come."""
+        if seen := self._seen.get(flow):
+            seen.is_over = True
+            self._show_heard(flow, seen)
+
+    def done(self) -> None:
+        for flow in list(self._seen):
+            self.finish(flow)
+
+    def _command(self, render: _Render) -> Callable[[], Sequence[str]]:
+        def command() -> Sequence[str]:
+            return list(render(self._overview.render()))
+
+        command.__doc__ = render.__doc__
+        return command
+
+    def _overheard(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
+        def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
+            if not isinstance(chunk, Injected):
+                keep_chunk(seen.kept, chunk, self._clock())
+            with self._looking_at(flow):
+                filtered = stream(chunk)
+            heard = filtered if isinstance(filtered, bytes) else b"".join(filtered)
+            seen.heard += heard[: MOST_KEPT - len(seen.heard)]
+            self._update_soon(flow, seen)
+            return filtered
+
+        return on_chunk
+
+    @contextmanager
+    def _looking_at(self, flow: HTTPFlow) -> Iterator[None]:
+        before, self._current = self._current, flow
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def _update_soon(self, flow: HTTPFlow, seen: _Seen) -> None:
+        """Let those who look see what has come, but not each event by itself."""
+        if seen.awaits_update or ctx.master.addons.get("view") is None:
+            return
+        seen.awaits_update = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SECONDS_BETWEEN_UPDATES, self._update, flow, seen)
+
+    def _update(self, flow: HTTPFlow, seen: _Seen) -> None:
+        seen.awaits_update = False
+        if not seen.is_over:
+            self._show_heard(flow, seen)
+            task = asyncio.create_task(ctx.master.addons.trigger_event(UpdateHook([flow])))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _show_heard(self, flow: HTTPFlow, seen: _Seen) -> None:
+        if flow.response and seen.is_stream:
+            # Not .content: that would also change the headers.
+            flow.response.data.content = bytes(seen.heard)
+
+    def _comment(self, flow: HTTPFlow, sentence: str, verdict: Verdict) -> None:
+        sentences = flow.comment.split("\n\n") if flow.comment else []
+        if sentence in sentences or len(sentences) >= _MOST_SENTENCES:
+            return
+        if sentences == ["forwarded"]:
+            sentences = []  # the rest says more
+        if sentence != "forwarded" or not sentences:
+            flow.comment = "\n\n".join([*sentences, sentence])
+        if mark := _mark(verdict):
+            flow.marked = mark
+
+    def _keep_tools(
+        self, spec: str, listener: Listener, kept: Kept, message: Message | None
+    ) -> None:
+        """Keep the upstream's tools with the flows at which a replay would look for them."""
+        messages = singles(message) if message else ()
+        methods = {one.method for one in messages if isinstance(one, Request)}
+        if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
+            self._introduced.add(spec)
+            keep_fetched(kept, listener.fetched)
+
+
+def _mark(verdict: Verdict) -> str:
+    if isinstance(verdict, Forward):
+        return ""
+    if verdict.reason.why is Why.INVALID:
+        return _INVALID
+    return _REFUSED if is_refusal(verdict) else _HIDDEN

@@ -1,0 +1,294 @@
+"""Recordings: flow dumps of mitmproxy's that also hold what was there before we filtered.
+
+A flow has what the upstream was asked and what the client got. What the client had sent, and what
+the upstream really said and when, stands in the flow's metadata (``keep_*``), so that a session
+can be gone through again with other patterns. Dumps that were made without us can be read as well:
+nobody filtered then, so what the client got is what the upstream said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mitmproxy.exceptions import FlowReadException
+from mitmproxy.flow import Flow
+from mitmproxy.http import Headers, HTTPFlow, Message
+from mitmproxy.io import FlowReader, FlowWriter
+
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.protocol.limits import MEBIBYTE
+from mcp_tool_filter.protocol.revisions import Transport
+
+KEY = "mcp_tool_filter"
+"""Where it stands in ``flow.metadata``."""
+
+MOST_KEPT = 16 * MEBIBYTE
+"""Bytes of one stream that are kept; of what comes after we only know how much it was."""
+
+type _Fields = list[list[bytes]]
+type Kept = dict[str, Any]
+"""Only what a dump can hold: dicts, lists, text, bytes and numbers."""
+
+
+class UnreadableRecording(StartError):
+    def __init__(self, path: object, *, why: str) -> None:
+        super().__init__(f"Cannot read the recording {path}", why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    at: float
+    """Seconds since 1970."""
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the upstream answered, before we changed any of it."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    at: float
+    chunks: tuple[Chunk, ...]
+    ended: float | None
+    """None if the stream was still open, or was cut."""
+    left_out: int = 0
+    """Bytes that were too many to be kept."""
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(chunk.data for chunk in self.chunks)
+
+    @property
+    def content_type(self) -> str:
+        found = [value for name, value in self.headers if name.lower() == b"content-type"]
+        return found[-1].decode("latin-1") if found else ""
+
+    @property
+    def is_event_stream(self) -> bool:
+        return self.content_type.partition(";")[0].strip().lower() == "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFlow:
+    """One request, as its client sent it, and what was said to it."""
+
+    head: Head
+    host: str
+    body: bytes
+    at: float
+    upstream: str
+    """Scheme, host and port."""
+    said: Said | None
+    """None if the upstream was not asked, or said nothing."""
+    heard: bytes
+    """What the client got at that time."""
+    fetched: Fetched | None = None
+    """What the upstream's tools were; some flows know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded session (or several), in the order of time."""
+
+    flows: tuple[RecordedFlow, ...]
+    name: str = field(default="")
+
+    @property
+    def fetched(self) -> Fetched | None:
+        return next((flow.fetched for flow in self.flows if flow.fetched), None)
+
+
+# Keeping, while a flow is under way
+
+
+def keep_request(flow: HTTPFlow, host: str) -> Kept:
+    """Keep a request as its client sent it; to be called before anything is changed."""
+    request = flow.request
+    kept: Kept = {
+        "format": 1,
+        "asked": {
+            "host": host,
+            "headers": _fields(request.headers),
+            "body": request.raw_content or b"",
+        },
+    }
+    flow.metadata[KEY] = kept
+    return kept
+
+
+def keep_fetched(kept: Kept, fetched: Fetched) -> None:
+    kept["fetched"] = {
+        "transport": fetched.transport.value,
+        "revision": fetched.revision,
+        "endpoint": fetched.endpoint,
+        "server": [fetched.server_name, fetched.server_version],
+        "sessions": fetched.sessions,
+        "pages": list(fetched.pages),
+    }
+
+
+def keep_head(kept: Kept, response: Message, status: int, now: float) -> None:
+    """Keep the head of what the upstream says."""
+    kept["said"] = {
+        "status": status,
+        "headers": _fields(response.headers),
+        "at": now,
+        "chunks": [],
+        "ended": None,
+        "size": 0,
+        "left_out": 0,
+    }
+
+
+def keep_chunk(kept: Kept, data: bytes, now: float) -> None:
+    """Keep what came next of its body; b"" is the end."""
+    said = kept.get("said")
+    if said is None:
+        return
+    if not data:
+        said["ended"] = now
+    elif said["left_out"] or said["size"] + len(data) > MOST_KEPT:
+        said["left_out"] += len(data)
+    else:
+        said["size"] += len(data)
+        said["chunks"].append([now, bytes(data)])
+
+
+# Reading and writing
+
+
+def read_flows(path: Path) -> list[HTTPFlow]:
+    """Read the HTTP flows of a dump. Raises UnreadableRecording."""
+    try:
+        with path.open("rb") as file:
+            flows: list[Flow] = list(FlowReader(file).stream())
+    except OSError as error:
+        raise UnreadableRecording(path, why=error.strerror or str(error)) from error
+    except FlowReadException as error:
+        raise UnreadableRecording(path, why=f"It is no flow dump of mitmproxy: {error}") from error
+    return [flow for flow in flows if isinstance(flow, HTTPFlow)]
+
+
+def write_flows(path: Path, flows: Iterable[HTTPFlow]) -> None:
+    """Write a dump; what was read from one and not changed is written as it was written here."""
+    with path.open("wb") as file:
+        writer = FlowWriter(file)
+        for flow in flows:
+            flow.metadata = _sorted(flow.metadata)  # reading turns dicts round
+            writer.add(flow)
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return value
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a recording. Raises UnreadableRecording."""
+    flows = sorted(read_flows(path), key=lambda flow: flow.request.timestamp_start)
+    return Recording(tuple(_recorded(flow) for flow in flows), path.stem)
+
+
+def _recorded(flow: HTTPFlow) -> RecordedFlow:
+    request, kept = flow.request, flow.metadata.get(KEY) or {}
+    asked = kept.get("asked")
+    plain = _pairs(asked["headers"]) if asked else _plain_headers(request)
+    return RecordedFlow(
+        head=Head(request.method.upper(), request.path, plain),
+        host=asked["host"] if asked else "localhost",
+        body=asked["body"] if asked else _plain_body(request),
+        at=request.timestamp_start,
+        upstream=f"{request.scheme}://{request.host}:{request.port}",
+        said=_said_to(flow, kept),
+        heard=flow.response.data.content or b"" if flow.response else b"",
+        fetched=_fetched(kept["fetched"]) if kept.get("fetched") else None,
+    )
+
+
+def _said_to(flow: HTTPFlow, kept: Kept) -> Said | None:
+    if flow.websocket:
+        return None  # what is said there is not kept
+    if not kept:
+        return _unfiltered(flow)
+    return _said(kept["said"]) if kept.get("said") else None
+
+
+def _said(kept: Kept) -> Said:
+    return Said(
+        status=kept["status"],
+        headers=_pairs(kept["headers"]),
+        at=kept["at"],
+        chunks=tuple(Chunk(at, data) for at, data in kept["chunks"]),
+        ended=kept["ended"],
+        left_out=kept["left_out"],
+    )
+
+
+def _unfiltered(flow: HTTPFlow) -> Said | None:
+    """Take what the client got for what the upstream said: nobody was between them."""
+    response = flow.response
+    if response is None:
+        return None
+    end = response.timestamp_end or response.timestamp_start
+    body = _plain_body(response)
+    return Said(
+        status=response.status_code,
+        headers=_plain_headers(response),
+        at=response.timestamp_start,
+        chunks=(Chunk(end, body),) if body else (),
+        ended=end,
+    )
+
+
+def _fetched(kept: Kept) -> Fetched:
+    name, version = kept["server"]
+    return Fetched(
+        transport=Transport(kept["transport"]),
+        revision=kept["revision"],
+        endpoint=kept["endpoint"],
+        server_name=name,
+        server_version=version,
+        sessions=kept["sessions"],
+        pages=tuple(kept["pages"]),
+    )
+
+
+def _plain_headers(message: Message) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(
+        (name, value)
+        for name, value in message.headers.fields
+        if name.lower() != b"content-encoding"
+    )
+
+
+def _plain_body(message: Message) -> bytes:
+    return message.get_content(strict=False) or b""
+
+
+def _fields(headers: Headers) -> _Fields:
+    return [[name, value] for name, value in headers.fields]
+
+
+def _pairs(fields: _Fields) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((name, value) for name, value in fields)
+
+
+def recut(chunks: Sequence[bytes], joined: bytes) -> Iterator[bytes]:
+    """Cut ``joined`` where ``chunks`` were cut; it is as long as they are together.
+
+    >>> list(recut([b"ab", b"c"], b"xyz"))
+    [b'xy', b'z']
+    """
+    ends = [0]
+    for chunk in chunks:
+        ends.append(ends[-1] + len(chunk))
+    for start, end in pairwise(ends):
+        yield joined[start:end]

@@ -1,0 +1,187 @@
+"""A pytest plugin: recorded sessions are gone through again, as tests.
+
+    pytest --mcp-recordings recordings --mcp-deny '^file_'
+
+Each recording becomes three tests: denied tools leave no trace, all else passes byte for byte,
+and the transcript is the one that is kept beside the recording (``--mcp-update`` writes it). In
+tests of your own the fixture ``mcp_replay`` gives you a transcript:
+
+    def test_nobody_can_delete(mcp_replay):
+        transcript = mcp_replay("session.flow", deny="^delete_")
+        assert "delete_file" not in transcript.listed_after
+
+and ``mcp_recorded_upstream`` an MCP server that is only a recording, to let a client speak to.
+
+pytest loads this file at every start, so it imports nothing that it does not need yet.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.recordings.transcript import Transcript
+
+_MOST_LINES = 60
+_SUFFIX = ".transcript.txt"
+
+type Check = Callable[[RecordingFile], Iterator[str]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("mcp", "recorded MCP sessions")
+    group.addoption(
+        "--mcp-recordings",
+        metavar="DIR",
+        help="replay the recordings (*.flow) of this folder as tests",
+    )
+    group.addoption(
+        "--mcp-deny", action="append", default=[], metavar="REGEX", help="tools that are removed"
+    )
+    group.addoption(
+        "--mcp-allow", action="append", default=[], metavar="REGEX", help="only these tools remain"
+    )
+    group.addoption(
+        "--mcp-update", action="store_true", help="write the transcripts beside the recordings"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (folder := _folder(config)) and str(folder) not in config.args:
+        config.args.append(str(folder))
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    folder = _folder(parent.config)
+    if folder is None or file_path.suffix != ".flow" or folder not in file_path.parents:
+        return None
+    return RecordingFile.from_parent(parent, path=file_path)
+
+
+@pytest.fixture
+def mcp_replay() -> Callable[..., Transcript]:
+    """Replay a recording: ``mcp_replay(path, deny=…, allow=…)`` returns its transcript."""
+
+    return _replay
+
+
+@pytest.fixture
+def mcp_recorded_upstream() -> Iterator[Callable[[str | Path], str]]:
+    """Let a recording answer clients: ``mcp_recorded_upstream(path)`` returns its URL."""
+    with ExitStack() as stack:
+
+        def run(path: str | Path) -> str:
+            with _quiet_imports():
+                from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+                from mcp_tool_filter.adapters.recordings.recorded_upstream import running_upstream
+            return stack.enter_context(running_upstream(read_recording(Path(path)))).url
+
+        yield run
+
+
+class RecordingFile(pytest.File):
+    """One recording; it is replayed once for all its tests."""
+
+    _transcript: Transcript | None = None
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for name, check in _CHECKS.items():
+            yield RecordingItem.from_parent(self, name=name, check=check)
+
+    def transcript(self) -> Transcript:
+        if self._transcript is None:
+            option = self.config.getoption
+            deny, allow = option("mcp_deny"), option("mcp_allow")
+            self._transcript = _replay(self.path, deny=deny, allow=allow)
+        return self._transcript
+
+
+class RecordingItem(pytest.Item):
+    """One thing that must hold of a recording."""
+
+    def __init__(self, *, check: Check, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]  # what from_parent of pytest gives
+        self._check = check
+
+    def runtest(self) -> None:
+        assert isinstance(self.parent, RecordingFile)
+        if found := list(self._check(self.parent)):
+            raise Broken("\n".join(found))
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None
+    ) -> str:
+        if excinfo.errisinstance(Broken):
+            return str(excinfo.value)
+        from mcp_tool_filter.errors import StartError
+
+        if excinfo.errisinstance(StartError):
+            return str(excinfo.value)
+        return str(super().repr_failure(excinfo))
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, f"{self.path.name}: {self.name}"
+
+
+class Broken(Exception):
+    """What must hold does not; the text says where."""
+
+
+def _replay(path: str | Path, **options: Any) -> Transcript:
+    with _quiet_imports():
+        from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+        from mcp_tool_filter.adapters.recordings.replay import replay
+    return replay(read_recording(Path(path)), **options)
+
+
+@contextmanager
+def _quiet_imports() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+        yield
+
+
+def _leaks(file: RecordingFile) -> Iterator[str]:
+    transcript = file.transcript()  # which imports mitmproxy, without its warnings
+    from mcp_tool_filter.adapters.recordings.replay_checks import find_leaks
+
+    return find_leaks(transcript)
+
+
+def _changes(file: RecordingFile) -> Iterator[str]:
+    transcript = file.transcript()
+    from mcp_tool_filter.adapters.recordings.replay_checks import find_changes
+
+    return find_changes(transcript)
+
+
+def _differences(file: RecordingFile) -> Iterator[str]:
+    kept = file.path.with_name(file.path.stem + _SUFFIX)
+    now = file.transcript().render()
+    if file.config.getoption("mcp_update"):
+        kept.write_text(now, "utf-8")
+    elif not kept.is_file():
+        yield f"There is no transcript {kept.name} yet: pytest --mcp-update writes it"
+    elif (before := kept.read_text("utf-8")) != now:
+        yield f"The transcript differs from {kept.name} (pytest --mcp-update writes it anew):"
+        lines = difflib.unified_diff(before.split("\n"), now.split("\n"), lineterm="", n=1)
+        yield from [line[:200] for line in lines][2 : _MOST_LINES + 2]
+
+
+_CHECKS: dict[str, Check] = {
+    "denied tools leave no trace": _leaks,
+    "the rest passes byte for byte": _changes,
+    "the transcript is the one that was kept": _differences,
+}
+
+
+def _folder(config: pytest.Config) -> Path | None:
+    folder = config.getoption("mcp_recordings", None)
+    return (config.invocation_params.dir / folder).resolve() if folder else None

@@ -1,0 +1,218 @@
+"""What a recorded upstream knows to answer, and what it cannot have said.
+
+>>> without_answers(b'{"jsonrpc":"2.0","id":1,"result":{}}', {"1"})
+b''
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.protocol.messages import (
+    Batch,
+    Message,
+    Request,
+    Response,
+    parse_message,
+    render_batch,
+    render_error,
+    singles,
+)
+from mcp_tool_filter.protocol.revisions import (
+    R2024_11_05,
+    Transport,
+    has_initialize,
+    is_known,
+)
+from mcp_tool_filter.protocol.sse import Event, EventParser
+from mcp_tool_filter.protocol.tools import parse_list_request, parse_listing
+
+NOT_RECORDED = -32000
+NOT_RECORDED_TEXT = "The recording does not know the answer"
+
+
+class ToolsUnknown(StartError):
+    def __init__(self, name: str) -> None:
+        why = "It holds no tools/list with its answer, so nobody knows which tools there were"
+        super().__init__(f"Cannot replay the recording {name}", why=why)
+
+
+def read(body: bytes) -> Message | None:
+    """Return the message, or None if it is none."""
+    try:
+        return parse_message(body) if body else None
+    except ProtocolError:
+        return None
+
+
+def messages_in(body: bytes, content_type: str) -> list[Message]:
+    """Return the messages of an answer, be it JSON or a stream of events."""
+    if "event-stream" not in content_type.lower():
+        found = [read(body)]
+    else:
+        events = EventParser().feed(body)
+        found = [read(one.data or b"") for one in events if isinstance(one, Event)]
+    return [message for message in found if message is not None]
+
+
+def ids_asked(body: bytes) -> set[str]:
+    """Return the ids of the requests in a body."""
+    message = read(body)
+    return {one.id for one in singles(message) if isinstance(one, Request)} if message else set()
+
+
+def answers_nobody_asked_for(event: Event, unasked: set[str]) -> bool:
+    """Tell whether an event only answers what the upstream was never asked."""
+    message = read(event.data or b"")
+    return message is not None and all(
+        isinstance(one, Response) and one.id in unasked for one in singles(message)
+    )
+
+
+def without_answers(body: bytes, unasked: set[str]) -> bytes:
+    """Return an answer without what the upstream was never asked."""
+    message = read(body) if unasked else None
+    if message is None:
+        return body
+    kept = [
+        one.place.raw
+        for one in singles(message)
+        if not (isinstance(one, Response) and one.id in unasked)
+    ]
+    if isinstance(message, Batch):
+        return render_batch(kept) if kept else b""
+    return body if kept else b""
+
+
+def guess_answer(asked: bytes, fetched: Fetched) -> bytes:
+    """Answer what the upstream was never asked in the recording: lists from what is known."""
+    message = read(asked)
+    if message is None:
+        return b""
+    replies = [_guess(one, fetched) for one in singles(message) if isinstance(one, Request)]
+    if isinstance(message, Batch):
+        return render_batch(replies) if replies else b""
+    return replies[0] if replies else b""
+
+
+def _guess(request: Request, fetched: Fetched) -> bytes:
+    if request.method == "tools/list":
+        cursor = request.params.get("cursor") if request.params else None
+        page = _page(fetched, cursor.text if cursor else None)
+        if page is not None:
+            return _with_id(page, request.id)
+    return render_error(request.id, NOT_RECORDED, NOT_RECORDED_TEXT)
+
+
+def _page(fetched: Fetched, cursor: str | None) -> bytes | None:
+    following: str | None = None
+    for page in fetched.pages:
+        if following == cursor:
+            return page
+        following = str(json.loads(page)["result"].get("nextCursor"))
+    return None
+
+
+def _with_id(page: bytes, id: str) -> bytes:
+    parsed = json.loads(page)
+    text = json.dumps({"jsonrpc": "2.0", "id": 0, "result": parsed["result"]}, ensure_ascii=False)
+    return text.replace('"id": 0', f'"id": {id}', 1).encode()
+
+
+# What a recording that was made without us tells of the upstream
+
+
+def known_tools(recording: Recording) -> Fetched | None:
+    """Find the tool list in what the upstream said to its clients."""
+    pages = list(dict.fromkeys(_pages(recording)))
+    if not pages:
+        return None
+    revision = _revision(recording)
+    return Fetched(
+        transport=_transport(recording, revision),
+        revision=revision,
+        endpoint=_endpoint(recording),
+        server_name=recording.name,
+        server_version="",
+        sessions=_has_sessions(recording),
+        pages=tuple(pages),
+    )
+
+
+def _pages(recording: Recording) -> Iterator[bytes]:
+    """Yield the answers to tools/list; on the older transport they come on another flow."""
+    asked = {id for flow in recording.flows for id in _lists_asked(flow)}
+    for said in (flow.said for flow in recording.flows if flow.said):
+        for message in messages_in(said.body, said.content_type):
+            for one in singles(message):
+                if isinstance(one, Response) and one.id in asked and _is_listing(one):
+                    yield one.place.raw
+
+
+def _lists_asked(flow: RecordedFlow) -> list[str]:
+    message = read(flow.body)
+    return [
+        one.id
+        for one in (singles(message) if message else ())
+        if isinstance(one, Request) and one.method == "tools/list"
+    ]
+
+
+def _is_listing(response: Response) -> bool:
+    try:
+        return parse_listing(response) is not None
+    except ProtocolError:
+        return False
+
+
+def _revision(recording: Recording) -> str:
+    for flow in recording.flows:
+        for one in singles(message) if (message := read(flow.body)) else ():
+            if isinstance(one, Request) and one.method == "tools/list":
+                said = parse_list_request(one).revision
+                if said and is_known(said):
+                    return said
+        if flow.said:
+            for message in messages_in(flow.said.body, flow.said.content_type):
+                for single in singles(message):
+                    if isinstance(single, Response) and single.result:
+                        version = single.result.get("protocolVersion")
+                        if version and version.text and is_known(version.text):
+                            return version.text
+    return R2024_11_05
+
+
+def _transport(recording: Recording, revision: str) -> Transport:
+    if any(endpoint_in(flow.said) for flow in recording.flows):
+        return Transport.LEGACY_SSE
+    return Transport.STREAMABLE if has_initialize(revision) else Transport.STATELESS
+
+
+def _endpoint(recording: Recording) -> str:
+    for flow in recording.flows:
+        if endpoint_in(flow.said) or read(flow.body):
+            return flow.head.target
+    return "/mcp"
+
+
+def _has_sessions(recording: Recording) -> bool:
+    return any(
+        name.lower() == b"mcp-session-id"
+        for flow in recording.flows
+        if flow.said
+        for name, _ in flow.said.headers
+    )
+
+
+def endpoint_in(said: Said | None) -> str | None:
+    """Return where the clients of the older transport were told to post."""
+    if said is None or not said.is_event_stream:
+        return None
+    for event in EventParser().feed(said.body):
+        if isinstance(event, Event) and event.name.strip() == b"endpoint":
+            return (event.data or b"").decode("utf-8", "replace").strip()
+    return None

@@ -1,0 +1,425 @@
+"""An upstream that is only a recording, and still answers real clients.
+
+    async with recorded_upstream(read_recording(path)) as upstream:
+        ...  # a client may speak to upstream.url
+
+A request is answered as its like was answered in the recording; ids are those of the client that
+asks now. What the upstream said on a stream comes when the client has said what it had said before
+that, so answers do not overtake questions, and the open stream of the older transport works too
+(mitmproxy's own server replay gives a stream out all at once, and never keeps one open). What
+nobody asked in the recording is answered from its tool list, or with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from queue import Queue
+
+import h11
+
+from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
+from mcp_tool_filter.adapters.recordings.recorded_answers import (
+    ToolsUnknown,
+    guess_answer,
+    known_tools,
+)
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event, with_data
+
+_READ_SIZE = 65536
+_SESSION = b"mcp-session-id"
+_NOT_SAID = (b"content-length", b"transfer-encoding", b"connection", b"date", b"content-encoding")
+_MARK = "recorded"  # the parameter by which conversations of the older transport are told apart
+
+type Json = dict[str, Json] | list[Json] | str | int | float | bool | None
+type Fields = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class RecordedUpstream:
+    """Where it listens."""
+
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return self.origin + self.path
+
+
+@asynccontextmanager
+async def recorded_upstream(recording: Recording) -> AsyncIterator[RecordedUpstream]:
+    """Run one on the loopback. Raises ToolsUnknown if the recording knows no tools."""
+    fetched = recording.fetched or known_tools(recording)
+    if fetched is None:
+        raise ToolsUnknown(recording.name)
+    stage = _Stage(recording, fetched)
+    server = await asyncio.start_server(stage.serve, "127.0.0.1", 0)
+    try:
+        yield RecordedUpstream(server.sockets[0].getsockname()[1], fetched.endpoint)
+    finally:
+        server.close()
+        stage.close()
+        await server.wait_closed()
+
+
+@contextmanager
+def running_upstream(recording: Recording) -> Iterator[RecordedUpstream]:
+    """Run one in a thread, for those who do not wait."""
+    found: Queue[RecordedUpstream | BaseException] = Queue()
+    over = threading.Event()
+
+    async def main() -> None:
+        try:
+            async with recorded_upstream(recording) as upstream:
+                found.put(upstream)
+                await asyncio.to_thread(over.wait)
+        except BaseException as error:
+            found.put(error)
+
+    thread = threading.Thread(target=asyncio.run, args=[main()])
+    thread.start()
+    try:
+        upstream = found.get()
+        if isinstance(upstream, BaseException):
+            raise upstream
+        yield upstream
+    finally:
+        over.set()
+        thread.join()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An event of a recorded stream, and after how many of the client's messages it came."""
+
+    event: Event
+    after: int
+
+
+class _Conversation:
+    """One client, going through the recording."""
+
+    def __init__(self, flows: Sequence[RecordedFlow], number: int) -> None:
+        self.number = number
+        self.ids: dict[str, Json] = {}
+        """Recorded id, as JSON, to the one that is used now; the same for progress tokens."""
+        self._flows = flows
+        self._taken: set[int] = set()
+        self._besides: deque[bytes] = deque()
+        self._news = asyncio.Condition()
+
+    async def take(self, method: str, body: bytes) -> RecordedFlow | None:
+        """Return the recorded flow that is most like this request."""
+        shape = (method, *_shapes(body))
+        alike = [n for n, flow in enumerate(self._flows) if _shape(flow) == shape]
+        if not alike and method == "POST":
+            kind = _kinds(body)
+            alike = [n for n, flow in enumerate(self._flows) if kind and _kinds(flow.body) == kind]
+        if not alike:
+            return None
+        fresh = [n for n in alike if n not in self._taken]
+        number = (fresh or alike)[0]
+        async with self._news:
+            self._taken.add(number)
+            self.ids.update(_pairs(self._flows[number].body, body))
+            self._news.notify_all()
+        return self._flows[number]
+
+    async def lines(self, said: Said) -> AsyncIterator[bytes]:
+        """Yield the events of a stream, each when it is due; without end if it had none."""
+        lines = deque(_lines(said, self._flows))
+        while lines or said.ended is None:
+            async with self._news:
+                await self._news.wait_for(
+                    lambda: self._besides or (lines and self._is_due(lines[0]))
+                )
+            if self._besides:
+                yield self._besides.popleft()
+            else:
+                yield self.in_present_words(lines.popleft().event)
+
+    async def say_besides(self, reply: bytes) -> None:
+        """Say on the open stream what the recording does not hold."""
+        async with self._news:
+            self._besides.append(render_event(reply))
+            self._news.notify_all()
+
+    def in_present_words(self, event: Event) -> bytes:
+        """Return an event with the ids of today, else as it was."""
+        if event.name.strip() == b"endpoint":
+            text = (event.data or b"").decode().strip()
+            joint = "&" if "?" in text else "?"
+            return with_data(event, f"{text}{joint}{_MARK}={self.number}".encode())
+        data = self.with_ids(event.data or b"")
+        return event.raw if data == event.data or not event.data else with_data(event, data)
+
+    def with_ids(self, body: bytes) -> bytes:
+        message = _read(body)
+        changed = _changed(message, self.ids)
+        return body if changed == message else _written(changed)
+
+    def _is_due(self, line: _Line) -> bool:
+        match _read(line.event.data or b""):
+            case {"id": id, "result": _} if json.dumps(id) not in self.ids:
+                return False  # the others of its time have been asked, it has not
+        return line.after in self._taken or line.after < 0
+
+
+class _Stage:
+    """All conversations with one recording."""
+
+    def __init__(self, recording: Recording, fetched: Fetched) -> None:
+        self._flows = recording.flows
+        self._fetched = fetched
+        self._numbers = count(1)
+        self._conversations: dict[str, _Conversation] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, until its client leaves."""
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        connection = _Connection(reader, writer)
+        try:
+            with suppress(ConnectionError, h11.ProtocolError, asyncio.CancelledError):
+                while request := await connection.request():
+                    await self._answer(connection, *request)
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
+        method, target = request.method.decode(), request.target.decode()
+        conversation = self._conversation(method, target, dict(request.headers), body)
+        flow = await conversation.take(method, body)
+        if flow is None or flow.said is None:
+            await self._answer_unrecorded(connection, method, target, body, conversation)
+            return
+        said = flow.said
+        fields = self._fields(said, conversation)
+        if said.is_event_stream:
+            await connection.begin(said.status, fields)
+            async for event in _or_gone(conversation.lines(said), connection):
+                await connection.send(event)
+            await connection.end()
+        else:
+            await connection.answer(said.status, fields, conversation.with_ids(said.body))
+
+    async def _answer_unrecorded(
+        self,
+        connection: _Connection,
+        method: str,
+        target: str,
+        body: bytes,
+        conversation: _Conversation,
+    ) -> None:
+        if method != "POST":
+            await connection.answer(200 if method == "DELETE" else 405, [], b"")
+            return
+        reply = guess_answer(body, self._fetched)
+        if reply and self._is_legacy:
+            await conversation.say_besides(reply)
+            reply = b""
+        json_type = [(b"content-type", b"application/json")]
+        await connection.answer(200 if reply else 202, json_type if reply else [], reply)
+
+    def _conversation(
+        self, method: str, target: str, headers: dict[bytes, bytes], body: bytes
+    ) -> _Conversation:
+        key = target.rpartition(f"{_MARK}=")[2] if f"{_MARK}=" in target else ""
+        key = key or headers.get(_SESSION, b"").decode().rpartition("~")[2]
+        opens = "initialize" in _kinds(body) or (method == "GET" and self._is_legacy)
+        if opens and not (key and self._is_legacy):
+            key = str(next(self._numbers))
+        if key not in self._conversations:
+            self._conversations[key] = _Conversation(self._flows, int(key or 0))
+        return self._conversations[key]
+
+    @property
+    def _is_legacy(self) -> bool:
+        return self._fetched.transport is Transport.LEGACY_SSE
+
+    def _fields(self, said: Said, conversation: _Conversation) -> Fields:
+        fields = [(name, value) for name, value in said.headers if name.lower() not in _NOT_SAID]
+        return [
+            (name, b"%s~%d" % (value, conversation.number) if name.lower() == _SESSION else value)
+            for name, value in fields
+        ]
+
+
+class _Connection:
+    """HTTP/1.1 with one client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._h11 = h11.Connection(h11.SERVER)
+
+    async def request(self) -> tuple[h11.Request, bytes] | None:
+        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
+            self._h11.start_next_cycle()
+        request, body = None, b""
+        while True:
+            event = self._h11.next_event()
+            if event is h11.NEED_DATA:
+                self._h11.receive_data(await self._reader.read(_READ_SIZE))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif isinstance(event, h11.EndOfMessage) and request:
+                return request, body
+            else:
+                return None
+
+    async def answer(self, status: int, fields: Fields, body: bytes) -> None:
+        await self.begin(status, [*fields, (b"content-length", b"%d" % len(body))])
+        await self.send(body)
+        await self.end()
+
+    async def begin(self, status: int, fields: Fields) -> None:
+        await self._say(h11.Response(status_code=status, headers=fields))
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self._say(h11.Data(data=data))
+
+    async def end(self) -> None:
+        await self._say(h11.EndOfMessage())
+
+    async def gone(self) -> None:
+        """Wait until the client leaves."""
+        while await self._reader.read(_READ_SIZE):
+            pass
+
+    async def _say(self, event: h11.Event) -> None:
+        self._writer.write(self._h11.send(event) or b"")
+        await self._writer.drain()
+
+
+async def _or_gone(lines: AsyncIterator[bytes], connection: _Connection) -> AsyncIterator[bytes]:
+    """Yield the lines until there are no more, or nobody is there any more."""
+    gone = asyncio.ensure_future(connection.gone())
+    try:
+        while True:
+            following = asyncio.ensure_future(anext(lines, None))
+            await asyncio.wait([gone, following], return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                raise ConnectionResetError
+            if (line := following.result()) is None:
+                return
+            yield line
+    finally:
+        gone.cancel()
+
+
+def _lines(said: Said, flows: Sequence[RecordedFlow]) -> Iterator[_Line]:
+    parser = EventParser()
+    for chunk in said.chunks:
+        before = [n for n, flow in enumerate(flows) if flow.at <= chunk.at and flow.body]
+        for event in parser.feed(chunk.data):
+            if isinstance(event, Event):
+                yield _Line(event, before[-1] if before else -1)
+    if rest := parser.finish():
+        yield _Line(parse_event(rest), -1)
+
+
+# What a request is about
+
+
+def _shape(flow: RecordedFlow) -> tuple[str, ...]:
+    return (flow.head.method, *_shapes(flow.body))
+
+
+def _shapes(body: bytes) -> Iterator[str]:
+    """Yield what each message of a body asks, whoever asks it, and under whatever id."""
+    for message in _members(body):
+        params = message.get("params")
+        plain = (
+            {key: value for key, value in params.items() if key != "_meta"}
+            if (isinstance(params, dict))
+            else params
+        )
+        if message.get("method") == "initialize":
+            plain = None
+        yield json.dumps([message.get("method"), plain or None], sort_keys=True)
+
+
+def _kinds(body: bytes) -> list[str]:
+    return [str(message.get("method")) for message in _members(body)]
+
+
+def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, Json]]:
+    """Yield ids and progress tokens of the recording with those that stand for them now."""
+    for one, other in zip(_members(recorded), _members(present), strict=False):
+        if "method" in one:
+            for find in (_id, _token):
+                if find(one) is not None:
+                    yield json.dumps(find(one)), find(other)
+
+
+def _id(message: dict[str, Json]) -> Json:
+    return message.get("id")
+
+
+def _token(message: dict[str, Json]) -> Json:
+    match message:
+        case {"params": {"_meta": {"progressToken": token}}}:
+            return token
+    return None
+
+
+def _members(body: bytes) -> list[dict[str, Json]]:
+    message = _read(body)
+    members = message if isinstance(message, list) else [message]
+    return [member for member in members if isinstance(member, dict)]
+
+
+def _changed(message: Json, ids: dict[str, Json]) -> Json:
+    if isinstance(message, list):
+        return [_changed(one, ids) for one in message]
+    if not isinstance(message, dict):
+        return message
+    match message:
+        case {"method": "notifications/progress", "params": dict(params)} if (
+            "progressToken" in params
+        ):
+            return {**message, "params": _with_present("progressToken", params, ids)}
+        case {"id": _} if "method" not in message:
+            return _with_present("id", message, ids)
+    return message
+
+
+def _with_present(key: str, fields: dict[str, Json], ids: dict[str, Json]) -> Json:
+    return {**fields, key: ids.get(json.dumps(fields[key]), fields[key])}
+
+
+def _read(body: bytes) -> Json:
+    try:
+        parsed: Json = json.loads(body)
+    except ValueError:
+        return None
+    return parsed
+
+
+def _written(message: Json) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,285 @@
+"""Goes through a recorded session again, with other patterns and without a network.
+
+    transcript = replay(read_recording(path), deny="^write_")
+    assert "write_file" in transcript.before
+    assert "write_file" not in transcript.listed_after
+
+Everything between the sockets is real: mitmproxy's connections and layers, the addon, its hooks.
+The recorded client asks again, the recorded upstream says again what it said, in the order of
+time, on connections that exist only in memory. What the upstream was never asked, because the
+filter of that time answered, it answers from its recorded tool list, or with an error that says
+that nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+    from mitmproxy.addons.next_layer import NextLayer
+    from mitmproxy.addons.proxyserver import Proxyserver
+    from mitmproxy.http import HTTPFlow
+    from mitmproxy.test import taddons
+
+from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
+from mcp_tool_filter.adapters.recordings.memory_connection import Fields, MemoryConnection
+from mcp_tool_filter.adapters.recordings.recorded_answers import (
+    ToolsUnknown,
+    answers_nobody_asked_for,
+    endpoint_in,
+    guess_answer,
+    ids_asked,
+    known_tools,
+    without_answers,
+)
+from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.observers.sentences import describe
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.messages import Message
+from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
+
+_TURNS = 40
+"""Of the event loop; more than any message needs to get from one end to the other."""
+
+
+class _Step(NamedTuple):
+    """What happened at a moment of the recording."""
+
+    at: float
+    number: int
+    """Of the flow; its own steps are in order already."""
+    take: Callable[[], None]
+
+
+def replay(
+    recording: Recording,
+    *,
+    deny: str | Sequence[str] = (),
+    allow: str | Sequence[str] = (),
+    **options: str,
+) -> Transcript:
+    """Return what was said before the filter and after it, had it had these patterns.
+
+    ``options`` are the further options of the addon, as text. Raises StartError for patterns and
+    options that are wrong, and for a recording that does not know the upstream's tools.
+    """
+    patterns = {"deny": _texts(deny), "allow": _texts(allow)}
+    parse_config(**patterns, **options)  # type: ignore[arg-type]
+    fetched = recording.fetched or known_tools(recording)
+    if fetched is None:
+        raise ToolsUnknown(recording.name)
+    return asyncio.run(
+        _Replay(recording, fetched).run(patterns | {name: [text] for name, text in options.items()})
+    )
+
+
+class _Offline(ToolFilter):
+    """The addon, before an upstream that is only a recording."""
+
+    def __init__(self, fetched: Fetched) -> None:
+        async def fetch(_target: Target) -> Fetched:
+            return fetched
+
+        super().__init__(fetch=fetch, report=lambda _report: None)
+
+    def snapshot(self) -> Snapshot:
+        [listener] = self._upstreams.listeners.values()
+        return listener.snapshot
+
+    async def _look_after(self, flow: HTTPFlow) -> None:
+        """There is nobody to look after."""
+
+
+class _Replay:
+    """One time through a recording."""
+
+    def __init__(self, recording: Recording, fetched: Fetched) -> None:
+        self.fetched = fetched
+        self._flows = [_ReplayedFlow(self, *one) for one in enumerate(recording.flows)]
+        self._recording = recording
+        self._by_client: dict[str, _ReplayedFlow] = {}
+        self.unasked: dict[str, set[str]] = {}
+        """Ids of requests that went no further than to us, by the path they were posted to."""
+
+    async def run(self, options: dict[str, list[str]]) -> Transcript:
+        addon = _Offline(self.fetched)
+        addon.views.observe = self._note
+        with _master(addon) as context:
+            mode = f"reverse:{_plain(self._recording)}"
+            context.configure(addon, mode=[mode], connection_strategy="lazy", **options)
+            addon.running()
+            for flow in self._flows:
+                flow.connection = MemoryConnection(context.master, mode)
+                self._by_client[flow.connection.client.id] = flow
+            steps = (step for flow in self._flows for step in flow.steps())
+            for step in sorted(steps, key=itemgetter(0, 1)):
+                step.take()
+                await self._settle()
+            for flow in self._flows:
+                flow.connection.hang_up()
+            await self._settle()
+            for flow in self._flows:
+                await flow.connection.ended()
+        turns = tuple(flow.turn() for flow in self._flows)
+        return Transcript(self._recording.name, addon.snapshot(), self.fetched.pages, turns)
+
+    def stream_for(self, target: str) -> _ReplayedFlow | None:
+        """Return the open stream on which a client of the older transport is answered."""
+        return next((flow for flow in self._flows if flow.endpoint == target), None)
+
+    def _note(
+        self, flow: HTTPFlow, message: Message | None, verdict: Verdict, snapshot: Snapshot
+    ) -> None:
+        if replayed := self._by_client.get(flow.client_conn.id):
+            sentence = describe(verdict, snapshot)
+            replayed.judgements.append(Judgement(message, verdict, sentence))
+
+    async def _settle(self) -> None:
+        """Let all tasks do what they can: none of them waits for anything but the next step."""
+        news = True
+        while news:
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            found = [flow.look_at_upstream() for flow in self._flows]
+            news = any(found)
+
+
+class _ReplayedFlow:
+    """One recorded flow, and what becomes of it this time."""
+
+    def __init__(self, replay: _Replay, number: int, recorded: RecordedFlow) -> None:
+        self.recorded = recorded
+        self.judgements: list[Judgement] = []
+        self.connection: MemoryConnection
+        self.endpoint = endpoint_in(recorded.said)
+        self._replay = replay
+        self._number = number
+        self._has_asked = False
+        self._reached: bytes | None = None
+        self._said = bytearray()
+        self._is_guess = False
+        self._parser = EventParser()
+
+    def steps(self) -> Iterator[_Step]:
+        flow, said = self.recorded, self.recorded.said
+        yield _Step(flow.at, self._number, self._ask)
+        if said is None:
+            return
+        if said.is_event_stream:
+            yield _Step(said.at, self._number, partial(self._begin, said))
+            for chunk in said.chunks:
+                yield _Step(chunk.at, self._number, partial(self._say, chunk.data))
+        if said.ended is not None:
+            yield _Step(said.ended, self._number, partial(self._finish, said))
+
+    def turn(self) -> Turn:
+        flow, heard = self.recorded, self.connection.heard()
+        return Turn(
+            head=flow.head,
+            asked=flow.body,
+            reached=self._reached,
+            said=bytes(self._said),
+            is_guess=self._is_guess,
+            status=heard.status,
+            heard=heard.body,
+            content_type=heard.content_type,
+            judgements=tuple(self.judgements),
+        )
+
+    # The client
+
+    def _ask(self) -> None:
+        flow = self.recorded
+        self._has_asked = True
+        self.connection.ask(flow.head, flow.host or "unknown.invalid", flow.body)
+
+    # The upstream
+
+    def look_at_upstream(self) -> bool:
+        """Notice that the request has come through; answer it if the recording cannot."""
+        if not self._has_asked or self._reached is not None:
+            return False
+        self._reached = self.connection.asked()
+        target = self.recorded.head.target
+        unasked = ids_asked(self.recorded.body) - ids_asked(self._reached or b"")
+        self._replay.unasked.setdefault(target, set()).update(unasked)
+        if self._reached is not None and self.recorded.said is None:
+            self._answer_unrecorded(self._reached)
+        return self._reached is not None
+
+    def _answer_unrecorded(self, asked: bytes) -> None:
+        self._is_guess = True
+        guessed = guess_answer(asked, self._replay.fetched)
+        stream = self._replay.stream_for(self.recorded.head.target)
+        if stream and guessed:
+            stream.say_event(render_event(guessed))
+            guessed = b""
+        self._answer(200 if guessed else 202, guessed)
+
+    def say_event(self, event: bytes) -> None:
+        self._said += event
+        self.connection.say(event)
+
+    def _answer(self, status: int, body: bytes, fields: Fields = ()) -> None:
+        self._said += body
+        self.connection.answer(status, body, fields)
+
+    def _begin(self, said: Said) -> None:
+        if self._reached is not None:
+            self.connection.begin_stream(said.status, said.headers)
+
+    def _say(self, data: bytes) -> None:
+        if self._reached is None:
+            return
+        unasked = self._unasked()
+        if not self.endpoint and not unasked:
+            self.say_event(data)  # cut as it was cut
+            return
+        for event in self._parser.feed(data):
+            if isinstance(event, Event) and not answers_nobody_asked_for(event, unasked):
+                self.say_event(event.raw)
+
+    def _finish(self, said: Said) -> None:
+        if self._reached is None:
+            return
+        if said.is_event_stream:
+            self.say_event(self._parser.finish())
+            self.connection.end_stream()
+        else:
+            body = without_answers(said.body, self._unasked())
+            self._answer(said.status, body, said.headers)
+
+    def _unasked(self) -> set[str]:
+        """Return the ids that the upstream has not seen this time, and cannot answer."""
+        if self.endpoint:
+            return self._replay.unasked.get(self.endpoint, set())
+        return ids_asked(self.recorded.body) - ids_asked(self._reached or b"")
+
+
+@contextmanager
+def _master(addon: object) -> Iterator[taddons.context]:
+    with taddons.context(addon, Proxyserver(), NextLayer()) as context:
+        context.master._legacy_log_events.uninstall()
+        yield context
+
+
+def _texts(patterns: str | Sequence[str]) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def _plain(recording: Recording) -> str:
+    """Return the upstream's URL without TLS: in memory nobody listens in."""
+    upstream = recording.flows[0].upstream if recording.flows else "http://localhost:80"
+    return "http://" + upstream.partition("://")[2]

@@ -1,0 +1,174 @@
+"""What was said in a replayed session: before the filter, and after it.
+
+Beside a recording its transcript can be kept as text (``render``), so that a change in what the
+filter does shows as a change of that text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.recordings.recorded_answers import read
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.observers.reading import tools_in
+from mcp_tool_filter.observers.sentences import is_refusal
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
+from mcp_tool_filter.protocol.messages import Message, Notification, Request, singles
+from mcp_tool_filter.protocol.tools import parse_tool_call
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A message, what became of it, and that in words."""
+
+    message: Message | None
+    verdict: Verdict
+    sentence: str
+
+    @property
+    def why(self) -> Why | None:
+        return None if isinstance(self.verdict, Forward) else self.verdict.reason.why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One HTTP request and its answer, on both sides of the filter."""
+
+    head: Head
+    asked: bytes
+    """What the client said."""
+    reached: bytes | None
+    """What the upstream got of it; None if it got nothing."""
+    said: bytes
+    """What the upstream said to that."""
+    is_guess: bool
+    """The recording does not know what the upstream would have said."""
+    status: int
+    heard: bytes
+    """What the client got."""
+    content_type: str
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def is_stream(self) -> bool:
+        return "event-stream" in self.content_type.lower()
+
+    @property
+    def is_untouched(self) -> bool:
+        """The filter had nothing to say to any message of it."""
+        return all(isinstance(one.verdict, Forward) for one in self.judgements)
+
+    @property
+    def refusals(self) -> list[Judgement]:
+        return [one for one in self.judgements if is_refusal(one.verdict)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that the client made."""
+
+    tool: str
+    passes: bool
+    is_known: bool
+    """The recording knows what the upstream answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A session, turn by turn in the order of the requests."""
+
+    name: str
+    snapshot: Snapshot
+    pages: tuple[bytes, ...]
+    """The upstream's tool list, as it was fetched at start."""
+    turns: tuple[Turn, ...]
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls of tools, in their order."""
+        return [call for turn in self.turns for call in _calls_in(turn)]
+
+    @property
+    def before(self) -> str:
+        """All that client and upstream said, the upstream's tool list first."""
+        said = (part for turn in self.turns for part in (turn.asked, turn.said))
+        return _text([*self.pages, *said])
+
+    @property
+    def after(self) -> str:
+        """All that upstream and client got."""
+        return _text(part for turn in self.turns for part in (turn.reached, turn.heard))
+
+    @property
+    def listed_before(self) -> list[str]:
+        """The names of all tools that the upstream has."""
+        return [name for page in self.pages for name in tools_in(page, "application/json")]
+
+    @property
+    def listed_after(self) -> list[str]:
+        """The names of all tools that clients saw in lists."""
+        return [name for turn in self.turns for name in tools_in(turn.heard, turn.content_type)]
+
+    def render(self) -> str:
+        """Write it down, one message a line."""
+        return "\n".join(line for turn in self.turns for line in _turn_lines(turn)) + "\n"
+
+
+def _turn_lines(turn: Turn) -> Iterator[str]:
+    yield f"{turn.head.method} {turn.head.target}"
+    yield from _labelled("client says    ", turn.asked)
+    if turn.reached is None:
+        yield "upstream gets   nothing"
+    elif turn.reached != turn.asked:
+        yield from _labelled("upstream gets  ", turn.reached)
+    if turn.is_guess:
+        yield "upstream says   (not recorded)"
+    yield from _labelled("upstream says  ", turn.said)
+    if turn.heard != turn.said or not turn.is_untouched:
+        yield from _labelled(f"client gets {turn.status}", turn.heard)
+    else:
+        yield f"client gets {turn.status} the same"
+    for judgement in turn.judgements:
+        if not isinstance(judgement.verdict, Forward):
+            yield f"because         {judgement.sentence}".replace("\n", "\n                ")
+    yield ""
+
+
+def _labelled(label: str, body: bytes) -> Iterator[str]:
+    for line in body.decode("utf-8", "backslashreplace").replace("\r", "").split("\n"):
+        if line.strip() and line != "event: message":
+            yield f"{label} {line}"
+
+
+def _calls_in(turn: Turn) -> Iterator[Call]:
+    reached = [_call_text(one) for one in _calls(turn.reached or b"")]
+    for one in _calls(turn.asked):
+        passes = _call_text(one) in reached
+        yield Call(_tool_in(one), passes, not turn.is_guess)
+
+
+def _calls(body: bytes) -> list[Request | Notification]:
+    message = read(body)
+    return [
+        one
+        for one in (singles(message) if message else ())
+        if isinstance(one, Request | Notification) and one.method == "tools/call"
+    ]
+
+
+def _call_text(call: Request | Notification) -> bytes:
+    return call.place.raw
+
+
+def _tool_in(call: Request | Notification) -> str:
+    try:
+        return parse_tool_call(call).tool_name
+    except ProtocolError:
+        return "?"
+
+
+def _text(parts: Iterable[bytes | None]) -> str:
+    return "\n".join(part.decode("utf-8", "backslashreplace") for part in parts if part)

@@ -1,0 +1,40 @@
+"""``mcp-tool-filter addon-path``: where the script for ``mitmdump -s`` lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import is_terminal
+from mcp_tool_filter.cli.settings.flags import FLAGS, parse_flags
+from mcp_tool_filter.errors import StartError
+
+_HELP = """\
+usage: mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN
+
+Prints the path of the addon script, which mitmdump, mitmweb and mitmproxy load with -s.
+"""
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the path."""
+    if "help" in parse_flags(argv, flags=[FLAGS["help"]]):
+        print(_HELP, end="")
+        return 0
+    path = find()
+    print(path)
+    if is_terminal(sys.stdout):
+        mitmdump = Path(sys.executable).parent / "mitmdump"
+        say(f"\n{mitmdump} -s {path} --mode reverse:http://localhost:3000 --set deny='^file_'")
+    return 0
+
+
+def find() -> Path:
+    """Return the script: in the package once it is installed, beside it in a checkout."""
+    for candidate in (_PACKAGE / "tool_filter.py", _PACKAGE.parent / "tool_filter.py"):
+        if candidate.is_file():
+            return candidate
+    raise StartError("The addon script is missing", why="Install mcp-tool-filter again")

@@ -1,0 +1,57 @@
+"""Asks the upstream for its tools without mitmproxy, for the commands that only look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.cli.output.terminal import progress
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.report import Introduction
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.protocol.messages import Message
+from mcp_tool_filter.protocol.tools import Definition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What there is upstream, and what would become of it."""
+
+    who: Introduction
+    snapshot: Snapshot
+    definitions: Sequence[Definition]
+    """Of all tools, in the upstream's order."""
+
+
+async def ask(settings: Settings) -> Known:
+    """Fetch the tools and apply the patterns. Raises StartError."""
+    target = target_of(settings)
+    fetched = await fetch(target)
+    listener = Listener(
+        upstream=target.url, config=settings.config(), fetched=fetched, watch=_ignore
+    )
+    return Known(
+        who=Introduction(
+            upstream=listener.upstream + fetched.endpoint,
+            server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+            transport=fetched.transport,
+            revision=fetched.revision,
+            listens_at=settings.listens_at + fetched.endpoint,
+        ),
+        snapshot=listener.snapshot,
+        definitions=[one for listing in listener.listings for one in listing.definitions],
+    )
+
+
+def ask_now(settings: Settings) -> Known:
+    """Do so for a command that has nothing else to do. Raises StartError."""
+    with progress(f"Asking {settings.origin} for its tools …"):
+        return asyncio.run(ask(settings))
+
+
+def _ignore(_message: Message | None, _verdict: object) -> None:
+    pass

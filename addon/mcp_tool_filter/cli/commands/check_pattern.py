@@ -1,0 +1,102 @@
+"""``mcp-tool-filter check-pattern``: may this be used as a deny or allow pattern?
+
+Patterns come as arguments, or as lines of JSON on stdin: ``{"pattern": "^a", "name": "abc"}``.
+Each is answered by one line of JSON, at once:
+
+>>> check({"pattern": "^a", "name": "abc"})
+{'pattern': '^a', 'verdict': 'ok', 'match': True}
+>>> check({"pattern": "*delete*"})["hint"]
+'That is a glob; as a regex, names with that in them: delete'
+
+The verdict is ``ok``, ``invalid`` (it is no JavaScript regex), ``unsafe`` (matching it could take
+forever), or ``error`` for a line that asks nothing we understand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.jsregex.hints import hint
+from mcp_tool_filter.policy.patterns import parse_pattern
+
+type Answer = dict[str, object]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer every pattern; return 0 if all may be used, else 1."""
+    patterns = _parser().parse_args(argv).pattern
+    questions = [{"pattern": text} for text in patterns] or _read_questions(sys.stdin.buffer)
+    usable = True
+    try:
+        for answer in map(check, questions):
+            usable = usable and answer["verdict"] == "ok"
+            print(json.dumps(answer), flush=True)
+    except BrokenPipeError:  # nobody reads on; Python would try once more when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0 if usable else 1
+
+
+def check(question: object) -> Answer:
+    """Answer one question, as it was read from JSON."""
+    match question:
+        case {"pattern": str(text), "name": str(name)}:
+            return _judge(text, name)
+        case {"name": _}:
+            return _refuse('"pattern" and "name" must be strings')
+        case {"pattern": str(text)}:
+            return _judge(text, None)
+        case ValueError():
+            return _refuse(str(question))
+        case _:
+            return _refuse('expected an object such as {"pattern": "^a", "name": "abc"}')
+
+
+def _judge(text: str, name: str | None) -> Answer:
+    answer: Answer = {"pattern": text, "verdict": "ok"}
+    try:
+        pattern = parse_pattern(text)
+    except InvalidPattern as error:
+        answer |= {"verdict": "invalid", "why": str(error.__cause__ or error.why)}
+    except UnsafePattern as error:
+        answer |= {"verdict": "unsafe", "why": error.why}
+    else:
+        if name is not None:
+            answer["match"] = pattern.matches(name)
+    if advice := hint(text):
+        answer["hint"] = advice
+    return answer
+
+
+def _refuse(why: str) -> Answer:
+    return {"verdict": "error", "why": why}
+
+
+def _read_questions(lines: Iterable[bytes]) -> Iterator[object]:
+    """Yield what the lines say. What is wrong with one is yielded too, as a ValueError."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line.decode())
+        except UnicodeDecodeError:
+            yield ValueError(f"line {number} is not UTF-8")
+        except (ValueError, RecursionError):
+            yield ValueError(f"line {number} is not JSON")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcp-tool-filter check-pattern",
+        description="Say whether patterns may be used to deny or allow tools.",
+        epilog="Exit status: 0 if all of them may be used, else 1.",
+    )
+    parser.add_argument(
+        "pattern", nargs="*", help='without one, lines of JSON are read: {"pattern": …, "name": …}'
+    )
+    return parser

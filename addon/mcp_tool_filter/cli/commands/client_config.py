@@ -1,0 +1,187 @@
+"""``mcp-tool-filter config CLIENT``: what has to be told to a client, so that it comes to us.
+
+Only the snippet goes to stdout; where to put it, and how to start the filter, is said on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.settings.flags import FLAGS, Given, parse_flags
+from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.observers.report import shown_url
+
+_HELP = """\
+usage: mcp-tool-filter config CLIENT --upstream URL [--deny PATTERN] [FLAGS]
+
+Prints what the client needs to come to the filter. CLIENT is one of:
+  claude-code, claude-desktop, cursor, vscode, codex, gemini
+
+All flags of mcp-tool-filter itself are understood; --host and --port say where it will listen.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a client comes to us."""
+
+    url: str
+    is_sse: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    text: str
+    where: str
+    """What to do with it."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the snippet; return the exit status."""
+    named, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    typed = parse_flags(rest)
+    if "help" in typed:
+        print(_HELP, end="")
+        return 0
+    if not named:
+        why = "It is one of: " + ", ".join(CLIENTS)
+        raise UsageError("Which client? It comes after config", why=why)
+    if named not in CLIENTS:
+        raise no_such("client", named, CLIENTS)
+    settings = settle(gather(rest, os.environ))
+    settings.config()
+    snippet = CLIENTS[named](_place(settings))
+    say(snippet.where)
+    print(snippet.text, flush=True)
+    say(f"Start the filter first, and leave it running:\n{command_line(typed)}")
+    return 0
+
+
+def command_line(typed: Given) -> str:
+    """Return how to start the filter. What a header says is shown only if it names a variable."""
+    words = ["mcp-tool-filter"]
+    for name, values in typed.items():
+        for value in values:
+            words.append(f"--{name}")
+            words += [_shown(name, value)] if FLAGS[name].value else []
+    return shlex.join(words)
+
+
+def _shown(name: str, value: str) -> str:
+    match name:
+        case "upstream":
+            return shown_url(value)
+        case "header" if not re.search(r":\s*(?:\w+\s+)?\$\{?\w+\}?\s*$", value):
+            return value.partition(":")[0] + ": …"
+    return value
+
+
+def _place(settings: Settings) -> Place:
+    endpoint = settings.endpoint or _find_endpoint(settings)
+    if not settings.port:
+        why = "The client must know it: leave --port out, or name one"
+        raise UsageError("--port 0 takes another port each time", why=why)
+    if settings.host in ("0.0.0.0", "::"):  # every address, of which this one is nearest
+        settings = replace(settings, host="127.0.0.1")
+    return Place(
+        url=settings.listens_at + endpoint,
+        is_sse="/sse" in endpoint,
+        name=_name_of(settings.origin),
+    )
+
+
+def _find_endpoint(settings: Settings) -> str:
+    from mcp_tool_filter.cli.commands.asking import ask_now
+    from mcp_tool_filter.errors import StartError
+
+    try:
+        return ask_now(settings).who.upstream.removeprefix(settings.origin)
+    except StartError:
+        say("The upstream does not answer now; it is taken to be at /mcp.")
+        return "/mcp"
+
+
+def _name_of(origin: str) -> str:
+    """Make a name for the server in a client's list.
+
+    >>> _name_of("https://mcp.example.com"), _name_of("http://localhost:3000")
+    ('example-filtered', 'localhost-3000-filtered')
+    """
+    host, _, port = origin.partition("://")[2].partition(":")
+    words = [word for word in host.split(".") if word not in ("mcp", "api", "www")]
+    if len(words) > 1 and not words[-1].isdigit():
+        words.pop()
+    name = "-".join([*words, port] if port else words)
+    return re.sub(r"[^A-Za-z0-9]+", "-", f"{name}-filtered").strip("-")
+
+
+def _claude_code(place: Place) -> Snippet:
+    transport = "sse" if place.is_sse else "http"
+    words = ["claude", "mcp", "add", "--transport", transport, place.name, place.url]
+    return Snippet(shlex.join(words), "Run this command (--scope user: for all your projects):")
+
+
+def _claude_desktop(place: Place) -> Snippet:
+    """Its file knows only programs that it starts, so mcp-remote carries it over."""
+    return Snippet(
+        _json({"mcpServers": {place.name: _mcp_remote(place)}}),
+        "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it."
+        " Needs Node.js:",
+    )
+
+
+def _cursor(place: Place) -> Snippet:
+    return Snippet(
+        _json({"mcpServers": {place.name: {"url": place.url}}}),
+        "Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project:",
+    )
+
+
+def _vscode(place: Place) -> Snippet:
+    server = {"type": "sse" if place.is_sse else "http", "url": place.url}
+    return Snippet(_json({"servers": {place.name: server}}), "Into .vscode/mcp.json:")
+
+
+def _codex(place: Place) -> Snippet:
+    """It knows no HTTP+SSE."""
+    if place.is_sse:
+        remote = _mcp_remote(place)
+        words = ["codex", "mcp", "add", place.name, "--", remote["command"], *remote["args"]]
+        return Snippet(shlex.join(words), "Run this command (needs Node.js):")
+    words = ["codex", "mcp", "add", place.name, "--url", place.url]
+    return Snippet(shlex.join(words), "Run this command:")
+
+
+def _gemini(place: Place) -> Snippet:
+    transport = "sse" if place.is_sse else "http"
+    words = ["gemini", "mcp", "add", "--transport", transport, place.name, place.url]
+    return Snippet(shlex.join(words), "Run this command (--scope user: for all your projects):")
+
+
+def _mcp_remote(place: Place) -> dict[str, Any]:
+    is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
+    allow = [] if is_local else ["--allow-http"]
+    return {"command": "npx", "args": ["-y", "mcp-remote", place.url, *allow]}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2)
+
+
+CLIENTS: dict[str, Callable[[Place], Snippet]] = {
+    "claude-code": _claude_code,
+    "claude-desktop": _claude_desktop,
+    "cursor": _cursor,
+    "vscode": _vscode,
+    "codex": _codex,
+    "gemini": _gemini,
+}

@@ -1,0 +1,184 @@
+"""``mcp-tool-filter demo``: an MCP server, the filter before it, and what an agent sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio import Event
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.fetch.mcp_client import Poster, StreamableClient
+from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
+from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
+from mcp_tool_filter.cli.commands.http import leave, on_signals, prepare
+from mcp_tool_filter.cli.output.log import log_to_stderr, say
+from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
+from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Flag, parse_flags
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.observers.report import estimate_tokens
+
+_DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
+_LIMIT = 1024 * 1024
+_HELP = f"""\
+usage: mcp-tool-filter demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]
+
+Starts an MCP server with 20 tools and the filter before it, and shows what an agent
+sees before and after.
+
+  --deny, --allow  your own patterns; default: --deny '{_DENY}'
+  --stay           keep both running, for a client of yours
+  --inspect        the same under mitmweb, opened in the browser (--no-browser: not opened)
+  --port           where the filter listens; default with --stay: {DEFAULT_PORT}, else a free one
+"""
+_OWN_FLAGS = [
+    Flag("stay", "keep both running"),
+    *(FLAGS[name] for name in ("deny", "allow", "port", "inspect", "no-browser", "help")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What an agent saw."""
+
+    tools: list[dict[str, Any]]
+    size: int
+    """Of the list, in bytes."""
+    calls: dict[str, str]
+    """Name of a tool to what calling it gave."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Show it; return the exit status."""
+    given = parse_flags(argv, flags=_OWN_FLAGS)
+    if "help" in given:
+        print(_HELP, end="")
+        return 0
+    stays = bool(given.pop("stay", None)) or "inspect" in given
+    if not ("deny" in given or "allow" in given):
+        given["deny"] = [_DENY]
+    given.setdefault("port", [str(DEFAULT_PORT) if stays else "0"])
+    log_to_stderr(0)
+    return asyncio.run(_show(given, stays))
+
+
+async def _show(given: dict[str, list[str]], stays: bool) -> int:
+    async with demo_upstream() as upstream:
+        settings = settle({**given, "upstream": [upstream.url]})
+        settings.config()
+        async with _running(settings) as url:
+            before = await _look(upstream.url, [])
+            denied, allowed = await _choose(url, before)
+            after = await _look(url, [name for name in (denied, allowed) if name])
+            print("\n".join(_lines(settings, before, after, upstream)))
+            if stays:
+                say(f"\nThe filter listens at {url}, before {upstream.url}; Ctrl+C ends both.")
+                await _until_a_signal()
+    return 0
+
+
+@asynccontextmanager
+async def _running(settings: Settings) -> AsyncIterator[str]:
+    """Run the filter, as the launcher does, beside us."""
+    ready = Event()
+    master = await prepare(settings, lambda _report: ready.set())
+    task = asyncio.create_task(master.run())
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        waiting.cancel()
+        task.result()
+        raise StartError("The filter has ended", why="This is a bug of ours")
+    host, port, *_ = master.addons.get("proxyserver").listen_addrs()[0]
+    try:
+        yield f"http://{host}:{port}{PATH}"
+    finally:
+        await leave(master)
+        await task
+
+
+async def _until_a_signal() -> None:
+    signalled = Event()
+    on_signals(asyncio.get_running_loop(), signalled.set)
+    await signalled.wait()
+
+
+async def _look(url: str, calls: Sequence[str]) -> _Seen:
+    """Connect as an agent's client does, list the tools, and call some."""
+    origin = parse_origin(url)
+    http = HttpClient(origin)
+    client = StreamableClient(Poster(http, origin, PATH, limit=_LIMIT))
+    reply = await client.initialize()
+    await client.initialized(str(reply.result["protocolVersion"]))
+    listed = await client.request("tools/list", {})
+    seen = _Seen(
+        json.loads(listed.raw)["result"]["tools"],
+        len(listed.raw),
+        {name: await _call(client, name) for name in calls},
+    )
+    await client.close()
+    await http.close()
+    return seen
+
+
+async def _call(client: StreamableClient, name: str) -> str:
+    try:
+        reply = await client.request("tools/call", {"name": name, "arguments": {"path": "a.txt"}})
+    except Refused as refused:
+        return str(refused)
+    return str(json.loads(reply.raw)["result"]["content"][0]["text"])
+
+
+async def _choose(url: str, before: _Seen) -> tuple[str | None, str | None]:
+    """Find a tool that is gone and one that is left."""
+    left = {tool["name"] for tool in (await _look(url, [])).tools}
+    names = [tool["name"] for tool in before.tools]
+    gone = [name for name in names if name not in left]
+    return next(reversed(gone), None), next(iter(sorted(left, key=names.index)), None)
+
+
+def _lines(
+    settings: Settings, before: _Seen, after: _Seen, upstream: DemoUpstream
+) -> Iterator[str]:
+    left = {tool["name"] for tool in after.tools}
+    patterns = [f"--deny '{text}'" for text in settings.deny]
+    patterns += [f"--allow '{text}'" for text in settings.allow]
+    yield f"An MCP server with {len(before.tools)} tools; before it: mcp-tool-filter"
+    yield f"  {' '.join(patterns)}"
+    yield ""
+    yield from _tool_lines(before, left)
+    yield ""
+    yield paint(f"The agent saw {_measure(before)}; now it sees {_measure(after)}.", Colour.BOLD)
+    saved = before.size - after.size
+    yield f"That saves {saved:,} bytes of context, about {estimate_tokens(saved)} tokens a list."
+    yield ""
+    yield from _call_lines(after, upstream)
+
+
+def _tool_lines(before: _Seen, left: set[str]) -> Iterator[str]:
+    rows = [("BEFORE", "NOW", "")]
+    for tool in before.tools:
+        name = tool["name"]
+        rows.append((name, name if name in left else "-", shortened(tool["description"], 60)))
+    head, *lines = columns(rows, is_terminal=True)
+    yield paint(head, Colour.DIM)
+    for row, line in zip(rows[1:], lines, strict=True):
+        cut = line[: width()] if sys.stdout.isatty() else line
+        yield paint(cut, Colour.RED if row[1] == "-" else Colour.GREEN)
+
+
+def _measure(seen: _Seen) -> str:
+    return f"{len(seen.tools)} tools ({seen.size:,} bytes)"
+
+
+def _call_lines(after: _Seen, upstream: DemoUpstream) -> Iterator[str]:
+    for name, said in after.calls.items():
+        heard = "the server was asked" if name in upstream.calls else "the server never heard of it"
+        yield f"It calls {name}: {said}"
+        yield paint(f"  ({heard})", Colour.DIM)

@@ -1,0 +1,173 @@
+"""A small MCP server for the demo: Streamable HTTP, from 2025-03-26 to 2026-07-28.
+
+It does nothing but say what it was asked to do, and remembers which tools were called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import Any
+
+import h11
+
+from mcp_tool_filter import __version__
+from mcp_tool_filter.cli.commands.demo_tools import NAMES, TOOLS
+from mcp_tool_filter.protocol.revisions import (
+    INITIALIZE_REVISIONS,
+    KNOWN_REVISIONS,
+    R2025_11_25,
+    R2026_07_28,
+)
+
+PATH = "/mcp"
+_INFO = {"name": "demo", "version": __version__}
+_CAPABILITIES: dict[str, Any] = {"tools": {}}
+_MODERN = {
+    "resultType": "complete",
+    "_meta": {"io.modelcontextprotocol/serverInfo": _INFO},
+}
+_CACHEABLE = {"ttlMs": 60_000, "cacheScope": "public"}
+_READ_SIZE = 65536
+
+type Json = dict[str, Any]
+
+
+@dataclass
+class DemoUpstream:
+    """Where it listens, and what was called there."""
+
+    port: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{PATH}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, until its client leaves."""
+        connection = h11.Connection(h11.SERVER)
+        with suppress(ConnectionError, h11.ProtocolError):
+            while request := await _next_request(connection, reader):
+                status, said = self._answer_http(*request)
+                await _send(connection, writer, status, said)
+                if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                    break
+                connection.start_next_cycle()
+        writer.close()
+
+    def _answer_http(self, request: h11.Request, body: bytes) -> tuple[int, Json | None]:
+        if request.target.split(b"?")[0] != PATH.encode():
+            return 404, None
+        if request.method != b"POST":
+            return 405, None
+        try:
+            message = json.loads(body)
+            method, params = message["method"], message.get("params") or {}
+        except (ValueError, TypeError, KeyError):
+            return 400, _error(None, -32600, "Invalid Request")
+        if "id" not in message:
+            return 202, None
+        return self._answer(message["id"], method, params)
+
+    def _answer(self, id: object, method: str, params: Json) -> tuple[int, Json]:
+        said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
+        if said not in (None, R2026_07_28):
+            return 400, _error(id, -32022, "Unsupported protocol version", _supported(said))
+        modern = _MODERN if said else {}
+        match method:
+            case "server/discover" if said:
+                return 200, _result(id, _discovery() | modern)
+            case "initialize" if not said:
+                return 200, _result(id, _welcome(params))
+            case "ping":
+                return 200, _result(id, modern)
+            case "tools/list":
+                cacheable = _CACHEABLE if said else {}
+                return 200, _result(id, {"tools": TOOLS} | cacheable | modern)
+            case "tools/call":
+                return 200, self._call(id, params, modern)
+        return 404 if said else 200, _error(id, -32601, "Method not found")
+
+    def _call(self, id: object, params: Json, modern: Json) -> Json:
+        name = str(params.get("name"))
+        if name not in NAMES:
+            return _error(id, -32602, f"Unknown tool: {name}")
+        self.calls.append(name)
+        text = f"demo: {name} was called with {json.dumps(params.get('arguments', {}))}"
+        return _result(id, {"content": [{"type": "text", "text": text}]} | modern)
+
+
+@asynccontextmanager
+async def demo_upstream(
+    port: int = 0, tls: SSLContext | None = None
+) -> AsyncIterator[DemoUpstream]:
+    """Run one on the loopback."""
+    upstream = DemoUpstream()
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls)
+    upstream.port = server.sockets[0].getsockname()[1]
+    try:
+        yield upstream
+    finally:
+        server.close()
+
+
+def _discovery() -> Json:
+    supported = {"supportedVersions": [*KNOWN_REVISIONS[1:]]}
+    return supported | {"capabilities": _CAPABILITIES, **_CACHEABLE}
+
+
+def _welcome(params: Json) -> Json:
+    wanted = params.get("protocolVersion")
+    revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else R2025_11_25
+    return {"protocolVersion": revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
+
+
+def _supported(requested: object) -> Json:
+    return {"supported": [R2026_07_28], "requested": requested}
+
+
+def _result(id: object, result: Json) -> Json:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def _error(id: object, code: int, message: str, data: Json | None = None) -> Json:
+    error = {"code": code, "message": message} | ({"data": data} if data else {})
+    return {"jsonrpc": "2.0", "id": id, "error": error}
+
+
+async def _next_request(
+    connection: h11.Connection, reader: asyncio.StreamReader
+) -> tuple[h11.Request, bytes] | None:
+    request, body = None, b""
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(_READ_SIZE))
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage) and request:
+            return request, body
+        else:
+            return None
+
+
+async def _send(
+    connection: h11.Connection, writer: asyncio.StreamWriter, status: int, said: Json | None
+) -> None:
+    body = json.dumps(said, separators=(",", ":")).encode() if said else b""
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    events = [
+        h11.Response(status_code=status, headers=headers),
+        h11.Data(data=body),
+        h11.EndOfMessage(),
+    ]
+    for event in events:
+        writer.write(connection.send(event) or b"")
+    await writer.drain()

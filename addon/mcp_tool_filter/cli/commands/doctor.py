@@ -1,0 +1,137 @@
+"""``mcp-tool-filter doctor``: looks at everything that could be in the way, and says what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.commands.http import refuse_taken_port
+from mcp_tool_filter.cli.output.terminal import Colour, paint
+from mcp_tool_filter.cli.settings.flags import parse_flags
+from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.errors import ConnectFailed, StartError
+from mcp_tool_filter.observers.report import estimate_tokens
+
+_HELP = """\
+usage: mcp-tool-filter doctor --upstream URL [--deny PATTERN] [FLAGS]
+
+Checks, one after the other: Python and mitmproxy, the patterns and other settings, whether the
+upstream can be reached, how it speaks MCP and whether it lets us in, its tools, and the port.
+All flags of mcp-tool-filter itself are understood.
+
+Exit status: 0 if nothing is in the way, else 1.
+"""
+_ADVICE = {  # what a reason contains, to what to do about it
+    "refused": "Is the upstream running, and is this its port?",
+    "timeout": "Is there a firewall between? --connection-timeout and --tool-list-timeout wait"
+    " longer",
+    "certificate": "--ca FILE trusts its certificate; --insecure trusts any",
+    "credentials": "--header 'Authorization: Bearer $TOKEN' sends them; the variable must be set",
+    "no MCP found": "--endpoint PATH says where it is, or a path in --upstream",
+    "not found:": "Is the name spelt right?",
+    "reset": "Does it speak the other of http and https on this port?",
+    "TLS": "Does it speak plain http on this port?",
+    "closed": "Does it speak the other of http and https on this port?",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    is_well: bool
+    text: str
+    advice: str = ""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print a line for each check; return 0 if all is well, else 1."""
+    typed = parse_flags(argv)
+    if "help" in typed:
+        print(_HELP, end="")
+        return 0
+    settings = settle(gather(argv, os.environ))
+    all_well = True
+    for finding in examine(settings):
+        all_well = all_well and finding.is_well
+        mark = paint("ok  ", Colour.GREEN) if finding.is_well else paint("FAIL", Colour.RED)
+        print(f"{mark} {finding.text}", flush=True)
+        if finding.advice:
+            print(f"     {finding.advice}", flush=True)
+    return 0 if all_well else 1
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Check one thing after the other; what cannot be checked any more is left out."""
+    yield _versions()
+    usable = _settings(settings)
+    yield usable
+    yield _attempt(lambda: refuse_taken_port(settings), f"{settings.host}:{settings.port} is free")
+    if usable.is_well:
+        yield from _upstream(settings)
+
+
+def _versions() -> Finding:
+    python = ".".join(map(str, sys.version_info[:3]))
+    try:
+        return Finding(True, f"Python {python}, mitmproxy {version('mitmproxy')}")
+    except PackageNotFoundError:
+        return Finding(False, "mitmproxy is not installed", "pip install mcp-tool-filter")
+
+
+def _settings(settings: Settings) -> Finding:
+    """Patterns, headers with their variables, sizes and time-outs."""
+    denied, allowed, headers = map(len, (settings.deny, settings.allow, settings.headers))
+    text = f"The settings can be used (--deny {denied}, --allow {allowed}, --header {headers})"
+    return _attempt(lambda: target_of(settings), text)
+
+
+def _attempt(check: Callable[[], object], text: str) -> Finding:
+    try:
+        check()
+    except StartError as error:
+        return Finding(False, error.what, error.why)
+    return Finding(True, text)
+
+
+def _upstream(settings: Settings) -> Iterator[Finding]:
+    try:
+        known = ask_now(settings)
+    except StartError as error:
+        if not isinstance(error, ConnectFailed):
+            yield Finding(True, f"{settings.origin} accepts connections")
+        yield Finding(False, f"{error.what}: {error.why}", advice_for(error.why))
+        return
+    yield Finding(True, f"{settings.origin} accepts connections")
+    who = known.who
+    yield Finding(True, f"It speaks MCP {who.revision} over {who.transport}: {who.server}")
+    yield from _tools(known)
+
+
+def advice_for(reason: str) -> str:
+    """Return what to do about a reason.
+
+    >>> advice_for("Connection refused")
+    'Is the upstream running, and is this its port?'
+    """
+    found = (advice for part, advice in _ADVICE.items() if part.lower() in reason.lower())
+    return next(found, "")
+
+
+def _tools(known: Known) -> Iterator[Finding]:
+    snapshot = known.snapshot
+    exposed, gone = len(snapshot.allowed), len(snapshot.denied)
+    saved = estimate_tokens(snapshot.denied_bytes)
+    yield Finding(
+        True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
+    )
+    for pattern in snapshot.unmatched:
+        advice = "Is it spelt right? mcp-tool-filter --list-tools shows the names"
+        yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)
+    for fault in snapshot.faults:
+        yield Finding(False, f"In the upstream's list: {fault}", "Tell the upstream's authors")
+    if not exposed:
+        yield Finding(False, "No tool is exposed", "Deny less, or allow more")

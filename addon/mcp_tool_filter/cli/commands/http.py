@@ -1,0 +1,206 @@
+"""HTTP in, HTTP out: the proxy, with the upstream asked while mitmproxy is still being imported."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
+from mcp_tool_filter.cli.output.log import log_to_stderr, say
+from mcp_tool_filter.cli.output.terminal import progress
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.errors import StartError
+
+if TYPE_CHECKING:
+    from mitmproxy.master import Master
+
+_WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
+
+# What takes longest to import, each about as long as the next.
+_SLICES = (
+    "pyparsing",
+    "cryptography.x509",
+    "OpenSSL.SSL",
+    "mitmproxy.connection",
+    "mitmproxy.http",
+    "aioquic.tls",
+    "aioquic.quic.connection",
+    "mitmproxy.proxy.layers.http",
+    "mitmproxy.master",
+    "mcp_tool_filter.adapters.mitmproxy.addon",
+)
+_TURNS = 3  # of the loop: what has come is read, understood, and answered
+
+type Report = Callable[[str], None]
+type Fetcher = Callable[[Target], Awaitable[Fetched]]
+
+
+def run(settings: Settings) -> int:
+    """Stand before the upstream until a signal or its loss; return the exit status."""
+    settings.config()  # what the user got wrong is said before anything is begun
+    refuse_taken_port(settings)
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect)
+    if settings.record:
+        os.umask(0o077)  # a recording holds credentials
+    status = asyncio.run(serve(settings))
+    if "mcp_tool_filter.adapters.mitmproxy.exit" in sys.modules:
+        from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
+
+        end_at_once(status)
+    return status
+
+
+async def serve(settings: Settings) -> int:
+    loop, us = asyncio.get_running_loop(), asyncio.current_task()
+    assert us
+    on_signals(loop, us.cancel)
+    try:
+        master = await prepare(settings, _be_silent if settings.is_quiet else say)
+    except CancelledError:
+        return 0
+    on_signals(loop, _Leaving(master))
+    await master.run()
+    return 0
+
+
+class _Leaving:
+    """What a signal does: hang up, then end. A second one does not wait for the first part."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self) -> None:
+        if self._task:
+            self._master.shutdown()
+        else:
+            self._task = asyncio.get_running_loop().create_task(leave(self._master))
+
+
+async def leave(master: Master) -> None:
+    """End, without a connection that asyncio would have to break off, and complain of."""
+    from mcp_tool_filter.adapters.mitmproxy.exit import hang_up
+
+    await hang_up()
+    master.shutdown()
+
+
+async def prepare(settings: Settings, report: Report) -> Master:
+    """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
+    asked = _begin_fetch(settings)
+    host = await _import_host(settings)
+    return _make_master(host, settings, asked, report)
+
+
+def _be_silent(_text: str) -> None:
+    pass
+
+
+class EarlyFetch:
+    """A fetch that was begun before there was a proxy to ask for it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._task = asyncio.create_task(_fetch(target))
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def __call__(self, target: Target) -> Fetched:
+        """Return its result; fetch again if the proxy wants to know something else."""
+        if replace(target, tls=None) == replace(self._target, tls=None):
+            return await self._task
+        return await fetch(target)
+
+
+async def _fetch(target: Target) -> Fetched:
+    with progress(f"Asking {target.url} for its tools …"):
+        return await fetch(target)
+
+
+def _begin_fetch(settings: Settings) -> Fetcher:
+    # What --set says of TLS and of addresses only mitmproxy understands.
+    return fetch if settings.set else EarlyFetch(target_of(settings))
+
+
+async def _import_host(settings: Settings) -> ModuleType:
+    """Import mitmproxy a slice at a time, so that the fetch goes on between them."""
+    if not settings.inspect:
+        keep_addons_apart()
+    for name in _SLICES:
+        import_module(name)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
+
+
+def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: Report) -> Master:
+    from mitmproxy.exceptions import OptionsError
+
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+
+    options = host.make_options()
+    try:
+        options.update_defer(**mitmproxy_options(settings))
+        options.set(*settings.set, defer=True)
+        master: Master = host.make_master(options, ToolFilter(fetch=asked, report=report))
+    except OptionsError as error:
+        raise UsageError(str(error)) from None
+    if options.deferred:
+        raise no_such("option", next(iter(options.deferred)), dict(options.items()))
+    return master
+
+
+def mitmproxy_options(settings: Settings) -> dict[str, object]:
+    """Return the settings as mitmproxy's options; what is not given keeps its default."""
+    given: dict[str, object] = {
+        **settings.rules(),
+        "mode": [f"reverse:{settings.origin}"],
+        "listen_host": settings.host,
+        "listen_port": settings.port,
+        "connection_strategy": "lazy",
+        "ssl_insecure": settings.insecure,
+        "ssl_verify_upstream_trusted_ca": settings.ca,
+        "client_certs": settings.client_cert,
+        "certs": [settings.cert] if settings.cert else None,
+        "save_stream_file": settings.record,
+        "store_streamed_bodies": True if settings.record or settings.inspect else None,
+        "web_open_browser": settings.browser if settings.inspect else None,
+        "web_columns": _WEB_COLUMNS if settings.inspect else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def on_signals(loop: AbstractEventLoop, leave: Callable[[], object]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, leave)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(leave))
+
+
+def refuse_taken_port(settings: Settings) -> None:
+    """Say it in our words, and before the upstream is asked for anything."""
+    try:
+        family, *_, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family) as sock:
+            if sys.platform != "win32":  # where it would mean something else
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+    except OSError as error:
+        what = f"Cannot listen on {settings.host}:{settings.port}"
+        reason = error.strerror or str(error)
+        raise StartError(what, why=f"{reason}; --port 0 takes a free port") from None

@@ -1,0 +1,117 @@
+"""``--list-tools`` and ``--dry-run``: what is there, what would go, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import (
+    Colour,
+    columns,
+    is_terminal,
+    paint,
+    shortened,
+    width,
+)
+from mcp_tool_filter.cli.settings.flags import FORMATS
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.observers.report import estimate_tokens, render_report, shown_url
+from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.protocol.tools import Definition
+
+_DESCRIPTION = 60
+
+
+def run(settings: Settings, how: str) -> int:
+    """Print the tools in one of the formats, or as the start would report them."""
+    if how not in (*FORMATS, "report"):
+        raise UsageError(f"There is no format {how}", why="It is one of: " + ", ".join(FORMATS))
+    known = ask_now(settings)
+    match how:
+        case "json":
+            print(render_json(known))
+        case "names":
+            print("\n".join(map(shown, known.snapshot.allowed)))
+        case "report":
+            print(render_report(known.who, known.snapshot))
+        case _:
+            print("\n".join(_table(known)))
+            _say_the_rest(known)
+    return 0
+
+
+def render_json(known: Known) -> str:
+    """Write all that is known. This form is stable: members may be added, none changes."""
+    snapshot = known.snapshot
+    return json.dumps(
+        {
+            "upstream": shown_url(known.who.upstream),
+            "server": known.who.server,
+            "transport": known.who.transport,
+            "revision": known.who.revision,
+            "tools": [_tool(known, one) for one in known.definitions if one.name is not None],
+            "savedBytes": snapshot.denied_bytes,
+            "unmatchedPatterns": [pattern.text for pattern in snapshot.unmatched],
+            "faults": list(snapshot.faults),
+        },
+        indent=2,
+    )
+
+
+def _tool(known: Known, definition: Definition) -> dict[str, object]:
+    name = definition.name
+    assert name is not None
+    pattern = known.snapshot.denied.get(name)
+    return {
+        "name": name,
+        "exposed": name in known.snapshot.allowed,
+        "why": _why(known, name),
+        "pattern": pattern.text if pattern else None,
+        "bytes": len(definition.raw),
+    }
+
+
+def _why(known: Known, name: str) -> str:
+    if name in known.snapshot.allowed:
+        return "exposed"
+    if name not in known.snapshot.denied:
+        return "faulty"
+    return "denied" if known.snapshot.denied[name] else "not allowed"
+
+
+def _table(known: Known) -> Iterator[str]:
+    terminal = is_terminal(sys.stdout)
+    rows = [_row(known, one) for one in known.definitions if one.name is not None]
+    if not rows:
+        return
+    head = ("TOOL", "WHAT BECOMES OF IT", "TOKENS", "DESCRIPTION")
+    head_line, *lines = columns([head, *rows], is_terminal=terminal)
+    if terminal:
+        yield paint(head_line, Colour.BOLD)
+    for row, line in zip(rows, lines, strict=True):
+        cut = line[: width()] if terminal else line
+        yield cut if row[1] == "exposed" else paint(cut, Colour.RED)
+
+
+def _row(known: Known, definition: Definition) -> tuple[str, ...]:
+    name = definition.name or ""
+    pattern = known.snapshot.denied.get(name)
+    why = _why(known, name) + (f' by "{pattern.text}"' if pattern else "")
+    description = json.loads(definition.raw).get("description")
+    said = shortened(description, _DESCRIPTION) if isinstance(description, str) else ""
+    return shown(name), why, estimate_tokens(len(definition.raw)), shown(said)
+
+
+def _say_the_rest(known: Known) -> None:
+    """Say on stderr what is no row of the table."""
+    saved = known.snapshot.denied_bytes
+    exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)
+    say(f"{exposed + gone} tools, {gone} would go: about {estimate_tokens(saved)} tokens a list")
+    for pattern in known.snapshot.unmatched:
+        say(f'Warning: the pattern "{pattern.text}" matches no tool')
+    for fault in known.snapshot.faults:
+        say(f"Warning: {fault}")

@@ -1,0 +1,42 @@
+"""``mcp-tool-filter --upstream URL``: which way of standing before it?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+
+from mcp_tool_filter import __version__
+from mcp_tool_filter.cli.settings.flags import parse_flags
+from mcp_tool_filter.cli.settings.settings import gather, settle
+
+
+def run(argv: Sequence[str]) -> int:
+    """Do what the flags say; return the exit status. Raises StartError."""
+    signal.signal(signal.SIGTERM, _leave)
+    typed = parse_flags(argv)
+    if "version" in typed:
+        print(f"mcp-tool-filter {__version__}")
+        return 0
+    if "help" in typed:
+        return _show_help()
+    given = gather(argv, os.environ)
+    if not argv and "upstream" not in given:
+        return _show_help()
+    settings = settle(given)
+    if "list-tools" in given or "dry-run" in given or "format" in given:
+        how = given.get("format", ["table"])[-1] if "dry-run" not in given else "report"
+        return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
+    return int(import_module("mcp_tool_filter.cli.commands.http").run(settings))
+
+
+def _show_help() -> int:
+    print(import_module("mcp_tool_filter.cli.settings.help").render_help(), end="")
+    return 0
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

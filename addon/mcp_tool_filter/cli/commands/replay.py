@@ -1,0 +1,114 @@
+"""``mcp-tool-filter replay``: what would a policy have done to a recorded session?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.recordings.transcript import Transcript
+
+REFUSED = 3
+"""The exit status with ``--gate`` if a call would have been refused."""
+
+
+class Outcome(TypedDict):
+    """What ``--json`` prints."""
+
+    recording: str
+    exposed: list[str]
+    hidden: dict[str, str]
+    """Tool to the pattern that took it away."""
+    saved_bytes: int
+    requests: int
+    passed: dict[str, int]
+    """Calls that went through, by tool."""
+    refused: dict[str, int]
+    unknown: dict[str, int]
+    """Calls that go through now, but not when they were recorded: no answer is known."""
+    leaks: list[str]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Replay the recordings; return the exit status."""
+    args = _parser().parse_args(argv)
+    logging.disable(logging.WARNING)  # what is refused is what we are about to say
+    outcomes = [_replay(path, args) for path in args.recording]
+    if args.json:
+        print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))
+    elif not args.transcript:
+        print("\n\n".join("\n".join(_lines(one)) for one in outcomes))
+    failed = any(one["refused"] or one["leaks"] for one in outcomes)
+    return REFUSED if args.gate and failed else 0
+
+
+def _replay(path: Path, args: argparse.Namespace) -> Outcome:
+    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+    from mcp_tool_filter.adapters.recordings.replay import replay
+
+    transcript = replay(read_recording(path), deny=args.deny, allow=args.allow)
+    if args.transcript:
+        print(transcript.render(), end="")
+    return _outcome(path.name, transcript)
+
+
+def _outcome(name: str, transcript: Transcript) -> Outcome:
+    from mcp_tool_filter.adapters.recordings.replay_checks import find_leaks
+    from mcp_tool_filter.observers.sentences import pattern_of
+
+    snapshot, calls = transcript.snapshot, transcript.calls
+    return Outcome(
+        recording=name,
+        exposed=list(snapshot.allowed),
+        hidden={tool: pattern_of(tool, snapshot) for tool in snapshot.denied},
+        saved_bytes=snapshot.denied_bytes,
+        requests=len(transcript.turns),
+        passed=Counter(call.tool for call in calls if call.passes and call.is_known),
+        refused=Counter(call.tool for call in calls if not call.passes),
+        unknown=Counter(call.tool for call in calls if call.passes and not call.is_known),
+        leaks=list(find_leaks(transcript)),
+    )
+
+
+def _lines(outcome: Outcome) -> Iterator[str]:
+    hidden, exposed = outcome["hidden"], outcome["exposed"]
+    yield f"{outcome['recording']}: {outcome['requests']} requests"
+    yield f"  Tools: {len(hidden) + len(exposed)}, of which {len(hidden)} hidden"
+    yield f"  Saved: {outcome['saved_bytes']:,} bytes a list"
+    for tool, why in hidden.items():
+        yield f"    {tool}: {why}"
+    yield f"  Calls that pass: {_counted(outcome['passed'])}"
+    yield f"  Calls refused: {_counted(outcome['refused'])}"
+    if unknown := outcome["unknown"]:
+        yield f"  Calls that pass now, of which the recording knows no answer: {_counted(unknown)}"
+    yield from (f"  Leak: {leak}" for leak in outcome["leaks"])
+
+
+def _counted(calls: dict[str, int]) -> str:
+    return ", ".join(f"{tool} {count}x" for tool, count in calls.items()) or "none"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcp-tool-filter replay",
+        description="Go through recorded sessions with other patterns, without a network: "
+        "what would have been hidden, refused, let through?",
+        epilog=f"Exit status: 0; 1 if a recording or pattern cannot be used; {REFUSED} with "
+        "--gate if a call would have been refused.",
+    )
+    parser.add_argument("recording", nargs="+", type=Path, help="a flow dump of mitmproxy's")
+    parser.add_argument(
+        "--deny", action="append", default=[], metavar="REGEX", help="tools that are removed"
+    )
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="REGEX", help="only these tools remain"
+    )
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--transcript", action="store_true", help="all that was said, both sides")
+    parser.add_argument("--gate", action="store_true", help="fail if a call would be refused")
+    return parser

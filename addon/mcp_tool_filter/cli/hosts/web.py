@@ -1,0 +1,51 @@
+"""``--inspect``: all of mitmweb, with our addon."""
+
+from __future__ import annotations
+
+import socket
+
+from mitmproxy.hooks import ConfigureHook
+from mitmproxy.options import Options
+from mitmproxy.tools.web.master import WebMaster
+
+from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mcp_tool_filter.cli.output.log import say
+
+
+def make_options() -> Options:
+    return Options()
+
+
+def make_master(options: Options, addon: object) -> WebMaster:
+    """Return mitmweb's master, our addon before all others. Raises OptionsError."""
+    master = WebMaster(options, with_termlog=False)
+    if not was_set(options, "web_port"):
+        options.update(web_port=_port_near(options.web_port))
+    manager = master.addons
+    manager.chain.insert(0, manager.register(addon))
+    manager.invoke_addon_sync(addon, ConfigureHook(set(options.keys())))
+    manager.add(_WebAddress(master))
+    return master
+
+
+class _WebAddress:
+    """Says where mitmweb is, for those whose browser did not open."""
+
+    def __init__(self, master: WebMaster) -> None:
+        self._master = master
+
+    def running(self) -> None:
+        say(f"mitmweb: {self._master.web_url}")
+
+
+def _port_near(port: int) -> int:
+    """Return the usual port, or the next that is free."""
+    for candidate in range(port, port + 100):
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", candidate))
+            except OSError:
+                continue
+            return candidate
+    return port

@@ -1,0 +1,144 @@
+"""Every flag, once: the command line, the environment, the config file, help and completion.
+
+>>> parse_flags(["--deny", "^a", "--deny=^b", "-vv"])
+{'deny': ['^a', '^b'], 'verbose': ['true', 'true']}
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+
+DEFAULT_PORT: Final = 6273  # MCPF on a telephone's keys; the MCP inspector has MCPI and MCPP
+
+
+class Flag(NamedTuple):
+    name: str
+    help: str
+    value: str = ""
+    """What stands after it; a switch has none."""
+    short: str = ""
+    many: bool = False
+    """It can be given several times, and all count."""
+    only_typed: bool = False
+    """It makes sense on the command line only, not in the environment or a file."""
+    choices: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> list[str]:
+        return ([f"-{self.short}"] if self.short else []) + [f"--{self.name}"]
+
+
+FORMATS: Final = ("table", "json", "names")
+
+GROUPS: Final = {
+    "What to filter": (
+        Flag("upstream", "the MCP server to stand before; a path in it is its endpoint",
+             "URL", short="u"),
+        Flag("deny", "JavaScript regex: tools it matches are removed; commas separate several",
+             "PATTERN", short="d", many=True),
+        Flag("allow", "JavaScript regex: only tools that one of these matches remain",
+             "PATTERN", many=True),
+        Flag("header", 'sent to the upstream: "Name: value"; $VAR and ${VAR} are expanded',
+             "HEADER", short="H", many=True),
+        Flag("endpoint", "the upstream's MCP path, such as /mcp (default: found by itself)",
+             "PATH"),
+        Flag("tools-list", "answer tools/list from the snapshot: auto, cache or upstream",
+             "HOW", choices=("auto", "cache", "upstream")),
+    ),
+    "Where to listen": (
+        Flag("host", "listen address (default: 127.0.0.1)", "ADDRESS"),
+        Flag("port", f"listen port (default: {DEFAULT_PORT}); 0 takes a free one",
+             "PORT", short="p"),
+        Flag("allowed-hosts", "further Host and Origin names; loopback names always pass",
+             "NAME", many=True),
+    ),
+    "Limits": (
+        Flag("connection-timeout", "wait for the upstream at start (default: 30000)", "MS"),
+        Flag("tool-list-timeout", "wait for its tool list (default: 10000)", "MS"),
+        Flag("message-limit", "the largest message that passes (default: 10MB)", "SIZE"),
+        Flag("keep-running", "do not end when the upstream is lost"),
+    ),
+    "TLS": (
+        Flag("ca", "trust the certificates in this PEM file, for an https upstream", "FILE"),
+        Flag("client-cert", "our certificate and key for the upstream, PEM", "FILE"),
+        Flag("cert", "certificate and key for clients, PEM (default: signed by mitmproxy's CA)",
+             "FILE"),
+        Flag("insecure", "do not verify the upstream's certificate", short="k"),
+    ),
+    "Only look": (
+        Flag("list-tools", "what is there, what would go and why; then end", only_typed=True),
+        Flag("format", "of --list-tools: table, json or names", "FORMAT",
+             only_typed=True, choices=FORMATS),
+        Flag("dry-run", "what the start would report; then end", only_typed=True),
+    ),
+    "Watch": (
+        Flag("inspect", "run under mitmweb and open it in the browser"),
+        Flag("no-browser", "with --inspect: open no browser"),
+        Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
+        Flag("verbose", "say more; twice: still more", short="v", many=True),
+        Flag("quiet", "say nothing but errors", short="q"),
+    ),
+    "More": (
+        Flag("config", "read settings from this TOML file", "FILE"),
+        Flag("set", "set any option of mitmproxy", "OPTION=VALUE", many=True),
+        Flag("help", "show this", short="h", only_typed=True),
+        Flag("version", "show the version", only_typed=True),
+    ),
+}  # fmt: skip
+FLAGS: Final = {flag.name: flag for group in GROUPS.values() for flag in group}
+
+# What people type who know another tool.
+_OTHER_NAMES = {
+    "--url": "--upstream", "--server": "--upstream", "--target": "--upstream",
+    "--mode": "--upstream", "--listen-port": "--port", "--listen-host": "--host",
+    "--block": "--deny", "--exclude": "--deny", "--include": "--allow", "--headers": "--header",
+    "--output": "--record", "--timeout": "--connection-timeout", "--ssl-insecure": "--insecure",
+    "--json": "--format json", "--path": "--endpoint", "--debug": "--verbose",
+}  # fmt: skip
+
+type Given = dict[str, list[str]]
+"""A flag's name to its values, as text; a switch has "true"."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        what = message.removeprefix("argument ")
+        if "expected one argument" in what:
+            name = what.partition(":")[0].rpartition("/")[2]
+            why = f"A value that begins with a dash is written {name}=-…"
+            raise UsageError(f"{name} needs a value", why=why)
+        raise UsageError(what)
+
+
+def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values())) -> Given:
+    """Read a command line. Raises UsageError for the first thing that is wrong with it."""
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for flag in flags:
+        if flag.value:
+            parser.add_argument(*flag.spellings, action="append", dest=flag.name)
+        else:
+            parser.add_argument(
+                *flag.spellings, action="append_const", const="true", dest=flag.name
+            )
+    found, rest = parser.parse_known_args(argv)
+    if rest:
+        raise _unknown(rest, flags)
+    return {name: values for name, values in vars(found).items() if values}
+
+
+def _unknown(rest: Sequence[str], flags: Sequence[Flag]) -> UsageError:
+    name = next((word for word in rest if word.startswith("-")), None)
+    if name is None:
+        from mcp_tool_filter.cli.launcher import COMMANDS
+
+        if rest[0] in COMMANDS:
+            return UsageError(f"The command comes first: mcp-tool-filter {rest[0]} …")
+        return no_such("command", rest[0], COMMANDS)
+    name = name.partition("=")[0]
+    if other := _OTHER_NAMES.get(name):
+        return UsageError(f"There is no flag {name}: did you mean {other}?")
+    return no_such("flag", name, [f"--{flag.name}" for flag in flags])

@@ -1,0 +1,272 @@
+"""What the user wants, from the command line, the environment and a config file.
+
+A flag beats the environment, which beats the file. Only what is denied adds up: nobody who types
+one pattern more should thereby open what the file closes.
+
+>>> read_settings(["-u", "http://localhost:3000/mcp", "--deny", "^rm"], {}).endpoint
+'/mcp'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Given, parse_flags
+from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
+from mcp_tool_filter.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.config import Config
+
+_PREFIX = "MCP_TOOL_FILTER_"
+_ADDS_UP = "deny"
+_LIKE_THIS = "It must look like http://localhost:3000/mcp"
+_FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
+    "upstream_headers": "header",
+    "fail_fast": "keep-running",
+    "mode": "upstream",
+    "ssl_verify_upstream_trusted_ca": "ca",
+    "client_certs": "client-cert",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Checked as far as it is ours alone; what mitmproxy or ``parse_config`` checks is text."""
+
+    origin: str
+    """Scheme, host and port of the upstream."""
+    endpoint: str
+    """Path and query; empty if the user gave none."""
+    host: str
+    port: int
+    deny: tuple[str, ...]
+    allow: tuple[str, ...]
+    headers: tuple[str, ...]
+    tools_list: str
+    allowed_hosts: tuple[str, ...]
+    connection_timeout: str
+    tool_list_timeout: str
+    message_limit: str
+    keep_running: bool
+    ca: str | None
+    client_cert: str | None
+    cert: str | None
+    insecure: bool
+    inspect: bool
+    browser: bool
+    record: str | None
+    verbosity: int
+    """-1 for quiet, 0, 1, 2."""
+    set: tuple[str, ...]
+
+    @property
+    def upstream(self) -> str:
+        return self.origin + self.endpoint
+
+    @property
+    def listens_at(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.verbosity < 0
+
+    def rules(self) -> dict[str, Sequence[str]]:
+        """Return our own options, by mitmproxy's names and in its form."""
+        return {
+            "deny": self.deny,
+            "allow": self.allow,
+            "tools_list": (self.tools_list,),
+            "endpoint": (self.endpoint,),
+            "upstream_headers": self.headers,
+            "connection_timeout": (self.connection_timeout,),
+            "tool_list_timeout": (self.tool_list_timeout,),
+            "message_limit": (self.message_limit,),
+            "allowed_hosts": self.allowed_hosts,
+            "fail_fast": ("false" if self.keep_running else "true",),
+        }
+
+    def config(self) -> Config:
+        """Check our own options. Raises StartError with the text that is wrong."""
+        from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
+
+        with in_our_words():
+            return parse_config(
+                deny=self.deny,
+                allow=self.allow,
+                tools_list=self.tools_list,
+                endpoint=self.endpoint,
+                upstream_headers=self.headers,
+                connection_timeout=self.connection_timeout,
+                tool_list_timeout=self.tool_list_timeout,
+                message_limit=self.message_limit,
+                allowed_hosts=self.allowed_hosts,
+                fail_fast="false" if self.keep_running else "true",
+            )
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Name the flag where an error names an option of mitmproxy."""
+    try:
+        yield
+    except InvalidOption as error:
+        flag = f"--{_flag_of(error.option)}"
+        raise InvalidOption(flag, error.given, why=error.why) from None
+
+
+def _flag_of(option: str) -> str:
+    return _FLAGS_OF_OPTIONS.get(option, option.replace("_", "-"))
+
+
+def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Read all three sources. Raises UsageError."""
+    return settle(gather(argv, environment))
+
+
+def gather(argv: Sequence[str], environment: Mapping[str, str]) -> Given:
+    """Bring the three sources together."""
+    typed, surrounding = parse_flags(argv), _read_environment(environment)
+    files = typed.get("config") or surrounding.get("config")
+    given: Given = {}
+    for source in (read_file(files[-1]) if files else {}, surrounding, typed):
+        denied = given.get(_ADDS_UP, []) + source.get(_ADDS_UP, [])
+        given |= source | ({_ADDS_UP: denied} if denied else {})
+    return given
+
+
+def settle(given: Given) -> Settings:
+    """Check what was given, and fill in what was not."""
+    one = {name: values[-1] for name, values in given.items() if values}
+    many = {name: tuple(values) for name, values in given.items()}
+    origin, path = _split_upstream(one.get("upstream", ""))
+    _refuse_own_options(many.get("set", ()))
+    return Settings(
+        origin=origin,
+        endpoint=one.get("endpoint", path),
+        host=one.get("host", "127.0.0.1"),
+        port=_parse_port(one.get("port", str(DEFAULT_PORT))),
+        deny=many.get("deny", ()),
+        allow=many.get("allow", ()),
+        headers=many.get("header", ()),
+        tools_list=one.get("tools-list", "auto"),
+        allowed_hosts=many.get("allowed-hosts", ()),
+        connection_timeout=one.get("connection-timeout", "30000"),
+        tool_list_timeout=one.get("tool-list-timeout", "10000"),
+        message_limit=one.get("message-limit", "10MB"),
+        keep_running=_is_on(one, "keep-running"),
+        ca=one.get("ca"),
+        client_cert=one.get("client-cert"),
+        cert=one.get("cert"),
+        insecure=_is_on(one, "insecure"),
+        inspect=_is_on(one, "inspect"),
+        browser=not _is_on(one, "no-browser"),
+        record=one.get("record"),
+        verbosity=_verbosity(given),
+        set=many.get("set", ()),
+    )
+
+
+def read_file(path: str) -> Given:
+    """Read a TOML file whose keys are the flags' names."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+    except ValueError as error:  # neither TOML nor UTF-8
+        raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
+    return dict(_read_entry(path, key.replace("_", "-"), value) for key, value in table.items())
+
+
+def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
+    known = [flag.name for flag in FLAGS.values() if not flag.only_typed]
+    if name not in known:
+        raise no_such(f"setting in {path} called", name, known)
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str | int) for each in values):
+        raise UsageError(f"{name} in {path} must be a text, a number, or true or false")
+    if len(values) != 1 and not FLAGS[name].many:
+        raise UsageError(f"{name} in {path} must be one value, not a list")
+    return name, [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+
+
+def _read_environment(environment: Mapping[str, str]) -> Given:
+    """Read MCP_TOOL_FILTER_DENY and the like; what can be given several times is cut at lines."""
+    names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
+    given: Given = {}
+    for variable, text in environment.items():
+        if not variable.startswith(_PREFIX) or not text:
+            continue
+        name = variable.removeprefix(_PREFIX)
+        flag = names.get(name)
+        if flag and not flag.only_typed:
+            given[flag.name] = [part for part in text.splitlines() if part] if flag.many else [text]
+        elif not flag and (meant := _meant(name, names)):
+            raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
+    return given
+
+
+def _meant(name: str, known: Mapping[str, object]) -> str | None:
+    longer = next((each for each in known if name.startswith(f"{each}_") or name == f"{each}S"), "")
+    return longer or closest(name, known)
+
+
+def _split_upstream(url: str) -> tuple[str, str]:
+    """Cut a URL into its origin, and its path and query."""
+    if not url:
+        why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
+        raise UsageError("There is no upstream to stand before", why=why)
+    if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # whose text may quote a password
+        raise UsageError("--upstream is no URL", why=_LIKE_THIS) from None
+    if parts.username is not None:
+        why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
+        raise UsageError("Credentials in --upstream would be shown", why=why)
+    if parts.scheme.lower() not in ("http", "https") or not host:
+        raise UsageError(f"Cannot stand before {parts.scheme}://{host}", why=_LIKE_THIS)
+    origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return origin + (f":{port}" if port else ""), "" if path == "/" else path
+
+
+def _refuse_own_options(sets: Iterable[str]) -> None:
+    """A second way to say the same thing would leave it open which one counts."""
+    for option in (spec.partition("=")[0] for spec in sets):
+        if (flag := _flag_of(option)) in FLAGS:
+            raise UsageError(f"--set {option}=… is said with a flag: --{flag}")
+
+
+def _parse_port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
+        raise UsageError(f"--port cannot be {text}", why="It is a number from 0 to 65535")
+    return int(text)
+
+
+def _is_on(one: Mapping[str, str], name: str) -> bool:
+    match one.get(name, "false").lower():
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+    raise UsageError(f"{name} cannot be {one[name]}", why="It is true or false")
+
+
+def _verbosity(given: Given) -> int:
+    one = {name: values[-1] for name, values in given.items()}
+    if _is_on(one, "quiet"):
+        return -1
+    louder = given.get("verbose", [])
+    return int(louder[0]) if louder and louder[0] in ("1", "2") else louder.count("true")

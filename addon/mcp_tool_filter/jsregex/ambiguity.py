@@ -1,0 +1,338 @@
+r"""Says whether backtracking over a pattern could take forever.
+
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> [is_safe(parse_regex(text).root) for text in ("^(?:ab|ac)*$", "^(?:ab|a|b)*$", "^(a+)+$")]
+[True, False, False]
+
+Three things are refused:
+
+- nested repetition without end, ``(a+)+``: whether it can fail or not, nobody should have to ask;
+- two different ways round the same loop over the same text, ``(a|a)*``: with every round the ways
+  double (exponential ambiguity, EDA in the literature);
+- four loops or more one after the other that could share the same text, ``\w*_\w*_\w*_\w*``: with
+  n characters there are n⁴ ways to share (polynomial ambiguity, IDA). A pattern that may begin
+  anywhere has one such loop before it.
+
+Where nothing can fail any more no way is tried again, so what is repeated there does not matter.
+(Weber and Seidl, "On the degree of ambiguity of finite automata", 1991; Weideman et al.,
+"Analyzing matching time behavior of backtracking regular expression matchers", 2016.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, product
+from math import inf, log, prod
+
+from mcp_tool_filter.jsregex.positions import SMALL, Automaton, TooLarge, follow
+from mcp_tool_filter.jsregex.program import code_size
+from mcp_tool_filter.jsregex.sharing import can_share
+from mcp_tool_filter.jsregex.tree import (
+    Choice,
+    Group,
+    Look,
+    Node,
+    Repeat,
+    Sequence,
+    Unit,
+    anchored,
+    as_word,
+    branches,
+    children,
+    depth,
+)
+
+_FEW_LOOPS = 3  # one after the other, they are always safe
+_TOO_HIGH = 3.3  # the degree that is refused: 4, or what four loops up to a hundred come near
+_LENGTH = 256  # of a name: what a loop without end amounts to
+_FEW_WAYS = 5_000  # so many can be tried
+_DEEPEST = 200
+_MOST_STEPS = 20_000  # of the program that matches
+_MOST_PAIRS = 20_000  # beyond these bounds on our own work a pattern counts as ambiguous
+_ROUNDS = 30
+_LONGEST_TEXT = 100
+
+
+def is_safe(root: Node) -> bool:
+    """Say whether a pattern may be used by a matcher that backtracks."""
+    if depth(root) > _DEEPEST or code_size(root) > _MOST_STEPS or has_nested_loops(root):
+        return False
+    has_few_ways = count_ways(root) <= _FEW_WAYS
+    loops = count_loops(root)
+    # Most patterns have few loops, each over one set, and no long way to go.
+    if has_few_ways and loops is not None and loops + (not anchored(root)) <= _FEW_LOOPS:
+        return True
+    try:
+        automaton = follow(root, search=not anchored(root))
+        return _degree(automaton, has_few_ways=has_few_ways) < _TOO_HIGH
+    except TooLarge:
+        return False
+
+
+def has_nested_loops(root: Node) -> bool:
+    """Say whether a repetition without end is within another."""
+    return any(
+        isinstance(inner, Repeat) and inner.most is None
+        for outer in branches(root)
+        if isinstance(outer, Repeat) and outer.most is None
+        for inner in branches(outer.body)
+    )
+
+
+def count_loops(root: Node) -> int | None:
+    """Return how many loops a match goes through at most; None if one is over more than a set."""
+    loops = 0
+    waiting = [(root, 1)]
+    while waiting:
+        node, times = waiting.pop()
+        if isinstance(node, Repeat):
+            if node.most is None or node.most > SMALL:
+                if not isinstance(node.body, Unit):
+                    return None
+                loops += times
+                continue
+            times *= node.most
+        waiting += [(child, times) for child in children(node) if type(child) is not Unit]
+    return loops
+
+
+def count_ways(node: Node) -> int:
+    """Return a bound on the ways through a pattern, loops apart; or just too many of them."""
+    return min(_count_ways(node), 10 * _FEW_WAYS)
+
+
+def _count_ways(node: Node) -> int:
+    match node:
+        case Sequence(items):
+            return prod([count_ways(item) for item in items if not isinstance(item, Unit)])
+        case Choice(options):
+            return _ways_of_choice(options)
+        case Repeat(body, least, most):
+            ways = count_ways(body)
+            if most is None or most > SMALL:
+                return ways
+            return sum([ways**rounds for rounds in range(least, most + 1)])
+        case Group(body) | Look(body):
+            return count_ways(body)
+        case _:
+            return 1
+
+
+def _ways_of_choice(options: tuple[Node, ...]) -> int:
+    """Of words to choose from only those can match that begin one another."""
+    words: Counter[str] = Counter()
+    others = 0
+    for option in options:
+        word = as_word(option)
+        if word is None:
+            others += count_ways(option)
+        else:
+            words[word] += 1
+    lengths = {len(word) for word in words}
+    beginnings = [
+        sum([words[word[:length]] for length in lengths if length <= len(word)]) for word in words
+    ]
+    return others + max(beginnings, default=0)
+
+
+def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
+    """Return the degree of the polynomial that bounds the ways; inf if none does."""
+    loops = _loops(automaton)
+    if any(_is_exponential(automaton, loop) for loop in loops):
+        return inf
+    if not has_few_ways and _most_ways(automaton, loops) > _FEW_WAYS:
+        return inf
+    if not automaton.others and len(loops) <= _FEW_LOOPS:
+        return len(loops)
+    degree = _longest_chain(automaton, loops)
+    others = [
+        _degree(follow(look.body, backward=look.behind, search=False), has_few_ways=has_few_ways)
+        for look in automaton.others
+    ]
+    return degree + max(others, default=0)
+
+
+def _loops(automaton: Automaton) -> list[set[int]]:
+    """Return the sets of positions that lead to one another, the last ones first.
+
+    Left out are positions that nothing leads to, as in ``$(a|a)*``, and those from where the match
+    succeeds for certain: no way is ever tried again from there.
+    """
+    reached = _reach(automaton, set(automaton.first))
+    graph = [
+        [other for other in following if other not in automaton.succeeding]
+        for following in automaton.following
+    ]
+    return [
+        component
+        for component in _components(graph)
+        if component <= reached - automaton.succeeding
+        and (len(component) > 1 or min(component) in graph[min(component)])
+    ]
+
+
+def _components(graph: list[list[int]]) -> list[set[int]]:
+    """Return the strongly connected components, those that others lead to first (Tarjan)."""
+    components: list[set[int]] = []
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for start in range(len(graph)):
+        if start in index:
+            continue
+        calls = [(start, iter(graph[start]))]
+        index[start] = low[start] = len(index)
+        path.append(start)
+        on_path.add(start)
+        while calls:
+            node, onward = calls[-1]
+            for other in onward:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    path.append(other)
+                    on_path.add(other)
+                    calls.append((other, iter(graph[other])))
+                    break
+                if other in on_path:
+                    low[node] = min(low[node], index[other])
+            else:
+                calls.pop()
+                if calls:
+                    low[calls[-1][0]] = min(low[calls[-1][0]], low[node])
+                if low[node] == index[node]:
+                    at = path.index(node)
+                    components.append(set(path[at:]))
+                    on_path -= components[-1]
+                    del path[at:]
+    return components
+
+
+def _is_exponential(automaton: Automaton, loop: set[int]) -> bool:
+    """Say whether two ways lead from a position of the loop back to it over the same text."""
+    if not _has_two_ways(automaton, loop):
+        return False
+    # Perhaps nothing can fail there: as in ^(?:.|\s)*$, which matches every text there is.
+    failing = {position for position in loop if not _always_succeeds(automaton, position)}
+    return _has_two_ways(automaton, failing)
+
+
+def _has_two_ways(automaton: Automaton, loop: set[int]) -> bool:
+    letters = automaton.letters
+    following = {
+        position: [other for other in automaton.following[position] if other in loop]
+        for position in loop
+    }
+    if any(automaton.following[one][other] > 1 for one in loop for other in following[one]):
+        return True
+    seen: set[tuple[int, int]] = set()
+    for position in loop:
+        waiting = list(combinations(following[position], 2))  # where two ways part
+        while waiting:
+            one, other = waiting.pop()
+            pair = (one, other) if one < other else (other, one)
+            if pair in seen or not letters[one] & letters[other]:
+                continue
+            if one == other or len(seen) > _MOST_PAIRS:
+                return True
+            seen.add(pair)
+            waiting += product(following[one], following[other])
+    return False
+
+
+def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
+    """Return in how many ways one position can be reached over the same text, loops apart.
+
+    In a loop that would be exponential, but ``(a|a)(a|a)(a|a)…`` needs no loop to be slow. The
+    text is made by taking, letter by letter, the one that keeps most ways open.
+    """
+    loop_of = {position: number for number, loop in enumerate(loops) for position in loop}
+    graph = [
+        {
+            other: ways
+            for other, ways in following.items()
+            if other not in automaton.succeeding
+            and (position not in loop_of or loop_of.get(other) != loop_of[position])
+        }
+        for position, following in enumerate(automaton.following)
+    ]
+    letters = [_bits(letters) for letters in automaton.letters]
+    always = dict.fromkeys(loop_of, 1)
+    reached: dict[int, int] = automaton.first | always
+    before: dict[int, int] = {}
+    most = max([automaton.ways_round, *automaton.first.values()])
+    for _ in range(_LONGEST_TEXT):
+        if reached == before or most > _FEW_WAYS:
+            break
+        by_letter: dict[int, dict[int, int]] = {}
+        for position, ways in reached.items():
+            for other, ways_on in graph[position].items():
+                for letter in letters[other]:
+                    after = by_letter.setdefault(letter, {})
+                    after[other] = after.get(other, 0) + ways * ways_on
+        best = max(by_letter.values(), key=lambda after: sum(after.values()), default={})
+        most = max([most, *best.values()])
+        before, reached = reached, always | best
+    return most
+
+
+def _bits(number: int) -> list[int]:
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
+def _always_succeeds(automaton: Automaton, position: int) -> bool:
+    """Say whether a match succeeds from this position on, whatever text follows."""
+    if automaton.conditional:
+        return False
+    start = frozenset({position})
+    seen = {start}
+    waiting = [start]
+    while waiting:
+        positions = waiting.pop()
+        if positions & automaton.succeeding:
+            continue
+        if not positions & automaton.ending or len(seen) > _ROUNDS:
+            return False
+        onward = {other for one in positions for other in automaton.following[one]}
+        for letter in range(automaton.alphabet.size):
+            after = frozenset(other for other in onward if automaton.letters[other] >> letter & 1)
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+    return True
+
+
+def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
+    """Return how many loops one after the other share text, each with the one before it.
+
+    Three that share one text and two that share another make four: what is shared adds up.
+    """
+    weights = [_weight(automaton, loop) for loop in loops]
+    longest: list[float] = []
+    for number, loop in enumerate(loops):  # what a loop leads to has been looked at before
+        reached = _reach(automaton, loop)
+        degree = weights[number]
+        for other, later in enumerate(loops[:number]):
+            possible = longest[other] + weights[number]
+            if possible > degree and not reached.isdisjoint(later):
+                shares = can_share(automaton, loop, later)
+                degree = max(degree, possible if shares else longest[other])
+            if degree >= _TOO_HIGH:
+                return degree
+        longest.append(degree)
+    return max(longest, default=0)
+
+
+def _weight(automaton: Automaton, loop: set[int]) -> float:
+    rounds = max([automaton.rounds[position] for position in loop])
+    return min(1, log(rounds + 1, _LENGTH))
+
+
+def _reach(automaton: Automaton, starts: set[int]) -> set[int]:
+    reached = set(starts)
+    waiting = list(starts)
+    while waiting:
+        onward = automaton.following[waiting.pop()].keys() - reached
+        reached |= onward
+        waiting += onward
+    return reached

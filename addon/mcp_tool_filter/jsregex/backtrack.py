@@ -1,0 +1,133 @@
+"""Matches as JavaScript does, one way after the other: for patterns that refer back to a group.
+
+Follows ECMA-262's pattern semantics to the letter: a round of a repetition forgets what the round
+before captured, an optional round may not be empty, a look-behind goes from right to left, and a
+reference to a group without a capture matches nothing, successfully.
+"""
+
+from __future__ import annotations
+
+from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.charset import WORD
+from mcp_tool_filter.jsregex.program import Op, Program
+
+_UNSET = -1
+_STEPS_AT_ONCE = 300  # they are paid for in advance
+_PRICE = 1000  # each takes as long as three of the scan's
+
+
+class Backtracker:
+    def __init__(
+        self,
+        program: Program,
+        alphabet: Alphabet,
+        allowance: Allowance,
+        *,
+        captures: int,
+        anchored: bool = False,
+    ) -> None:
+        self._program = program
+        self._captures = captures  # so many registers, the first ones, hold captures
+        self._alphabet = alphabet
+        self._allowance = allowance
+        self._anchored = anchored
+
+    def search(self, text: str) -> bool:
+        attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
+        unset = [_UNSET] * self._captures
+        starts = 1 if self._anchored else len(text) + 1
+        return any(
+            attempt.match(self._program, start, unset) is not None for start in range(starts)
+        )
+
+
+class _Attempt:
+    """One text, and the steps that it may cost."""
+
+    def __init__(self, text: str, alphabet: Alphabet, allowance: Allowance, captures: int) -> None:
+        self._text = text
+        self._captures = captures
+        self._alphabet = alphabet
+        self._allowance = allowance
+        allowance.spend(len(text))
+        self._letters = [alphabet.letters[char] for char in text]
+        self._word = alphabet.mask(WORD)
+        self._paid = 0
+
+    def match(self, program: Program, start: int, captures: list[int]) -> list[int] | None:
+        """Match from one place on; return the registers as they are then, or None."""
+        code = program.code
+        masks = [self._alphabet.mask(chars) for chars in program.sets]
+        unset = [_UNSET] * (program.registers - len(captures))
+        ways = [(0, start, captures + unset)]
+        while ways:
+            place, at, registers = ways.pop()
+            while True:
+                self._count_step()
+                op, a, b = code[place]
+                place += 1
+                if op == Op.UNIT:
+                    following = self._consume(masks[a], at, backward=program.backward)
+                elif op == Op.SPLIT:
+                    ways.append((b, at, registers))
+                    place = a
+                    continue
+                elif op == Op.JUMP:
+                    place = a
+                    continue
+                elif op == Op.SAVE:
+                    registers = [*registers[:a], at, *registers[a + 1 :]]
+                    continue
+                elif op == Op.CLEAR:
+                    registers = [*registers[:a], *[_UNSET] * (b - a), *registers[b:]]
+                    continue
+                elif op == Op.MATCH:
+                    return registers
+                elif op == Op.LOOK:
+                    found = self.match(program.looks[a], at, registers[: self._captures])
+                    following = at if (found is None) == bool(b) else None
+                    if found is not None:
+                        registers = found[: self._captures] + registers[self._captures :]
+                elif op == Op.MOVED:
+                    following = None if registers[a] == at else at
+                elif op == Op.REFERENCE:
+                    captured = registers[2 * a : 2 * a + 2]
+                    following = self._repeat(captured, at, backward=program.backward)
+                else:
+                    following = at if self._holds(op, at) else None
+                if following is None:
+                    break
+                at = following
+        return None
+
+    def _count_step(self) -> None:
+        if not self._paid:
+            self._allowance.spend(_PRICE)
+            self._paid = _STEPS_AT_ONCE
+        self._paid -= 1
+
+    def _consume(self, mask: int, at: int, *, backward: bool) -> int | None:
+        if backward:
+            return at - 1 if at and mask >> self._letters[at - 1] & 1 else None
+        return at + 1 if at < len(self._text) and mask >> self._letters[at] & 1 else None
+
+    def _repeat(self, captured: list[int], at: int, *, backward: bool) -> int | None:
+        """Consume what was captured once more; return where that ends."""
+        start, end = captured
+        if start == _UNSET or end == _UNSET:
+            return at
+        again = self._text[start:end]
+        self._allowance.spend(len(again))
+        if backward:
+            return at - len(again) if self._text.endswith(again, 0, at) else None
+        return at + len(again) if self._text.startswith(again, at) else None
+
+    def _holds(self, op: Op, at: int) -> bool:
+        if op == Op.START:
+            return at == 0
+        if op == Op.END:
+            return at == len(self._text)
+        before = at > 0 and bool(self._word >> self._letters[at - 1] & 1)
+        after = at < len(self._text) and bool(self._word >> self._letters[at] & 1)
+        return (before != after) == (op == Op.WORD)

@@ -1,0 +1,56 @@
+"""What someone may have meant who typed a pattern that is refused, or is odd.
+
+>>> hint("delete_*")
+'_* is any number of _, also none; for names that begin so: ^delete_'
+"""
+
+from __future__ import annotations
+
+import re
+
+from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.syntax import parse_regex
+
+_GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")
+_LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
+
+
+def hint(text: str) -> str | None:
+    """Return a sentence for people, or None where there is nothing to say."""
+    if _GLOB.fullmatch(text) and ".*" not in text:
+        return _hint_for_glob(text)
+    if text.startswith("(?i)"):
+        return "JavaScript has no (?i); for either case: [dD]elete"
+    if literal := _LITERAL.fullmatch(text):
+        return f"The slashes are taken for themselves; without them: {literal[1]}"
+    return _hint_for_ends(text)
+
+
+def _hint_for_glob(text: str) -> str:
+    parts = [re.sub(r"\.", r"\\.", part) for part in text.split("*")]
+    regex = ".*".join(["^" + parts[0] if parts[0] else "", *parts[1:-1], parts[-1]])
+    regex = regex + "$" if parts[-1] else regex
+    regex = regex.removeprefix(".*").removesuffix(".*")
+    if not _is_regex(text):
+        return f"That is a glob; as a regex, names with that in them: {regex}"
+    before = text[text.index("*") - 1]
+    return f"{before}* is any number of {before}, also none; for names that begin so: {regex}"
+
+
+def _hint_for_ends(text: str) -> str | None:
+    """Patterns are searched for anywhere: ``.*`` at an end adds nothing but ways to go wrong."""
+    inner = text.removeprefix("^").removeprefix(".*").removesuffix("$").removesuffix(".*")
+    if inner in {text, ""} or not _is_regex(text) or not _is_regex(inner):
+        return None
+    if is_safe(parse_regex(text).root) or not is_safe(parse_regex(inner).root):
+        return None
+    return f"A pattern is searched for anywhere in a name; .* at its ends can be left out: {inner}"
+
+
+def _is_regex(text: str) -> bool:
+    try:
+        parse_regex(text)
+    except NotJavaScript:
+        return False
+    return True

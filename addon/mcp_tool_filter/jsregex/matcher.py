@@ -1,0 +1,84 @@
+"""Searches a name for a pattern, in the cheapest way that is exact for that pattern.
+
+A pattern that refers back to a group is matched by backtracking; any other, if the name is short
+and Python's ``re`` in no danger, by ``re``; else in one pass.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, Allowance, TooCostly
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.charset import WORD, to_units
+from mcp_tool_filter.jsregex.program import Program, captures_of, compile_program
+from mcp_tool_filter.jsregex.scan import Scan
+from mcp_tool_filter.jsregex.syntax import Regex
+from mcp_tool_filter.jsregex.translate import render_python
+from mcp_tool_filter.jsregex.tree import Reference, Unit, anchored, walk
+
+_SHORT = 256
+
+
+class Matcher:
+    """Nothing is made before it is needed: most patterns never meet a long name."""
+
+    def __init__(self, regex: Regex) -> None:
+        self._regex = regex
+        self._allowance = Allowance()
+
+    def search(self, name: str) -> bool:
+        """Say whether the pattern matches anywhere. Raises TooCostly."""
+        if len(name) > FOR_A_NAME:
+            raise TooCostly
+        text = to_units(name)
+        if len(text) <= _SHORT and self._python:
+            return self._python.search(text) is not None
+        self._allowance.begin()
+        limit = self._program.exact_up_to
+        if limit is not None and len(text) > limit:
+            raise TooCostly
+        if self._refers_back:
+            return self._backtracker.search(text)
+        return self._scan.search([self._alphabet.letters[char] for char in text])
+
+    @cached_property
+    def _python(self) -> re.Pattern[str] | None:
+        source = render_python(self._regex.root)
+        return None if source is None else re.compile(source)
+
+    @cached_property
+    def _refers_back(self) -> bool:
+        return any(isinstance(node, Reference) for node in walk(self._regex.root))
+
+    @cached_property
+    def _alphabet(self) -> Alphabet:
+        units = [node.chars for node in walk(self._regex.root) if isinstance(node, Unit)]
+        return Alphabet([WORD, *units])
+
+    @cached_property
+    def _program(self) -> Program:
+        return compile_program(
+            self._regex.root, for_scan=not self._refers_back, groups=self._regex.groups
+        )
+
+    @cached_property
+    def _backtracker(self) -> Backtracker:
+        return Backtracker(
+            self._program,
+            self._alphabet,
+            self._allowance,
+            captures=captures_of(self._regex.groups),
+            anchored=anchored(self._regex.root),
+        )
+
+    @cached_property
+    def _scan(self) -> Scan:
+        return Scan(
+            self._program,
+            self._alphabet,
+            self._allowance,
+            anchored=anchored(self._regex.root),
+        )

@@ -1,0 +1,244 @@
+r"""A tree as a program of small steps, for the two machines that match.
+
+``scan`` follows all ways at once and keeps only where it stands; ``backtrack`` follows one way
+after the other, as JavaScript does, and keeps captures. A count becomes as many copies:
+
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> for step in compile_program(parse_regex("a{2}|^").root, for_scan=True).code:
+...     print(step)
+(<Op.SPLIT: 1>, 1, 4)
+(<Op.UNIT: 0>, 0, 0)
+(<Op.UNIT: 0>, 0, 0)
+(<Op.JUMP: 2>, 5, 0)
+(<Op.START: 3>, 0, 0)
+(<Op.MATCH: 12>, 0, 0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from mcp_tool_filter.jsregex.charset import CharSet
+from mcp_tool_filter.jsregex.tree import (
+    Choice,
+    Edge,
+    Group,
+    Look,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    Unit,
+    branches,
+    least_length,
+)
+
+
+class Op(IntEnum):
+    UNIT = 0  # consume one unit of the set with number a
+    SPLIT = 1  # go to a; if that fails, to b
+    JUMP = 2
+    START = 3
+    END = 4
+    WORD = 5
+    NOT_WORD = 6
+    LOOK = 7  # look number a must succeed, or fail if b
+    SAVE = 8  # keep the position in register a
+    CLEAR = 9  # forget the registers from a to b
+    MOVED = 10  # fail where the position is still that in register a
+    REFERENCE = 11  # consume what group a captured
+    MATCH = 12
+
+
+type Step = tuple[Op, int, int]
+
+_OP_OF_EDGE = {
+    Edge.START: Op.START,
+    Edge.END: Op.END,
+    Edge.WORD: Op.WORD,
+    Edge.NOT_WORD: Op.NOT_WORD,
+}
+
+# More copies of something than a text of that many units can hold are not made.
+_EXACT_UP_TO = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    code: tuple[Step, ...]
+    sets: tuple[CharSet, ...]
+    looks: tuple[Program, ...]
+    backward: bool  # it consumes from right to left
+    registers: int
+    exact_up_to: int | None  # longer texts it may judge wrongly
+
+
+def compile_program(
+    root: Node, *, for_scan: bool, groups: int = 0, backward: bool = False
+) -> Program:
+    """Return the program for one of the machines; the pattern as a whole has so many groups.
+
+    The scan looks ahead by going backward from the end of the text, and so learns for every
+    place at once where a look-ahead would succeed. JavaScript, and ``backtrack``, look behind by
+    going backward from where they stand.
+    """
+    return _Compiler(root, for_scan=for_scan, groups=groups, backward=backward).finish()
+
+
+def captures_of(groups: int) -> int:
+    """Return how many registers hold captures: a start and an end each, and a pair unused."""
+    return 2 * groups + 2
+
+
+def code_size(root: Node) -> int:
+    """Return how many steps the program will have, more or less, without making it."""
+    looks = [node.body for node in branches(root) if isinstance(node, Look)]
+    return sum(_size(part) for part in (root, *looks))
+
+
+def _size(node: Node) -> int:
+    match node:
+        case Sequence(items):
+            return sum([1 if type(item) is Unit else _size(item) for item in items])
+        case Choice(options):
+            return sum([_size(option) + 2 for option in options])
+        case Repeat(body):
+            least, most = _copies(node)
+            return (_size(body) + 4) * (least + 1 if most is None else most)
+        case Group(body):
+            return _size(body) + 2
+        case _:
+            return 1
+
+
+def _copies(node: Repeat) -> tuple[int, int | None]:
+    """Return the least and most copies to make.
+
+    In a text of n units at most n copies consume anything, so n + 1 copies are as good as more.
+    """
+    enough = _EXACT_UP_TO // max(1, least_length(node.body)) + 1
+    most = None if node.most is None or node.most > enough else node.most
+    return min(node.least, enough), most
+
+
+class _Compiler:
+    def __init__(self, root: Node, *, for_scan: bool, groups: int, backward: bool) -> None:
+        self._root = root
+        self._groups = groups
+        self._for_scan = for_scan
+        self._backward = backward
+        self._code: list[Step] = []
+        self._sets: dict[CharSet, int] = {}
+        self._looks: dict[int, tuple[int, Program]] = {}
+        self._registers = captures_of(groups)
+        self._is_cut = False
+
+    def finish(self) -> Program:
+        self._compile(self._root)
+        self._emit(Op.MATCH)
+        looks = tuple(program for _, program in self._looks.values())
+        return Program(
+            tuple(self._code),
+            tuple(self._sets),
+            looks,
+            self._backward,
+            self._registers,
+            _EXACT_UP_TO if self._is_cut or any(look.exact_up_to for look in looks) else None,
+        )
+
+    def _emit(self, op: Op, a: int = 0, b: int = 0) -> int:
+        self._code.append((op, a, b))
+        return len(self._code) - 1
+
+    def _compile(self, node: Node) -> None:
+        match node:
+            case Unit(chars):
+                self._emit(Op.UNIT, self._sets.setdefault(chars, len(self._sets)))
+            case Sequence(items):
+                for item in reversed(items) if self._backward else items:
+                    self._compile(item)
+            case Choice(options):
+                self._compile_choice(options)
+            case Repeat():
+                self._compile_repeat(node)
+            case Group(body, number):
+                self._compile_group(body, number)
+            case Look():
+                self._emit(Op.LOOK, self._look_number(node), node.negated)
+            case Reference(number):
+                self._emit(Op.REFERENCE, number)
+            case Edge():
+                self._emit(_OP_OF_EDGE[node])
+
+    def _compile_choice(self, options: tuple[Node, ...]) -> None:
+        jumps = []
+        for option in options[:-1]:
+            split = self._emit(Op.SPLIT)
+            self._compile(option)
+            jumps.append(self._emit(Op.JUMP))
+            self._code[split] = (Op.SPLIT, split + 1, len(self._code))
+        self._compile(options[-1])
+        for jump in jumps:
+            self._code[jump] = (Op.JUMP, len(self._code), 0)
+
+    def _compile_repeat(self, node: Repeat) -> None:
+        least, most = _copies(node)
+        self._is_cut = self._is_cut or (least, most) != (node.least, node.most)
+        for _ in range(least):
+            self._compile_once(node.body)
+        if most is None:
+            split = self._emit(Op.SPLIT)
+            self._compile_further(node.body)
+            self._emit(Op.JUMP, split)
+            self._aim([split], lazy=node.lazy)
+        else:
+            splits = []
+            for _ in range(most - least):
+                splits.append(self._emit(Op.SPLIT))
+                self._compile_further(node.body)
+            self._aim(splits, lazy=node.lazy)
+
+    def _aim(self, splits: list[int], *, lazy: bool) -> None:
+        """Let each of the splits go on, or leave the repetition that ends here."""
+        out = len(self._code)
+        for split in splits:
+            self._code[split] = (Op.SPLIT, out, split + 1) if lazy else (Op.SPLIT, split + 1, out)
+
+    def _compile_once(self, body: Node) -> None:
+        """Compile one round of a repetition: what the round before captured is forgotten."""
+        if not self._for_scan:
+            self._forget_captures(body)
+        self._compile(body)
+
+    def _forget_captures(self, body: Node) -> None:
+        if groups := [node.number for node in branches(body) if isinstance(node, Group)]:
+            self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
+
+    def _compile_further(self, body: Node) -> None:
+        """Compile a round that need not be: it may not be empty (ECMA-262, RepeatMatcher)."""
+        if self._for_scan or least_length(body):
+            self._compile_once(body)
+            return
+        register = self._registers
+        self._registers += 1
+        self._emit(Op.SAVE, register)
+        self._compile_once(body)
+        self._emit(Op.MOVED, register)
+
+    def _compile_group(self, body: Node, number: int) -> None:
+        if self._for_scan:
+            self._compile(body)
+            return
+        self._emit(Op.SAVE, 2 * number + self._backward)
+        self._compile(body)
+        self._emit(Op.SAVE, 2 * number + (not self._backward))
+
+    def _look_number(self, look: Look) -> int:
+        if id(look) not in self._looks:  # copies of a repetition share it
+            backward = look.behind != self._for_scan
+            program = compile_program(
+                look.body, for_scan=self._for_scan, groups=self._groups, backward=backward
+            )
+            self._looks[id(look)] = (len(self._looks), program)
+        return self._looks[id(look)][0]

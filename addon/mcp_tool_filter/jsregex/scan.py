@@ -1,0 +1,145 @@
+"""Matches in one pass over the text, whatever the pattern; captures are the price.
+
+All places of the program where a match could stand are followed at once; a set of places is a
+state, and states are remembered with where each letter led (a DFA made on the way). What depends
+on the place in the text, ``^`` and ``\\b``, is settled with the next letter in hand. A look-ahead
+or look-behind is scanned for beforehand, over the whole text, so it costs one pass too.
+"""
+
+from __future__ import annotations
+
+from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.charset import WORD
+from mcp_tool_filter.jsregex.program import Op, Program
+
+_MOST_STATES = 500
+
+
+class _State:
+    __slots__ = ("first", "matched", "moves", "places", "stop", "word")
+
+    def __init__(
+        self, places: frozenset[int], *, first: bool, word: bool, matched: bool, stop: bool
+    ) -> None:
+        self.places = places
+        self.first = first  # nothing has been consumed yet
+        self.word = word  # what was consumed last is a word character
+        self.matched = matched  # a match was possible before that
+        self.stop = stop  # no need to read on
+        self.moves: dict[int, _State] = {}
+
+
+class Scan:
+    """One for each program: the pattern's own, and each look-ahead and look-behind in it."""
+
+    def __init__(
+        self,
+        program: Program,
+        alphabet: Alphabet,
+        allowance: Allowance,
+        *,
+        anchored: bool = False,
+        tabulates: bool = False,
+    ) -> None:
+        self._code = program.code
+        self._backward = program.backward
+        self._alphabet = alphabet
+        self._allowance = allowance
+        self._anchored = anchored
+        self._tabulates = tabulates
+        self._masks = [alphabet.mask(chars) for chars in program.sets]
+        self._word_letters = alphabet.mask(WORD)
+        self._end = alphabet.size  # the letter after the last
+        self._looks = [Scan(look, alphabet, allowance, tabulates=True) for look in program.looks]
+        self._forget()
+
+    def search(self, letters: list[int]) -> bool:
+        state = self._initial
+        for key in self._keys(letters):
+            state = state.moves.get(key) or self._move(state, key)
+            if state.stop:
+                return state.matched
+        return state.matched
+
+    def _table(self, letters: list[int]) -> list[bool]:
+        """Return for each place in the text, the last included, whether a match ends there."""
+        state = self._initial
+        table = []
+        for key in self._keys(letters):
+            state = state.moves.get(key) or self._move(state, key)
+            table.append(state.matched)
+        return table[::-1] if self._backward else table
+
+    def _keys(self, letters: list[int]) -> list[int]:
+        """Return what the moves depend on: the next letter, and which looks succeed before it."""
+        self._allowance.spend(len(letters))
+        keys = [*(reversed(letters) if self._backward else letters), self._end]
+        weight = self._end + 1
+        for look in self._looks:
+            table = look._table(letters)
+            if self._backward:
+                table.reverse()
+            keys = [key + weight * succeeds for key, succeeds in zip(keys, table, strict=True)]
+            weight *= 2
+        return keys
+
+    def _move(self, state: _State, key: int) -> _State:
+        looks, letter = divmod(key, self._end + 1)
+        places, matched = self._step(state, letter, looks)
+        word = bool(self._word_letters >> letter & 1)
+        known = (places, word, matched)
+        following = self._states.get(known)
+        if following is None:
+            if len(self._states) >= _MOST_STATES:
+                self._forget()
+            dead = self._anchored and not places
+            stop = (matched and not self._tabulates) or dead
+            following = self._states[known] = _State(
+                places, first=False, word=word, matched=matched, stop=stop
+            )
+        state.moves[key] = following
+        return following
+
+    def _forget(self) -> None:
+        self._states: dict[tuple[frozenset[int], bool, bool], _State] = {}
+        self._initial = _State(frozenset(), first=True, word=False, matched=False, stop=False)
+
+    def _step(self, state: _State, letter: int, looks: int) -> tuple[frozenset[int], bool]:
+        """Return the places after the letter, and whether a match was possible before it."""
+        last = letter == self._end
+        at_start, at_end = (last, state.first) if self._backward else (state.first, last)
+        at_boundary = state.word != bool(self._word_letters >> letter & 1)
+        waiting = list(state.places)
+        if state.first or not self._anchored:
+            waiting.append(0)
+        seen = set(waiting)
+        reached = set()
+        matched = False
+        while waiting:
+            place = waiting.pop()
+            op, a, b = self._code[place]
+            onward: tuple[int, ...] = ()
+            if op == Op.UNIT:
+                if self._masks[a] >> letter & 1:
+                    reached.add(place + 1)
+            elif op == Op.SPLIT:
+                onward = (a, b)
+            elif op == Op.JUMP:
+                onward = (a,)
+            elif op == Op.MATCH:
+                matched = True
+            elif (
+                (op == Op.START and at_start)
+                or (op == Op.END and at_end)
+                or (op == Op.WORD and at_boundary)
+                or (op == Op.NOT_WORD and not at_boundary)
+                or (op == Op.LOOK and (looks >> a & 1) != b)
+            ):
+                onward = (place + 1,)
+            for place in onward:
+                if place not in seen:
+                    seen.add(place)
+                    waiting.append(place)
+        self._allowance.spend(len(seen))
+        return frozenset(reached), matched

@@ -1,0 +1,353 @@
+r"""JavaScript's regex grammar, as ``new RegExp(text)`` reads it: no flags, Annex B included.
+
+That is ES2024. The modifiers ``(?i:x)`` and duplicate group names of ES2025 are refused, as by
+the engines in wide use (Node 20): a pattern should mean the same wherever it is tried out.
+
+>>> parse_regex(r"\D{2}").root
+Repeat(body=Unit(chars=((0, 47), (58, 65535))), least=2, most=2, lazy=False)
+>>> parse_regex("(a")
+Traceback (most recent call last):
+mcp_tool_filter.jsregex.names.NotJavaScript: a group is not closed
+
+What looks wrong and is right: a brace that opens no count is a brace, ``\N`` is an octal escape
+unless there are N groups, ``\k`` a k unless there are named ones. (ECMA-262, Annex B.1.2)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mcp_tool_filter.jsregex import charset
+from mcp_tool_filter.jsregex.charset import CharSet
+from mcp_tool_filter.jsregex.names import NotJavaScript, parse_group_name
+from mcp_tool_filter.jsregex.tree import (
+    EMPTY,
+    Choice,
+    Edge,
+    Group,
+    Look,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    Unit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    root: Node
+    groups: int
+
+
+def parse_regex(text: str) -> Regex:
+    """Read a pattern. Raises NotJavaScript."""
+    return _Parser(charset.to_units(text)).parse()
+
+
+_NO_END = 2**31 - 1  # V8 takes this count, and every greater one, for infinity
+_MOST_GROUPS = 32767  # V8: "Too many captures"
+
+_PLAIN = re.compile(r"[^\\^$.*+?()\[{|]+")
+_COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
+_QUANTIFIER = re.compile(r"[*+?]|\{[0-9]+(?:,[0-9]*)?\}")
+_REFERENCE = re.compile(r"\\[1-9k]")
+_OPENING = re.compile(  # what is escaped or in a class opens nothing
+    r"\\.|\[(?:\\.|[^\]\\])*|(?P<group>\((?:(?!\?)|\?<(?![=!])(?P<named>)))", re.DOTALL
+)
+_OCTAL = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
+_HEX = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
+
+_CLASSES = {
+    "d": charset.DIGIT,
+    "D": charset.invert(charset.DIGIT),
+    "s": charset.SPACE,
+    "S": charset.invert(charset.SPACE),
+    "w": charset.WORD,
+    "W": charset.invert(charset.WORD),
+}
+_CONTROLS = {"f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_EDGES = {"^": Edge.START, "$": Edge.END}
+_WORD_EDGES = {"b": Edge.WORD, "B": Edge.NOT_WORD}
+_COUNTS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_LOOKS = {
+    "?=": (False, False),
+    "?!": (False, True),
+    "?<=": (True, False),
+    "?<!": (True, True),
+}
+
+
+@lru_cache(maxsize=512)
+def _unit(char: str) -> Unit:
+    return Unit(charset.single(char))
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group that is being read: its finished options, and the items of the current one."""
+
+    number: int | None = None
+    look: tuple[bool, bool] | None = None
+    options: list[Node] = field(default_factory=list)
+    items: list[Node] = field(default_factory=list)
+
+    def end_option(self) -> None:
+        items = self.items
+        self.options.append(items[0] if len(items) == 1 else Sequence(tuple(items)))
+        self.items = []
+
+    def body(self) -> Node:
+        self.end_option()
+        return self.options[0] if len(self.options) == 1 else Choice(tuple(self.options))
+
+
+class _Parser:
+    """Goes through the text once. Groups are kept on a stack of our own: they may be deep."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._stack = [_Open()]
+        self._opened = 0
+        openings = [found for found in _OPENING.finditer(text) if found["group"] is not None]
+        self._groups = len(openings)
+        if self._groups > _MOST_GROUPS:
+            raise NotJavaScript("there are too many groups")
+        self._names: dict[str, int] = {}
+        for number, opening in enumerate(openings, 1):
+            if opening["named"] is not None:
+                self._add_name(opening.end(), number)
+        self._may_refer = _REFERENCE.search(text) is not None
+
+    def _add_name(self, start: int, number: int) -> None:
+        name, _ = parse_group_name(self._text, start)
+        if name in self._names:
+            raise NotJavaScript(f"two groups are called {name}")
+        self._names[name] = number
+
+    def parse(self) -> Regex:
+        while self._at < len(self._text):
+            if plain := _PLAIN.match(self._text, self._at):
+                self._read_plain(plain.group())
+            else:
+                self._read_special(self._text[self._at])
+        if len(self._stack) > 1:
+            raise NotJavaScript("a group is not closed")
+        return Regex(self._stack[0].body(), self._groups)
+
+    def _read_plain(self, chars: str) -> None:
+        """Take characters that mean themselves; the last of them may be repeated."""
+        self._at += len(chars)
+        self._stack[-1].items += map(_unit, chars[:-1])
+        self._add(_unit(chars[-1]))
+
+    def _read_special(self, char: str) -> None:
+        match char:
+            case "\\":
+                self._read_escape()
+            case "(":
+                self._open()
+            case ")":
+                self._close()
+            case "|":
+                self._at += 1
+                self._stack[-1].end_option()
+            case "^" | "$":
+                self._at += 1
+                self._stack[-1].items.append(_EDGES[char])
+            case "[":
+                self._add(self._read_class())
+            case ".":
+                self._at += 1
+                self._add(Unit(charset.NO_LINE_END))
+            case _:  # "*", "+", "?" or "{"
+                if _QUANTIFIER.match(self._text, self._at):
+                    raise NotJavaScript("there is nothing to repeat")
+                self._at += 1
+                self._add(_unit(char))
+
+    # Groups
+
+    def _open(self) -> None:
+        rest = self._text[self._at + 1 : self._at + 4]
+        for opening, look in _LOOKS.items():
+            if rest.startswith(opening):
+                self._at += 1 + len(opening)
+                self._stack.append(_Open(look=look))
+                return
+        if rest.startswith("?:"):
+            self._at += 3
+            self._stack.append(_Open())
+            return
+        if rest.startswith("?<"):
+            _, self._at = parse_group_name(self._text, self._at + 3)
+        elif rest.startswith("?"):
+            raise NotJavaScript("a group begins with ?, but no group begins so")
+        else:
+            self._at += 1
+        self._opened += 1
+        self._stack.append(_Open(number=self._opened))
+
+    def _close(self) -> None:
+        if len(self._stack) == 1:
+            raise NotJavaScript("a group is closed that was not opened")
+        self._at += 1
+        group = self._stack.pop()
+        if group.look is None:
+            captures = group.number is not None and self._may_refer
+            self._add(Group(group.body(), group.number or 0) if captures else group.body())
+            return
+        behind, negated = group.look
+        look = Look(group.body(), behind, negated)
+        if not behind:  # Annex B: a look-ahead may be repeated
+            self._add(look)
+        elif _QUANTIFIER.match(self._text, self._at):
+            raise NotJavaScript("a look-behind cannot be repeated")
+        else:
+            self._stack[-1].items.append(look)
+
+    # Repetition
+
+    def _add(self, node: Node) -> None:
+        """Add a node, and the repetition that follows it if there is one."""
+        quantifier = _QUANTIFIER.match(self._text, self._at)
+        if quantifier:
+            self._at = quantifier.end()
+            least, most = _parse_count(quantifier.group())
+            lazy = self._text.startswith("?", self._at)
+            self._at += lazy
+            node = Repeat(node, least, most, lazy)
+        self._stack[-1].items.append(node)
+
+    # Escapes
+
+    def _read_escape(self) -> None:
+        char = self._text[self._at + 1 : self._at + 2]
+        if char in _WORD_EDGES:
+            self._at += 2
+            self._stack[-1].items.append(_WORD_EDGES[char])
+        elif char and char in "123456789" and (number := self._parse_number()):
+            self._add(self._refer_to(number))
+        elif char == "k" and self._names:
+            if not self._text.startswith("<", self._at + 2):
+                raise NotJavaScript(r"\k needs the name of a group")
+            name, self._at = parse_group_name(self._text, self._at + 3)
+            if name not in self._names:
+                raise NotJavaScript(f"no group is called {name}")
+            self._add(self._refer_to(self._names[name]))
+        else:
+            self._add(Unit(self._parse_char_or_class(in_class=False)))
+
+    def _parse_number(self) -> int | None:
+        r"""Read the N of ``\N`` if there is such a group."""
+        end = self._at + 1
+        while self._text[end : end + 1] and self._text[end] in "0123456789":
+            end += 1
+        digits = self._text[self._at + 1 : end]
+        if len(digits) > 5 or int(digits) > self._groups:
+            return None
+        self._at = end
+        return int(digits)
+
+    def _refer_to(self, number: int) -> Node:
+        inside = any(group.number == number for group in self._stack)
+        return EMPTY if inside else Reference(number)  # a group has nothing before its end
+
+    def _parse_char_or_class(self, *, in_class: bool) -> CharSet:
+        start = self._at + 1
+        if start == len(self._text):
+            raise NotJavaScript("a backslash ends the pattern")
+        char = self._text[start]
+        self._at = start + 1
+        if char in _CLASSES:
+            return _CLASSES[char]
+        if char in _CONTROLS:
+            return charset.single(_CONTROLS[char])
+        if octal := _OCTAL.match(self._text, start):
+            self._at = octal.end()
+            return charset.single(chr(int(octal.group(), 8)))
+        if code := _HEX.match(self._text, start):
+            self._at = code.end()
+            return charset.single(chr(int(code[1] or code[2], 16)))
+        if char == "c":
+            return self._parse_control(in_class=in_class)
+        if char == "b" and in_class:
+            return charset.single("\b")
+        if char == "k" and self._names:
+            raise NotJavaScript(r"\k needs the name of a group")
+        return charset.single(char)
+
+    def _parse_control(self, *, in_class: bool) -> CharSet:
+        letter = self._text[self._at : self._at + 1]
+        if letter.isascii() and (
+            letter.isalpha() or (in_class and (letter.isdigit() or letter == "_"))
+        ):
+            self._at += 1
+            return charset.single(chr(ord(letter) % 32))
+        self._at -= 1  # the backslash is itself, and the c is read again
+        return charset.single("\\")
+
+    # Classes
+
+    def _read_class(self) -> Unit:
+        self._at += 1
+        negated = self._text.startswith("^", self._at)
+        self._at += negated
+        parts: list[CharSet] = []
+        while (char := self._class_char()) != "]":
+            low = self._read_class_atom(char)
+            if self._class_char() != "-":
+                parts.append(low)
+                continue
+            self._at += 1
+            if (char := self._class_char()) == "]":
+                parts += (low, charset.single("-"))
+                continue
+            parts += _range(low, self._read_class_atom(char))
+        self._at += 1
+        chars = charset.union(*parts)
+        return Unit(charset.invert(chars) if negated else chars)
+
+    def _class_char(self) -> str:
+        if self._at == len(self._text):
+            raise NotJavaScript("a class is not closed")
+        return self._text[self._at]
+
+    def _read_class_atom(self, char: str) -> CharSet:
+        if char == "\\":
+            return self._parse_char_or_class(in_class=True)
+        self._at += 1
+        return charset.single(char)
+
+
+def _range(low: CharSet, high: CharSet) -> list[CharSet]:
+    """Return what ``low-high`` stands for in a class."""
+    if not (_is_single(low) and _is_single(high)):
+        return [low, charset.single("-"), high]  # Annex B: [\d-z] has a hyphen in it
+    if low > high:
+        raise NotJavaScript("a range in a class is out of order")
+    return [((low[0][0], high[0][1]),)]
+
+
+def _is_single(chars: CharSet) -> bool:
+    return len(chars) == 1 and chars[0][0] == chars[0][1]
+
+
+def _parse_count(text: str) -> tuple[int, int | None]:
+    if text in _COUNTS:
+        return _COUNTS[text]
+    found = _COUNT.fullmatch(text)
+    assert found is not None
+    least = _parse_clamped(found[1])
+    most = least if found[2] is None else _parse_clamped(found[3] or str(_NO_END))
+    if least > most:
+        raise NotJavaScript("a count is out of order")
+    return least, None if most == _NO_END else most
+
+
+def _parse_clamped(digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    return _NO_END if len(digits) > 10 else min(int(digits), _NO_END)

@@ -1,0 +1,163 @@
+"""A parsed pattern as a tree of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from mcp_tool_filter.jsregex.charset import CharSet
+
+
+class Edge(Enum):
+    """A place between two characters."""
+
+    START = "^"
+    END = "$"
+    WORD = r"\b"
+    NOT_WORD = r"\B"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One UTF-16 code unit out of a set."""
+
+    chars: CharSet
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    body: Node
+    least: int
+    most: int | None  # None: without end
+    lazy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A capturing group, kept only where the pattern may refer back to one."""
+
+    body: Node
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Look-ahead or look-behind."""
+
+    body: Node
+    behind: bool
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a group has captured, once more."""
+
+    number: int
+
+
+type Node = Unit | Sequence | Choice | Repeat | Group | Look | Reference | Edge
+
+EMPTY = Sequence(())
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Sequence(parts) | Choice(parts):
+            return parts
+        case Repeat(body) | Group(body) | Look(body):
+            return (body,)
+        case _:
+            return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield the node and all below it. Does not recurse: patterns may be deep."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += children(node)
+
+
+def branches(node: Node) -> Iterator[Node]:
+    """Yield what ``walk`` does, but for single units: a list of names is little else."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [child for child in children(node) if type(child) is not Unit]
+
+
+def depth(node: Node) -> int:
+    """Return the length of the longest way down. Does not recurse either."""
+    deepest = 0
+    level = [node]
+    while level:
+        deepest += 1
+        level = [child for parent in level for child in children(parent) if type(child) is not Unit]
+    return deepest
+
+
+def as_word(node: Node) -> str | None:
+    """Return the text if the node matches one text only, character by character."""
+    items = node.items if isinstance(node, Sequence) else (node,)
+    chars = []
+    for item in items:
+        if type(item) is not Unit or len(item.chars) != 1:
+            return None
+        low, high = item.chars[0]
+        if low != high:
+            return None
+        chars.append(chr(low))
+    return "".join(chars)
+
+
+def least_length(node: Node) -> int:
+    """Return a number of units that every match has at least."""
+    match node:
+        case Unit():
+            return 1
+        case Sequence(items):
+            return sum([least_length(item) for item in items])
+        case Choice(options):
+            return min([least_length(option) for option in options])
+        case Repeat(body, least):
+            return least and least * least_length(body)
+        case Group(body):
+            return least_length(body)
+        case _:
+            return 0
+
+
+def anchored(node: Node) -> bool:
+    """Say whether a match can begin nowhere but at the start of the text."""
+    match node:
+        case Edge.START:
+            return True
+        case Sequence(items):
+            for item in items:
+                if anchored(item):
+                    return True
+                if not isinstance(item, Look | Edge):
+                    return False
+            return False
+        case Choice(options):
+            return all(anchored(option) for option in options)
+        case Group(body):
+            return anchored(body)
+        case Repeat(body, least):
+            return least > 0 and anchored(body)
+        case _:
+            return False

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.adapters.fetch.mcp_replies import (
+    Refused,
+    Reply,
+    RpcError,
+    answer_to,
+    error_in,
+    introduction_of,
+    next_cursor,
+    only_reply,
+    supported_by,
+)
+from mcp_tool_filter.errors import ProtocolError
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{nonsense", "The answer is not valid JSON"),
+        (b"", "The answer is not valid JSON"),
+        (b'{"a":' * 100_000, "The answer is not valid JSON"),
+        (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', "The answer is not valid JSON"),
+        (b'"text"', "The answer is not a JSON-RPC 2.0 message"),
+        (b'{"id":3,"result":{}}', "The answer is not a JSON-RPC 2.0 message"),
+        (b'{"jsonrpc":"2.0","id":4,"result":{}}', "The answer has another id than the request"),
+        (b'{"jsonrpc":"2.0","id":"3","result":{}}', "The answer has another id than the request"),
+        (b'{"jsonrpc":"2.0","id":true,"result":{}}', "The answer has another id than the request"),
+        (b'{"jsonrpc":"2.0","id":3,"method":"x"}', "The answer has another id than the request"),
+        (b'{"jsonrpc":"2.0","id":3}', "The answer has neither a result nor an error"),
+        (b'{"jsonrpc":"2.0","id":3,"result":[]}', "The answer has neither a result nor an error"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_called_what_it_is(body: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        only_reply(3, body)
+    assert str(caught.value) == said
+
+
+def test_a_reply_keeps_its_bytes_also_out_of_a_batch() -> None:
+    odd = b'{"id" : 3,"result":{"x":1.0e2,"y":"\\u00e9"}, "jsonrpc":"2.0"}'
+    note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
+    assert only_reply(3, odd).raw == odd
+    assert only_reply(3, b" [" + note + b", " + odd + b"]").raw == odd
+
+
+def test_an_error_is_shown_fit_to_be_printed() -> None:
+    shown = str(Refused(200, "HTTP 200 OK", RpcError(-1, "\x1b[31mred\n" + "é" * 1000, None)))
+    assert shown == "JSON-RPC error -1: \\x1b[31mred\\n" + "é" * 191 + "…"
+
+
+def test_an_error_may_not_know_whom_it_concerns() -> None:
+    with pytest.raises(Refused) as caught:
+        only_reply(3, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"what?"}}')
+    assert str(caught.value) == "JSON-RPC error -32600: what?"
+
+
+def test_a_refusal_says_its_status_and_its_error() -> None:
+    error = error_in(b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"what?"}}')
+    shown = str(Refused(400, "HTTP 400 Bad Request", error))
+    assert shown == "HTTP 400 Bad Request, JSON-RPC error -32600: what?"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error":"sorry"}'])
+def test_the_body_of_a_refusal_need_not_be_a_message(body: bytes) -> None:
+    assert error_in(body) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ({"id": 1, "method": "ping"}, {"id": 1, "result": {}}),
+        (
+            {"id": "a", "method": "sampling/createMessage"},
+            {"id": "a", "error": {"code": -32601, "message": "Method not found"}},
+        ),
+    ],
+)
+def test_we_live_and_can_nothing_else(
+    asked: dict[str, object], answered: dict[str, object]
+) -> None:
+    assert json.loads(answer_to(asked) or b"") == {"jsonrpc": "2.0"} | answered
+
+
+@pytest.mark.parametrize("said", [{"method": "ping"}, {"id": 1, "result": {}}, {"id": None}])
+def test_what_asks_for_no_answer_gets_none(said: dict[str, object]) -> None:
+    assert answer_to(said) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "cursor"),
+    [
+        ({"tools": []}, None),
+        ({"tools": [], "nextCursor": None}, None),
+        ({"tools": [], "nextCursor": ""}, None),
+        ({"tools": [], "nextCursor": "2"}, "2"),
+    ],
+)
+def test_a_page_says_where_the_next_one_begins(
+    result: dict[str, object], cursor: str | None
+) -> None:
+    """An empty cursor would ask for the first page again."""
+    assert next_cursor(Reply(b"", result)) == cursor
+
+
+@pytest.mark.parametrize("result", [{}, {"tools": {}}, {"tools": [], "nextCursor": 1}])
+def test_what_is_no_tool_list_is_refused(result: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError):
+        next_cursor(Reply(b"", result))
+
+
+def test_an_introduction_may_say_nothing_at_all() -> None:
+    strange: dict[str, object] = {"capabilities": None, "serverInfo": [], "_meta": "x"}
+    introduction = introduction_of(Reply(b"", strange), revision="2025-06-18")
+    assert (introduction.server_name, introduction.server_version) == ("", "")
+    assert not introduction.has_tools
+
+
+def test_a_server_name_is_fit_to_be_printed() -> None:
+    reply = Reply(b"", {"serverInfo": {"name": "\x1b[2J", "version": 3}})
+    introduction = introduction_of(reply, revision="2025-06-18")
+    assert (introduction.server_name, introduction.server_version) == ("\\x1b[2J", "3")
+
+
+@pytest.mark.parametrize("data", [None, {}, {"supported": "2026-07-28"}, []])
+def test_an_error_may_name_no_revisions(data: object) -> None:
+    assert supported_by(RpcError(-32022, "no", data)) == ()
+
+
+words = st.text(max_size=4) | st.sampled_from(
+    ["jsonrpc", "2.0", "id", "method", "result", "error", "code", "data", "supported", "tools"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=40) | values.map(orjson.dumps))
+def test_whatever_comes_is_a_reply_or_is_refused(body: bytes) -> None:
+    with suppress(Refused, ProtocolError):
+        next_cursor(only_reply(1, body))
+
+
+@given(st.dictionaries(words, values))
+def test_whatever_the_upstream_says_of_itself_can_be_printed(said: dict[str, object]) -> None:
+    introduction = introduction_of(Reply(b"", said), revision="2025-06-18")
+    assert (introduction.server_name + introduction.server_version).isprintable()

@@ -1,0 +1,217 @@
+"""Shorter ways through a connection lead to the same place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from unittest.mock import Mock
+
+from mitmproxy.connection import Client
+from mitmproxy.http import HTTPFlow
+from mitmproxy.master import Master
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test.tflow import tclient_conn, tflow
+
+from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
+    AskHook,
+    GreedyReader,
+    QuickConnectionHandler,
+    Steps,
+    hook_asker,
+)
+from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager
+
+PEER, OTHER = tclient_conn(), tclient_conn()
+
+type Step = commands.Command | Exception
+
+
+@dataclass
+class Scripted:
+    """A layer: says some commands for each kind of event."""
+
+    says: dict[type[events.Event], list[Step]]
+    heard: list[type[events.Event]] = field(default_factory=list)
+
+    def handle_event(self, event: events.Event) -> Steps:
+        self.heard.append(type(event))
+        for step in self.says.get(type(event), []):
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+
+async def served(layer: Scripted, addon: object) -> QuickConnectionHandler:
+    """Make a handler whose master has one addon."""
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    master.addons = QuickAddonManager(master)
+    master.addons.chain[:] = [addon]
+    info = {"transport_protocol": "tcp", "peername": ("127.0.0.1", 1), "sockname": ("::1", 2)}
+    writer = Mock(get_extra_info=lambda name, _default=None: info[name])
+    mode = ProxyMode.parse("reverse:http://127.0.0.1:1")
+    handler = QuickConnectionHandler(  # type: ignore[no-untyped-call]
+        master, Mock(), writer, Mock(tcp_timeout=60), mode
+    )
+    handler.layer = layer  # type: ignore[assignment]
+    handler.layer = handler.shortened()
+    return handler
+
+
+def sends(*data: bytes, to: Client = PEER) -> list[Step]:
+    return [commands.SendData(to, one) for one in data]
+
+
+def sent(layer: Scripted) -> list[bytes]:
+    """Let the layer begin; return what is sent, piece by piece."""
+
+    async def main() -> list[bytes]:
+        handler = await served(layer, object())
+        found: list[bytes] = []
+        with suppress(ValueError):
+            found.extend(
+                getattr(command, "data", b"other")
+                for command in handler.layer.handle_event(events.Start())
+            )
+        return found
+
+    return asyncio.run(main())
+
+
+def test_what_goes_to_one_peer_goes_as_one() -> None:
+    assert sent(Scripted({events.Start: sends(b"head ", b"body")})) == [b"head body"]
+
+
+def test_what_goes_to_two_peers_keeps_its_order() -> None:
+    steps = [*sends(b"a"), *sends(b"b", to=OTHER), *sends(b"c")]
+    assert sent(Scripted({events.Start: steps})) == [b"a", b"b", b"c"]
+
+
+def test_a_line_for_the_log_divides_nothing() -> None:
+    """mitmproxy writes one between the head of a stream and its beginning."""
+    steps = [*sends(b"a"), commands.Log("streaming"), *sends(b"b")]
+    assert sent(Scripted({events.Start: steps})) == [b"other", b"ab"]
+
+
+def test_nothing_is_sent_after_what_came_after_it() -> None:
+    steps = [*sends(b"a"), commands.CloseConnection(PEER), *sends(b"b")]
+    assert sent(Scripted({events.Start: steps})) == [b"a", b"other", b"b"]
+
+
+def test_what_is_large_is_not_copied() -> None:
+    large = b"x" * 100_000
+    assert sent(Scripted({events.Start: sends(b"head", large)})) == [b"head", large]
+
+
+def test_what_was_said_before_an_error_is_sent() -> None:
+    assert sent(Scripted({events.Start: [*sends(b"a"), ValueError()]})) == [b"a"]
+
+
+def heard(addon: object, flow: HTTPFlow, meanwhile: Callable[[Scripted], None]) -> list[str]:
+    """Let a hook be asked; return what the layer heard, in the end."""
+    layer = Scripted({events.Start: [HttpRequestHook(flow)]})
+
+    async def main() -> None:
+        handler = await served(layer, addon)
+        await handler.server_event(events.Start())
+        meanwhile(layer)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return [event.__name__ for event in layer.heard]
+
+
+def test_a_hook_that_is_through_goes_on_at_once() -> None:
+    seen: list[int] = []
+    log = heard(object(), tflow(), lambda layer: seen.append(len(layer.heard)))
+    assert (seen, log) == ([2], ["Start", "HookCompleted"])
+
+
+class Slow:
+    async def request(self, _flow: HTTPFlow) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_hook_that_takes_its_time_is_waited_for() -> None:
+    seen: list[int] = []
+    log = heard(Slow(), tflow(), lambda layer: seen.append(len(layer.heard)))
+    assert (seen, log) == ([1], ["Start", "HookCompleted"])
+
+
+class Intercepting:
+    def request(self, flow: HTTPFlow) -> None:
+        flow.intercept()
+
+
+def test_a_flow_that_somebody_holds_waits_until_it_is_resumed() -> None:
+    """In mitmweb, for example."""
+    flow = tflow()
+    assert heard(Intercepting(), flow, lambda _: None) == ["Start"]
+    assert heard(Intercepting(), flow, lambda _: flow.resume()) == ["Start", "HookCompleted"]
+
+
+@dataclass
+class Counting:
+    """Asked by a layer before it passes the hook on, as a stream does."""
+
+    is_slow: bool
+    asked: int = 0
+
+    def request(self, _flow: HTTPFlow) -> object:
+        self.asked += 1
+        return asyncio.sleep(0) if self.is_slow else None
+
+
+@dataclass
+class Asking(Scripted):
+    """Asks its hook where it stands, and passes it on only if it has to wait."""
+
+    ask: AskHook | None = None
+
+    def handle_event(self, event: events.Event) -> Steps:
+        self.heard.append(type(event))
+        hook = HttpRequestHook(tflow())
+        if isinstance(event, events.Start) and self.ask and not self.ask(hook):
+            yield hook
+
+
+def asked_below(addon: Counting) -> list[str]:
+    async def main() -> list[str]:
+        layer = Asking({})
+        handler = await served(layer, addon)
+        layer.ask = handler.is_through
+        await handler.server_event(events.Start())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return [event.__name__ for event in layer.heard]
+
+    return asyncio.run(main())
+
+
+def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
+    quick, slow = Counting(is_slow=False), Counting(is_slow=True)
+    assert asked_below(quick) == ["Start"]
+    assert asked_below(slow) == ["Start", "HookCompleted"]
+    assert (quick.asked, slow.asked) == (1, 1)
+
+
+def test_who_serves_no_client_is_asked_for_nothing() -> None:
+    assert hook_asker(tclient_conn()) is None
+
+
+def test_all_that_has_come_is_read_at_once() -> None:
+    async def main() -> tuple[int, int, int]:
+        reader = GreedyReader()
+        reader.feed_data(b"x" * 200_000)
+        first = len(await reader.read(65535))
+        reader.feed_data(b"x" * 10)
+        reader.feed_eof()
+        return first, len(await reader.read(-1)), len(await reader.read(65535))
+
+    assert asyncio.run(main()) == (200_000, 10, 0)

@@ -1,0 +1,179 @@
+"""Addons are asked quickly, and exactly as mitmproxy would ask them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from mitmproxy.exceptions import AddonHalt
+from mitmproxy.hooks import Hook, UpdateHook
+from mitmproxy.master import Master
+from mitmproxy.options import Options
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
+from mitmproxy.test.tflow import tflow
+
+from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, make_quick
+
+
+@dataclass
+class SomethingHook(Hook):
+    what: Any
+
+
+@dataclass
+class Heard:
+    name: str
+    log: list[str]
+    raises: Exception | None = None
+    halts: bool = field(default=False)
+
+    def something(self, what: str) -> None:
+        self.log.append(f"{self.name} {what}")
+        if self.raises:
+            raise self.raises
+        if self.halts:
+            raise AddonHalt
+
+
+@dataclass
+class HeardLater:
+    name: str
+    log: list[str]
+
+    async def something(self, what: str) -> None:
+        await asyncio.sleep(0)
+        self.log.append(f"{self.name} {what}")
+
+
+@dataclass
+class Deaf:
+    name: str = "deaf"
+
+
+@dataclass
+class Group:
+    addons: list[object]
+    name: str = "group"
+
+
+def triggered(*rounds: list[object]) -> None:
+    """Trigger the hook once for each chain of addons."""
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        manager = QuickAddonManager(master)
+        for number, chain in enumerate(rounds):
+            manager.chain[:] = chain
+            await manager.trigger_event(SomethingHook(str(number)))
+            await manager.trigger_event(UpdateHook([]))
+
+    asyncio.run(main())
+
+
+def test_all_who_have_the_hook_are_asked_in_order_and_awaited() -> None:
+    log: list[str] = []
+    triggered([Heard("a", log), Deaf(), HeardLater("b", log), Heard("c", log)])
+    assert log == ["a 0", "b 0", "c 0"]
+
+
+def test_who_comes_later_is_asked_later_and_who_has_gone_no_more() -> None:
+    log: list[str] = []
+    a, b = Heard("a", log), Heard("b", log)
+    triggered([a], [a, b], [b])
+    assert log == ["a 0", "a 1", "b 1", "b 2"]
+
+
+def test_an_error_of_one_does_not_keep_it_from_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log: list[str] = []
+    triggered([Heard("a", log, raises=ValueError("broken")), Heard("b", log)])
+    assert log == ["a 0", "b 0"]
+    assert "Addon error: broken" in caplog.text
+
+
+def test_one_can_halt_the_chain() -> None:
+    log: list[str] = []
+    triggered([Heard("a", log, halts=True), Heard("b", log)])
+    assert log == ["a 0"]
+
+
+def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
+    """A script that is loaded again is another addon in the same group."""
+    log: list[str] = []
+    group = Group([Heard("a", log)])
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        manager = QuickAddonManager(master)
+        manager.chain[:] = [group]
+        await manager.trigger_event(SomethingHook("0"))
+        group.addons = [Heard("b", log)]
+        await manager.trigger_event(SomethingHook("1"))
+
+    asyncio.run(main())
+    assert log == ["a 0", "b 1"]
+
+
+@dataclass
+class Updated:
+    name: str
+    log: list[str]
+
+    def update(self, flows: list[object]) -> None:
+        self.log.append(f"{self.name} {len(flows)}")
+
+
+@pytest.mark.parametrize("chain", [[], [Deaf()], [Group([])]])
+def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]) -> None:
+    """mitmweb's view lives from that."""
+    log: list[str] = []
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        manager = QuickAddonManager(master)
+        manager.chain[:] = [*chain, Updated("a", log)]
+        await manager.handle_lifecycle(HttpRequestHook(tflow()))
+        await manager.handle_lifecycle(SomethingHook("no flow"))
+
+    asyncio.run(main())
+    assert log == ["a 1"]
+
+
+def test_what_is_through_at_once_leaves_nothing_to_be_awaited() -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        manager = QuickAddonManager(master)
+        manager.chain[:] = [Heard("a", log)]
+        assert manager.begin(SomethingHook("0")) is None
+        manager.chain[:] = [HeardLater("b", log), Heard("c", log)]
+        rest = manager.begin(SomethingHook("1"))
+        assert rest is not None
+        assert log == ["a 0"]
+        await rest
+
+    asyncio.run(main())
+    assert log == ["a 0", "b 1", "c 1"]
+
+
+def test_a_manager_in_use_keeps_its_addons() -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        master = Master(Options())
+        master._legacy_log_events.uninstall()
+        master.addons.chain[:] = [Heard("a", log)]
+        make_quick(master.addons)
+        assert isinstance(master.addons, QuickAddonManager)
+        await master.addons.trigger_event(SomethingHook("0"))
+
+    asyncio.run(main())
+    assert log == ["a 0"]

@@ -1,0 +1,211 @@
+"""``-s tool_filter.py``: either the filter is there, or there is no proxy.
+
+The addon is a stand-in, in a folder with a copy of the script: here it is only about loading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.proxy import SCRIPT, RunningTool, tool
+from tests.raw_client import get, raw_client
+
+TOOLS = ["mitmdump", "mitmweb", "mitmproxy"]
+MODE = ("--mode", "reverse:http://127.0.0.1:1", "--set", "connection_strategy=lazy")
+CANNOT_START = "Error: The tool filter cannot start\n"
+
+ADDON = """
+import logging
+from mitmproxy import ctx, exceptions, http
+
+class ToolFilter:
+    def __init__(self, **given):
+        pass
+
+    def load(self, loader):
+        loader.add_option("number", int, 1, "A number.")
+
+    def configure(self, updated):
+        if ctx.options.number == 13:
+            raise exceptions.OptionsError("thirteen brings bad luck")
+        if ctx.options.number == 14:
+            raise RuntimeError("Error: fourteen\\\\ntoo large")
+        if ctx.options.number == 15:
+            raise KeyError
+
+    def running(self):
+        chain = [type(addon).__name__ for addon in ctx.master.addons.chain]
+        before_scripts = chain.index("ToolFilter") < chain.index("ScriptLoader")
+        logging.info(f"filter runs, {chain.count('ToolFilter')} of it, first: {before_scripts}")
+
+    def request(self, flow):
+        flow.response = http.Response.make(200, b"filtered")
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that holds the script, and beside it a package with the stand-in."""
+    adapter = tmp_path / "checkout" / "mcp_tool_filter" / "adapters" / "mitmproxy"
+    adapter.mkdir(parents=True)
+    for package in (adapter, adapter.parent, adapter.parent.parent):
+        (package / "__init__.py").touch()
+    (adapter / "addon.py").write_text(ADDON.replace("\\\\", "\\"))
+    shutil.copy(SCRIPT, tmp_path / "checkout")
+    return tmp_path / "checkout"
+
+
+async def is_filtered(running: RunningTool) -> bool:
+    async with raw_client(running.port) as client:
+        return (await client.ask(get())).body == b"filtered"
+
+
+async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more: object) -> bool:
+    async with tool(name, *arguments, home=home, **more) as running:  # type: ignore[arg-type]
+        assert (await running.exit_code(), running.stderr) == (1, stderr)
+    return True
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> None:
+    async def scenario() -> None:
+        arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
+        async with tool(name, *arguments, home=checkout) as running:
+            await running.listening()
+            assert await is_filtered(running)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (
+            "abc",
+            CANNOT_START + "Failed to parse option number: not an integer: abc\n",
+        ),
+        ("13", CANNOT_START + "thirteen brings bad luck\n"),
+        ("14", "Error: fourteen\ntoo large\n"),
+        ("15", CANNOT_START + "KeyError\n"),
+    ],
+    ids=["unreadable", "refused", "two lines", "bug"],
+)
+def test_without_the_filter_there_is_no_proxy(
+    name: str, number: str, reason: str, checkout: Path
+) -> None:
+    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE, "--set", f"number={number}"]
+    assert asyncio.run(ends_with(reason, name, *arguments, home=checkout))
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_who_lacks_a_dependency_is_told_how_to_add_it(name: str, checkout: Path) -> None:
+    addon = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
+    addon.write_text("import orjsonx.parts\n")
+    reason = (
+        "Error: The tool filter needs orjsonx\n"
+        "Install it beside mitmproxy: pipx inject mitmproxy orjsonx, or pip install orjsonx\n"
+    )
+    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
+    assert asyncio.run(ends_with(reason, name, *arguments, home=checkout))
+
+
+def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
+    shutil.copy(SCRIPT, tmp_path)
+    reason = (
+        "Error: The tool filter needs mcp_tool_filter\n"
+        "Leave tool_filter.py in its folder, or install it: pip install mcp-tool-filter\n"
+    )
+    arguments = ["-s", str(tmp_path / "tool_filter.py"), *MODE]
+    # Hide the package from a Python in which it is installed.
+    hide = "import sys; sys.modules['mcp_tool_filter'] = None"
+    (tmp_path / "sitecustomize.py").write_text(hide)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    scenario = ends_with(reason, "mitmdump", *arguments, home=tmp_path, environment=environment)
+    assert asyncio.run(scenario)
+
+
+@pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
+def test_another_mitmproxy_is_refused(version: str, checkout: Path) -> None:
+    patch = f"import mitmproxy.version; mitmproxy.version.VERSION = {version!r}"
+    (checkout / "sitecustomize.py").write_text(patch)
+    reason = CANNOT_START + f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version}\n"
+    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
+    environment = {"PYTHONPATH": str(checkout)}
+    scenario = ends_with(reason, "mitmdump", *arguments, home=checkout, environment=environment)
+    assert asyncio.run(scenario)
+
+
+def broken(script: Path) -> str:
+    script.write_text("this is no Python")
+    return "error in script"
+
+
+def deleted(script: Path) -> str:
+    script.unlink()
+    return "Removing script"
+
+
+def touched(script: Path) -> str:
+    later = script.stat().st_mtime + 10
+    os.utime(script, (later, later))
+    return r"(?s)Loading script.*Loading script"
+
+
+@pytest.mark.parametrize("change", [touched, broken, deleted])
+@pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
+def test_nothing_that_happens_to_the_file_unloads_the_filter(
+    name: str, change: Callable[[Path], str], checkout: Path
+) -> None:
+    async def scenario() -> None:
+        script = checkout / "tool_filter.py"
+        async with tool(name, "-s", str(script), *MODE, home=checkout) as running:
+            await running.listening()
+            await running.says("filter runs")
+            await running.says(change(script))
+            assert await is_filtered(running)
+            assert running.process.returncode is None
+
+    asyncio.run(scenario())
+
+
+def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> None:
+    """Given by two paths; by the same path twice mitmproxy itself refuses it."""
+    other = checkout / "other.py"
+    other.write_text("def request(flow):\n    flow.response = None\n")
+    (checkout / "again").symlink_to(checkout)
+    scripts = [other, checkout / "tool_filter.py", checkout / "again" / "tool_filter.py"]
+    arguments = [word for path in scripts for word in ("-s", str(path))]
+
+    async def scenario() -> None:
+        async with tool("mitmdump", *arguments, *MODE, home=checkout) as running:
+            await running.listening()
+            await running.says("filter runs, 1 of it, first: True")
+
+    asyncio.run(scenario())
+
+
+def test_added_while_mitmproxy_runs_it_is_told_that_it_does(checkout: Path) -> None:
+    script = str(checkout / "tool_filter.py")
+    other = checkout / "other.py"
+    other.write_text(
+        "from mitmproxy import ctx\n"
+        "def request(flow):\n"
+        f"    if {script!r} not in ctx.options.scripts:\n"
+        f"        ctx.options.update(scripts=[*ctx.options.scripts, {script!r}])\n"
+    )
+
+    async def scenario() -> None:
+        async with tool("mitmdump", "-s", str(other), *MODE, home=checkout) as running:
+            await running.listening()
+            assert not await is_filtered(running)
+            await running.says("filter runs, 1 of it, first: True")
+            assert await is_filtered(running)
+
+    asyncio.run(scenario())

@@ -1,0 +1,377 @@
+"""What one sees of a flow, and what a recording keeps of it, however the flow ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mitmproxy import contentviews, hooks
+from mitmproxy.addons.save import Save
+from mitmproxy.http import HTTPFlow
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.recordings import flow_dump
+from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, read_flows, read_recording
+from tests.adapters.mitmproxy.streaming import until
+from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
+from tests.proxy import REPOSITORY, RunningProxy, proxy
+from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+
+READ, DELETE = tool("read_file"), tool("delete_file")
+LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
+EVENT = b"data: " + RESULT + b"\n\n"
+NOT_JSON = b"data: nothing\n\n"
+ENDPOINT = b"event: endpoint\ndata: /messages?s=1\n\n"
+
+
+def call(name: str) -> bytes:
+    params = b'{"name":"' + name.encode() + b'"}'
+    return b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":' + params + b"}"
+
+
+def not_found(name: str) -> bytes:
+    error = b'{"code":-32601,"message":"Tool not found: ' + name.encode() + b'"}'
+    return b'{"jsonrpc":"2.0","id":1,"error":' + error + b"}"
+
+
+class View:
+    """Stands where mitmweb and the console keep their flows."""
+
+    def __init__(self) -> None:
+        self.flows: list[HTTPFlow] = []
+        self.updates: list[bytes | None] = []
+        """What the response held at each update."""
+
+    def request(self, flow: HTTPFlow) -> None:
+        self.flows.append(flow)
+
+    def update(self, flows: list[HTTPFlow]) -> None:
+        self.updates += [one.response.data.content for one in flows if one.response]
+
+
+@dataclass
+class Watched:
+    upstream: McpUpstream
+    client: RawClient
+    proxy: RunningProxy
+    file: Path
+    view: View = field(default_factory=View)
+
+    async def ask(self, body: bytes) -> bytes:
+        return (await self.client.ask(post(body, headers=MCP_HEADERS))).body
+
+    def close_file(self) -> None:
+        """As mitmproxy does when it ends."""
+        self.proxy.master.addons.trigger(hooks.DoneHook())
+
+    def recorded(self) -> list[RecordedFlow]:
+        return list(read_recording(self.file).flows)
+
+
+@asynccontextmanager
+async def watched(
+    home: Path, *, respond: Respond | None = None, records: bool = True, **options: Any
+) -> AsyncIterator[Watched]:
+    """A filter that is looked at, and records, before an upstream with two tools."""
+    given: dict[str, Any] = {"deny": ["^delete_"], "endpoint": ["/mcp"], **options}
+    file, view = home / "session.flow", View()
+    addons = [ToolFilter(), view, Save()] if records else [ToolFilter(), view]
+    if records:
+        given["save_stream_file"] = str(file)
+    async with (
+        mcp_upstream(tools=[READ, DELETE], respond=respond or saying(RESULT)) as upstream,
+        proxy(*addons, to=upstream.url, home=home, **given) as running,
+        raw_client(running.port) as client,
+    ):
+        yield Watched(upstream, client, running, file, view)
+
+
+async def stream_of_two(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(SSE_HEAD + chunk(EVENT) + chunk(NOT_JSON) + LAST_CHUNK)
+
+
+async def open_stream(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(SSE_HEAD + chunk(EVENT) + chunk(NOT_JSON) + chunk(b"data: unfin"))
+
+
+class TestRecordings:
+    def test_a_list_is_kept_before_and_after(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, tools_list=["upstream"]) as it:
+                heard = await it.ask(LIST)
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.body == LIST
+            assert flow.heard == heard == tool_list([READ], id="5")
+            assert flow.said
+            assert flow.said.body == tool_list([READ, DELETE], id="5")
+
+        asyncio.run(test())
+
+    def test_an_answer_of_ours_is_none_of_the_upstream(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path) as it:
+                await it.ask(call("delete_file"))
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.heard == not_found("delete_file")
+            assert flow.said is None
+
+        asyncio.run(test())
+
+    def test_the_request_is_kept_as_its_client_sent_it(self, tmp_path: Path) -> None:
+        """What goes upstream has other headers, and another host."""
+
+        async def test() -> None:
+            secret = ["X-Api-Key: ours"]
+            async with watched(tmp_path, upstream_headers=secret) as it:
+                await it.ask(call("read_file"))
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.host == "localhost"
+            assert b"X-Api-Key" not in dict(flow.head.headers)
+            [raw] = read_flows(it.file)
+            assert raw.request.headers["x-api-key"] == "ours"
+
+        asyncio.run(test())
+
+    def test_a_stream_is_kept_before_and_after_with_its_cuts(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, respond=stream_of_two) as it:
+                await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.said
+            assert [one.data for one in flow.said.chunks] == [EVENT, NOT_JSON]
+            assert flow.said.ended
+            assert flow.heard == EVENT
+
+        asyncio.run(test())
+
+    def test_a_stream_that_is_open_at_the_end_is_kept(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, respond=open_stream) as it:
+                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+                await it.client.until(EVENT)
+                await until(lambda: EVENT in it.view.updates)
+                it.close_file()
+            [flow] = it.recorded()
+            check_unfinished(flow)
+
+        asyncio.run(test())
+
+    def test_a_stream_that_the_client_leaves_is_kept(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, respond=open_stream) as it:
+                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+                await it.client.until(EVENT)
+                await until(lambda: EVENT in it.view.updates)
+                it.client.abort()
+                await until(lambda: it.view.flows[0].error is not None)
+                it.close_file()
+            [flow] = it.recorded()
+            check_unfinished(flow)
+
+        asyncio.run(test())
+
+    def test_a_stream_that_the_upstream_cuts_is_kept(self, tmp_path: Path) -> None:
+        async def cut_stream(request: RawRequest, peer: Peer) -> None:
+            await open_stream(request, peer)
+            peer.close()
+
+        async def test() -> None:
+            async with watched(tmp_path, respond=cut_stream, fail_fast=["false"]) as it:
+                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+                await until(lambda: bool(it.view.flows and it.view.flows[0].error))
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.said
+            assert flow.said.body == EVENT + NOT_JSON + b"data: unfin"
+            assert flow.heard.startswith(EVENT)
+
+        asyncio.run(test())
+
+    def test_what_is_injected_was_not_said_by_the_upstream(self, tmp_path: Path) -> None:
+        async def legacy(request: RawRequest, peer: Peer) -> None:
+            if request.line.startswith("GET"):
+                await peer.say(SSE_HEAD + chunk(ENDPOINT))
+            else:
+                await peer.say(answer(b"", status="202 Accepted"))
+
+        async def test() -> None:
+            async with watched(tmp_path, respond=legacy) as it:
+                await it.client.say(get(path="/sse"))
+                await it.client.until(ENDPOINT)
+                async with raw_client(it.proxy.port) as other:
+                    await other.ask(post(call("delete_file"), path="/messages?s=1"))
+                await it.client.until(b"delete_file")
+                it.close_file()
+            stream, _ = it.recorded()
+            assert stream.said
+            assert stream.said.body == ENDPOINT
+            assert stream.heard == ENDPOINT + b"data: " + not_found("delete_file") + b"\n\n"
+
+        asyncio.run(test())
+
+    def test_an_endless_stream_is_kept_up_to_a_bound(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(flow_dump, "MOST_KEPT", len(EVENT) + 3)
+
+        async def test() -> None:
+            async with watched(tmp_path, respond=stream_of_two) as it:
+                await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
+                it.close_file()
+            [flow] = it.recorded()
+            assert flow.said
+            assert flow.said.body == EVENT
+            assert flow.said.left_out == len(NOT_JSON)
+
+        asyncio.run(test())
+
+    def test_nothing_is_kept_where_nobody_looks(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, records=False) as it:
+                it.proxy.master.addons.lookup.pop("view")
+                it.proxy.master.options.update(fail_fast=["false"])
+                await it.ask(call("delete_file"))
+                [flow] = it.view.flows
+                assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
+
+        asyncio.run(test())
+
+
+def check_unfinished(flow: RecordedFlow) -> None:
+    assert flow.said
+    assert flow.said.body == EVENT + NOT_JSON + b"data: unfin"
+    assert flow.said.ended is None
+    assert flow.heard == EVENT
+
+
+class TestFlows:
+    @pytest.mark.parametrize(
+        ("body", "mark", "comment"),
+        [
+            (call("read_file"), "", "forwarded"),
+            (
+                call("delete_file"),
+                ":no_entry_sign:",
+                "not found: delete_file (denied by ^delete_)",
+            ),
+            (
+                call("nothing"),
+                ":no_entry_sign:",
+                "not found: nothing (the upstream has no such tool)",
+            ),
+            (LIST, ":see_no_evil:", "hidden 1 tool\n  ^delete_: delete_file"),
+            (b"{", ":no_entry_sign:", "refused (malformed): not valid JSON"),
+        ],
+    )
+    def test_a_flow_is_marked_and_commented(
+        self, tmp_path: Path, body: bytes, mark: str, comment: str
+    ) -> None:
+        async def test() -> None:
+            async with watched(tmp_path) as it:
+                await it.ask(body)
+                [flow] = it.view.flows
+                assert (flow.marked, flow.comment) == (mark, comment)
+
+        asyncio.run(test())
+
+    def test_an_invalid_answer_is_marked(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, respond=saying(b"{")) as it:
+                await it.ask(call("read_file"))
+                [flow] = it.view.flows
+                assert flow.marked == ":warning:"
+                assert "invalid message from the upstream: not valid JSON" in flow.comment
+
+        asyncio.run(test())
+
+    def test_an_open_stream_is_seen_while_it_goes_on(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, respond=open_stream, records=False) as it:
+                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+                await until(lambda: EVENT in it.view.updates)
+                assert it.view.flows[0].response
+                assert "transfer-encoding" in it.view.flows[0].response.headers
+
+        asyncio.run(test())
+
+
+class TestCommands:
+    def test_they_tell_of_tools_and_calls(self, tmp_path: Path) -> None:
+        async def test() -> None:
+            async with watched(tmp_path, tools_list=["cache"]) as it:
+                for body in (LIST, call("read_file"), call("delete_file"), call("delete_file")):
+                    await it.ask(body)
+                run = it.proxy.master.commands.call
+                where = f"{it.upstream.url}/mcp"
+                assert run("mcp.tools") == [
+                    f"{where}: 1 exposed, 1 hidden",
+                    "  read_file: exposed, 1 calls",
+                    "  delete_file: hidden, denied by ^delete_, 2 refused",
+                ]
+                assert run("mcp.stats") == [
+                    where,
+                    "  messages: 5, of which 0 invalid",
+                    f"  lists: 1, each {len(DELETE)} bytes shorter",
+                    "  calls: 1, refused: 2",
+                ]
+                assert run("mcp.sessions") == [f"{where}: 0 sessions"]
+
+        asyncio.run(test())
+
+
+class TestContentView:
+    def shown(self, recording: str, number: int, part: str = "response") -> str:
+        flows = read_flows(REPOSITORY / "recordings" / f"{recording}.flow")
+        flow = sorted(flows, key=lambda one: one.request.timestamp_start)[number]
+        result = contentviews.prettify_message(getattr(flow, part), flow)
+        assert result.view_name == "MCP"
+        assert result.syntax_highlight == "yaml"
+        return result.text
+
+    def test_a_call_is_readable(self) -> None:
+        assert (
+            "request tools/call\n  id: 2\n  tool: read_file\n  arguments:\n    path: /ä/b.txt"
+            in (self.shown("mcp1-streamable-json", 4, "request"))
+        )
+
+    def test_a_list_says_what_was_removed_and_why(self) -> None:
+        text = self.shown("ts1-batch", 2)
+        assert text.startswith(
+            "# hidden 2 tools\n#   ^(delete|drop)_: delete_file, drop_database\n"
+            "# removed: delete_file, drop_database\n# before: "
+        )
+        assert "- read_file(path, lines?): Reads a text file." in text
+        assert "- delete_file" not in text
+
+    def test_the_events_of_a_stream_are_messages(self) -> None:
+        text = self.shown("mcp1-sse", 0)
+        assert "event 1: endpoint\n  /messages/?session_id=" in text
+        assert "notification notifications/progress" in text
+        assert "request sampling/createMessage" in text
+        assert 'message: "Tool not found: delete_file"' in text
+
+    def test_what_was_there_before_can_be_chosen(self) -> None:
+        flows = read_flows(REPOSITORY / "recordings" / "ts1-batch.flow")
+        [flow] = [one for one in flows if "hidden" in one.comment]
+        assert flow.response
+        result = contentviews.prettify_message(flow.response, flow, "mcp-before")
+        assert "- delete_file(path)" in result.text
+
+    def test_what_is_no_message_is_left_to_others(self) -> None:
+        view = contentviews.registry["mcp"]
+        for content_type, data in [
+            ("text/html", b"<p>"),
+            ("application/json", b'{"a":1}'),
+            ("application/json", b""),
+        ]:
+            assert view.render_priority(data, contentviews.Metadata(content_type=content_type)) < 0

@@ -1,0 +1,108 @@
+"""The plugin in a project of somebody else's, in a pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.proxy import REPOSITORY
+
+RECORDING = REPOSITORY / "recordings" / "mcp1-streamable-json.flow"
+PLUGIN = "mcp_tool_filter.adapters.recordings.pytest_plugin"  # installed: the entry point
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with one recording and its transcript."""
+    (tmp_path / "recordings").mkdir()
+    shutil.copy(RECORDING, tmp_path / "recordings" / "session.flow")
+    run(tmp_path, "--mcp-recordings", "recordings", "--mcp-deny", "^delete_", "--mcp-update")
+    return tmp_path
+
+
+def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", PLUGIN, "-W", "error", "-v", *args],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "addon"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # where we are installed it would come twice
+        },
+    )
+
+
+def test_recordings_are_tests_without_any_code(project: Path) -> None:
+    done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "^delete_")
+    assert "session.flow::denied tools leave no trace PASSED" in done.stdout
+    assert "session.flow::the rest passes byte for byte PASSED" in done.stdout
+    assert "session.flow::the transcript is the one that was kept PASSED" in done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_another_policy_shows_as_a_difference(project: Path) -> None:
+    done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "^read_")
+    assert "1 failed, 2 passed" in done.stdout
+    assert "The transcript differs from session.transcript.txt" in done.stdout
+    assert "+upstream gets   nothing" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_without_a_transcript_it_says_how_to_make_one(project: Path) -> None:
+    (project / "recordings" / "session.transcript.txt").unlink()
+    done = run(project, "--mcp-recordings", "recordings")
+    assert "There is no transcript session.transcript.txt yet: pytest --mcp-update" in done.stdout
+
+
+def test_a_pattern_that_is_wrong_is_said_in_two_lines(project: Path) -> None:
+    done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "(a+)+")
+    assert 'Error: Unsafe regex pattern detected: "(a+)+"' in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_tests_of_ones_own_get_a_transcript(project: Path) -> None:
+    (project / "test_policy.py").write_text(
+        "def test_nobody_can_delete(mcp_replay):\n"
+        "    transcript = mcp_replay('recordings/session.flow', deny='^delete_')\n"
+        "    assert 'delete_file' in transcript.listed_before\n"
+        "    assert 'delete_file' not in transcript.listed_after\n"
+    )
+    done = run(project)
+    assert "1 passed" in done.stdout
+
+
+def test_a_recording_can_be_an_upstream(project: Path) -> None:
+    (project / "test_client.py").write_text(
+        "import json, urllib.request\n"
+        "def test_it_answers(mcp_recorded_upstream):\n"
+        "    url = mcp_recorded_upstream('recordings/session.flow')\n"
+        "    asked = {'jsonrpc': '2.0', 'id': 'x', 'method': 'tools/list'}\n"
+        "    request = urllib.request.Request(url, json.dumps(asked).encode())\n"
+        "    with urllib.request.urlopen(request) as response:\n"
+        "        answer = json.load(response)\n"
+        "    assert answer['id'] == 'x'\n"
+        "    assert len(answer['result']['tools']) == 17\n"
+    )
+    done = run(project)
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_without_recordings_it_imports_nothing(tmp_path: Path) -> None:
+    """It is loaded at the start of every pytest of everybody who has installed us."""
+    (tmp_path / "test_imports.py").write_text(
+        "import sys\n"
+        "def test_imports():\n"
+        "    assert 'mcp_tool_filter.adapters.recordings.pytest_plugin' in sys.modules\n"
+        "    assert 'mitmproxy' not in sys.modules\n"
+        "    assert 'mcp_tool_filter.adapters.recordings.replay' not in sys.modules\n"
+    )
+    done = run(tmp_path)
+    assert "1 passed" in done.stdout, done.stdout

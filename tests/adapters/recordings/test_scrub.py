@@ -1,0 +1,153 @@
+"""No secret is left in a recording, and the rest of it is what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mitmproxy.http import Headers, HTTPFlow
+from mitmproxy.test import tflow, tutils
+
+from mcp_tool_filter.adapters.recordings.flow_dump import KEY, read_flows, write_flows
+from mcp_tool_filter.adapters.recordings.scrub import Scrubber, scrub_json
+from tests.proxy import REPOSITORY
+
+TOKEN = "sk-1234567890abcdefghij"
+SESSION = "5f1c9f3e8e0b4d0aa7f3b0c3d2a1e9f8"
+
+
+def flow(
+    *,
+    path: str = "/mcp",
+    asks: bytes = b"{}",
+    says: bytes = b"{}",
+    kept: dict[str, Any] | None = None,
+    request: dict[str, str] | None = None,
+    response: dict[str, str] | None = None,
+) -> HTTPFlow:
+    made = tflow.tflow(
+        req=tutils.treq(path=path.encode(), content=asks, headers=fields(request)),
+        resp=tutils.tresp(content=says, headers=fields(response)),
+    )
+    if kept:
+        made.metadata[KEY] = kept
+    return made
+
+
+def fields(given: dict[str, str] | None) -> Headers:
+    return Headers([(name.encode(), value.encode()) for name, value in (given or {}).items()])
+
+
+def scrubbed(*flows: HTTPFlow, **options: Any) -> list[HTTPFlow]:
+    Scrubber(**options).scrub(flows)
+    return list(flows)
+
+
+def written(flows: list[HTTPFlow], folder: Path) -> bytes:
+    write_flows(folder / "written.flow", flows)
+    return (folder / "written.flow").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Authorization", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "Mcp-Session-Id"],
+)
+def test_a_credential_is_masked_wherever_it_stands(tmp_path: Path, header: str) -> None:
+    asks = f'{{"q":"{TOKEN}"}}'.encode()
+    kept = {
+        "asked": {"host": "h", "headers": [[header.encode(), TOKEN.encode()]], "body": asks},
+        "said": {"headers": [], "chunks": [[1.0, TOKEN[:5].encode()], [2.0, TOKEN[5:].encode()]]},
+    }
+    made = flow(request={header: TOKEN}, asks=asks, says=TOKEN.encode(), kept=kept)
+    assert TOKEN.encode() not in written(scrubbed(made), tmp_path)
+    assert [len(data) for _, data in made.metadata[KEY]["said"]["chunks"]] == [5, 18]
+
+
+def test_the_scheme_of_a_credential_stays() -> None:
+    [made] = scrubbed(flow(request={"Authorization": f"Bearer {TOKEN}"}))
+    assert made.request.headers["authorization"] == "Bearer scrubbed-1-------------"
+
+
+def test_cookies_lose_their_values_and_keep_their_names() -> None:
+    [made] = scrubbed(
+        flow(
+            request={"Cookie": "a=1; session=abcdefabcdef"},
+            response={"Set-Cookie": "session=abcdefabcdef; Path=/; HttpOnly; SameSite=Lax"},
+        )
+    )
+    assert made.request.headers["cookie"] == "a=x; session=scrubbed-2--"
+    assert made.response
+    assert made.response.headers["set-cookie"] == (
+        "session=scrubbed-2--; Path=/; HttpOnly; SameSite=Lax"
+    )
+
+
+def test_a_session_still_hangs_together() -> None:
+    """The older transport names its sessions in URLs, in an event first."""
+    event = f"event: endpoint\r\ndata: /messages/?session_id={SESSION}\r\n\r\n".encode()
+    first = flow(path="/sse", says=event)
+    second = flow(path=f"/messages/?session_id={SESSION}&a=1")
+    scrubbed(first, second)
+    assert first.response
+    endpoint = first.response.content or b""
+    assert SESSION.encode() not in endpoint
+    assert second.request.path.partition("&")[0].encode() in endpoint
+
+
+def test_different_sessions_stay_different() -> None:
+    flows = scrubbed(*[flow(request={"Mcp-Session-Id": SESSION + end}) for end in "abca"])
+    ids = [one.request.headers["mcp-session-id"] for one in flows]
+    assert [ids.index(id) for id in ids] == [0, 1, 2, 0]
+
+
+def test_a_clean_flow_and_a_fresh_one_do_not_share_a_mask() -> None:
+    [clean] = scrubbed(flow(request={"Mcp-Session-Id": SESSION}))
+    fresh = flow(request={"Mcp-Session-Id": SESSION[::-1]})
+    ids = {one.request.headers["mcp-session-id"] for one in scrubbed(clean, fresh)}
+    assert {id.rstrip("-") for id in ids} == {"scrubbed-1", "scrubbed-2"}
+
+
+def test_named_fields_and_headers_are_masked_too() -> None:
+    [made] = scrubbed(
+        flow(asks=b'{"iban":"DE00","pin" : "a\\"b", "n":1}', request={"X-Who": "somebody else"}),
+        fields=frozenset({"iban", "pin"}),
+        headers=frozenset({b"x-who"}),
+    )
+    assert made.request.content == b'{"iban":"xxxx","pin" : "xxxx", "n":1}'
+    assert made.request.headers["x-who"] == "scrubbed-1---"
+
+
+def test_tool_definitions_keep_parameters_of_such_names() -> None:
+    definition = b'{"properties":{"token":{"type":"string"},"password":{"type":"string"}}}'
+    assert scrub_json(definition, Scrubber().fields) == definition
+
+
+def test_a_compressed_body_is_looked_into() -> None:
+    made = flow(asks=b"{}", request={"Content-Encoding": "gzip", "Authorization": TOKEN})
+    made.request.content = f'{{"password":"hunter2","q":"{TOKEN}"}}'.encode()
+    scrubbed(made)
+    assert made.request.content == b'{"password":"xxxxxxx","q":"scrubbed-1-------------"}'
+    assert "content-encoding" not in made.request.headers
+
+
+@given(
+    secret=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=40),
+    around=st.text(max_size=20),
+)
+def test_scrubbing_twice_changes_nothing_and_lengths_stay(secret: str, around: str) -> None:
+    body = f"{around}{secret}{around}".encode()
+    made = flow(request={"X-Api-Key": secret}, asks=body)
+    scrubbed(made)
+    once = made.get_state()
+    scrubbed(made)
+    assert made.get_state() == once
+    assert len(made.request.data.content or b"") == len(body)
+
+
+@pytest.mark.parametrize("name", ["mcp1-sse", "mcp2-stateless"])
+def test_what_is_clean_stays_as_it_is_byte_for_byte(tmp_path: Path, name: str) -> None:
+    recording = REPOSITORY / "recordings" / f"{name}.flow"
+    assert written(scrubbed(*read_flows(recording)), tmp_path) == recording.read_bytes()

@@ -1,0 +1,137 @@
+"""The pattern gate on its own, for people and for scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+
+ADDON = Path(__file__).parents[3] / "addon"
+
+type Ask = Callable[..., tuple[int, list[dict[str, object]]]]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run the command; return its exit status and what it answered."""
+
+    def ask(*args: str, stdin: bytes = b"") -> tuple[int, list[dict[str, object]]]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = main(["check-pattern", *args])
+        return status, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return ask
+
+
+def test_a_pattern_that_may_be_used_is_ok(ask: Ask) -> None:
+    assert ask("^delete_") == (0, [{"pattern": "^delete_", "verdict": "ok"}])
+
+
+def test_one_pattern_that_may_not_be_used_is_enough_to_fail(ask: Ask) -> None:
+    status, answers = ask("^(a+)+$", "[", "ok")
+    assert status == 1
+    assert [answer["verdict"] for answer in answers] == ["unsafe", "invalid", "ok"]
+
+
+def test_an_argument_is_one_pattern_commas_and_all(ask: Ask) -> None:
+    assert ask("a,b")[1] == [{"pattern": "a,b", "verdict": "ok"}]
+
+
+def test_it_says_why_and_what_may_be_meant(ask: Ask) -> None:
+    _, [answer] = ask("*delete*")
+    assert answer["why"] == "there is nothing to repeat"
+    assert str(answer["hint"]).endswith("delete")
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        (b'{"pattern": "^a", "name": "abc"}', True),
+        (b'{"pattern": "^a", "name": "cba"}', False),
+        (rb'{"pattern": "^\\ud83d", "name": "\ud83d\ude00"}', True),
+        (rb'{"pattern": "^.$", "name": "\ud83d"}', True),
+        (rb'{"pattern": "\ud83d", "name": "\ude00"}', False),
+        ('{"pattern": "^..$", "name": "😀"}'.encode(), True),
+        (b'{"pattern": "", "name": ""}', True),
+    ],
+)
+def test_a_line_with_a_name_is_answered_with_a_match(ask: Ask, line: bytes, match: bool) -> None:
+    status, [answer] = ask(stdin=line)
+    assert (status, answer["verdict"], answer["match"]) == (0, "ok", match)
+
+
+def test_what_may_not_be_used_is_not_matched(ask: Ask) -> None:
+    _, [answer] = ask(stdin=b'{"pattern": "(a+)+", "name": "a"}')
+    assert "match" not in answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"delete",
+        b'{"pattern": ',
+        b'{"pattern": 3}',
+        b'{"pattern": "a", "name": 3}',
+        b'{"name": "a"}',
+        b'["a"]',
+        b"null",
+        b"\xff",
+        b"[" * 200_000,
+        b"9" * 5_000,
+    ],
+)
+def test_a_line_that_asks_nothing_is_answered_with_an_error(ask: Ask, line: bytes) -> None:
+    status, answers = ask(stdin=line + b'\n\n{"pattern": "a"}\n')
+    assert status == 1
+    assert [answer["verdict"] for answer in answers] == ["error", "ok"]
+
+
+def test_every_line_is_answered_before_the_next_is_read() -> None:
+    """So that a script may keep it running."""
+    command = [sys.executable, "-m", "mcp_tool_filter", "check-pattern"]
+    with subprocess.Popen(
+        command, cwd=ADDON, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b'{"pattern": "a"}\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["verdict"] == "ok"
+        process.stdin.write(b'{"pattern": "["}\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["verdict"] == "invalid"
+        process.stdin.close()
+        assert process.wait() == 1
+
+
+def test_a_reader_that_leaves_is_no_error_of_ours() -> None:
+    command = [sys.executable, "-m", "mcp_tool_filter", "check-pattern"]
+    questions = b'{"pattern": "a"}\n' * 10_000
+    with subprocess.Popen(
+        command,
+        cwd=ADDON,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        process.communicate(questions)
+        assert process.returncode == 1
+
+
+def test_nobody_waits_for_mitmproxy_to_be_imported() -> None:
+    script = (
+        "import sys; from mcp_tool_filter.cli.launcher import main; main(['check-pattern', 'a']);"
+        "print('mitmproxy' in sys.modules, 'asyncio' in sys.modules)"
+    )
+    output = subprocess.check_output([sys.executable, "-c", script], cwd=ADDON, text=True)
+    assert output.splitlines()[-1] == "False False"

@@ -1,0 +1,118 @@
+"""The demo shows the truth: it runs the real filter before a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.commands.demo_tools import TOOLS
+from mcp_tool_filter.cli.commands.demo_upstream import DemoUpstream, demo_upstream
+from tests.cli.launched import launched, run
+from tests.raw_client import Answer, get, post, raw_client
+
+DISCOVER = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "server/discover",
+    "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}},
+}
+
+
+def test_an_agent_sees_half_of_the_tools_and_calls_no_other(tmp_path: Path) -> None:
+    ended = run("demo", home=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "The agent saw 20 tools" in ended.stdout
+    assert "now it sees 10 tools" in ended.stdout
+    assert "Tool not found: shell_execute\n  (the server never heard of it)" in ended.stdout
+    assert "file_read was called with" in ended.stdout
+
+
+def test_it_takes_other_patterns(tmp_path: Path) -> None:
+    ended = run("demo", "--deny", "^file_", home=tmp_path)
+    assert "now it sees 15 tools" in ended.stdout
+    assert "Tool not found: file_search" in ended.stdout
+
+
+def test_a_pattern_that_cannot_be_used_is_refused_as_ever(tmp_path: Path) -> None:
+    ended = run("demo", "--deny", "(a+)+", home=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith('Error: Unsafe regex pattern detected: "(a+)+"\n')
+
+
+def test_it_can_stay_for_a_client_of_ones_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with launched("demo", "--stay", home=tmp_path) as it:
+            found = await it.says(r"The filter listens at http://127\.0\.0\.1:(\d+)/mcp")
+            async with raw_client(int(found[1])) as client:
+                answer = await client.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
+            assert len(json.loads(answer.body)["result"]["tools"]) == 10
+            it.interrupt(signal.SIGINT)
+            assert await it.exit_code() == 0
+
+    asyncio.run(main())
+
+
+async def ask(upstream: DemoUpstream, message: object) -> Answer:
+    async with raw_client(upstream.port) as client:
+        return await client.ask(post(json.dumps(message).encode()))
+
+
+def test_its_server_speaks_the_newest_revision() -> None:
+    async def main() -> None:
+        async with demo_upstream() as upstream:
+            result = json.loads((await ask(upstream, DISCOVER)).body)["result"]
+            assert "2026-07-28" in result["supportedVersions"]
+            assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "code"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "no/such"}, 200, -32601),
+        ({**DISCOVER, "method": "no/such"}, 404, -32601),
+        (
+            {
+                **DISCOVER,
+                "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "1999-01-01"}},
+            },
+            400,
+            -32022,
+        ),
+        (
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x"}},
+            200,
+            -32602,
+        ),
+        (["no message"], 400, -32600),
+    ],
+)
+def test_its_server_refuses_as_a_real_one(message: object, status: int, code: int) -> None:
+    async def main() -> Answer:
+        async with demo_upstream() as upstream:
+            return await ask(upstream, message)
+
+    answer = asyncio.run(main())
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
+
+
+def test_its_server_has_no_stream_and_no_other_path() -> None:
+    async def main() -> list[int]:
+        async with demo_upstream() as upstream, raw_client(upstream.port) as client:
+            asked = [get(), post(b"{}", path="/other")]
+            return [(await client.ask(one)).status for one in asked]
+
+    assert asyncio.run(main()) == [405, 404]
+
+
+def test_its_tools_look_like_those_of_a_real_server() -> None:
+    for tool in TOOLS:
+        schema = tool["inputSchema"]
+        assert schema["type"] == "object"
+        assert set(schema["required"]) <= set(schema["properties"])
+    assert len({tool["name"] for tool in TOOLS}) == 20

@@ -1,0 +1,114 @@
+"""Every check says what it found; what is wrong comes with what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_upstream import Peer, answer, raw_upstream
+
+
+def examined(home: Path, *words: str, url: str = "") -> tuple[int, list[str]]:
+    async def main() -> tuple[int, list[str]]:
+        async with (
+            mcp_upstream(tools=[tool("a"), tool("b")]) as upstream,
+            launched("doctor", "-u", url or upstream.url, *words, home=home) as it,
+        ):
+            status = await it.exit_code()
+            assert it.stderr == ""
+            return status, it.stdout.splitlines()
+
+    return asyncio.run(main())
+
+
+def failures(lines: list[str]) -> list[str]:
+    """What failed, each with the advice that follows."""
+    return [
+        f"{line.removeprefix('FAIL ')} | {after.strip()}"
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("FAIL")
+    ]
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    status, lines = examined(tmp_path, "-d", "^a$")
+    assert status == 0
+    assert failures(lines) == []
+    assert "ok   2 tools: 1 exposed, 1 denied, 14 tokens saved" in lines
+    assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)
+
+
+def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+    status, lines = examined(tmp_path, "-d", "^delete")
+    assert status == 1
+    assert failures(lines) == [
+        'The pattern "^delete" matches no tool | '
+        "Is it spelt right? mcp-tool-filter --list-tools shows the names"
+    ]
+
+
+def test_a_pattern_that_cannot_be_used(tmp_path: Path) -> None:
+    status, lines = examined(tmp_path, "-d", "(a+)+")
+    assert status == 1
+    assert failures(lines) == [
+        'Unsafe regex pattern detected: "(a+)+" | Pattern could cause catastrophic backtracking'
+    ]
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    status, lines = examined(tmp_path, url="http://127.0.0.1:1/mcp")
+    assert status == 1
+    assert failures(lines) == [
+        "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused | "
+        "Is the upstream running, and is this its port?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("http://no.such.host.invalid/mcp", "Is the name spelt right?"),
+        ("https://127.0.0.1:{}/mcp", "Does it speak"),
+    ],
+)
+def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        async with demo_upstream() as upstream:
+            there = url.format(upstream.port)
+            async with launched("doctor", "-u", there, home=tmp_path) as it:
+                return await it.exit_code(), it.stdout
+
+    status, said = asyncio.run(main())
+    assert status == 1
+    assert advice in said
+
+
+def test_credentials_are_wanted(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.say(answer(b"no", status="401 Unauthorized", kind="text/plain"))
+
+    async def main() -> tuple[int, str]:
+        async with (
+            raw_upstream(script) as upstream,
+            launched("doctor", "-u", f"{upstream.url}/mcp", home=tmp_path) as it,
+        ):
+            return await it.exit_code(), it.stdout
+
+    status, said = asyncio.run(main())
+    assert status == 1
+    assert "HTTP 401" in said
+    assert "--header 'Authorization: Bearer $TOKEN' sends them" in said
+
+
+def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
+    _, lines = examined(tmp_path, "-H", "Authorization: $NO_SUCH")
+    assert failures(lines) == [
+        "Invalid value for --header: 'Authorization' | The environment variable NO_SUCH is not set"
+    ]

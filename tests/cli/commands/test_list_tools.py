@@ -1,0 +1,132 @@
+"""What is there, what would go, and why: for people and for scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream, tool
+
+TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), tool("a\x1b[31m")]
+
+
+def said(home: Path, *words: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr, before an upstream with three tools."""
+
+    async def main() -> tuple[int, str, str]:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            launched("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home) as it,
+        ):
+            return await it.exit_code(), it.stdout, it.stderr
+
+    return asyncio.run(main())
+
+
+def test_names_are_those_that_are_exposed_one_a_line(tmp_path: Path) -> None:
+    status, stdout, stderr = said(tmp_path, "--list-tools", "--format", "names", "-d", "^rm_")
+    assert (status, stdout, stderr) == (0, "read_file\na\\x1b[31m\n", "")
+
+
+def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
+    tmp_path: Path,
+) -> None:
+    _, stdout, stderr = said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
+    assert stdout.splitlines() == [
+        "read_file\texposed\t24\tReads",
+        'rm_rf\tdenied by "^rm_"\t15\t',
+        "a\\x1b[31m\texposed\t16\t",
+    ]
+    assert stderr.splitlines() == [
+        "3 tools, 1 would go: about 15 tokens a list",
+        'Warning: the pattern "^nothing" matches no tool',
+    ]
+
+
+def test_json_has_a_stable_form(tmp_path: Path) -> None:
+    words = ("--list-tools", "--format", "json", "-d", "^rm_,^nothing", "--allow", "_")
+    _, stdout, stderr = said(tmp_path, *words)
+    document = json.loads(stdout)
+    assert document.pop("upstream").endswith("/mcp?key=…")
+    assert document == {
+        "server": "raw 1",
+        "transport": "Streamable HTTP",
+        "revision": "2025-06-18",
+        "tools": [
+            {
+                "name": "read_file",
+                "exposed": True,
+                "why": "exposed",
+                "pattern": None,
+                "bytes": len(TOOLS[0]),
+            },
+            {
+                "name": "rm_rf",
+                "exposed": False,
+                "why": "denied",
+                "pattern": "^rm_",
+                "bytes": len(TOOLS[1]),
+            },
+            {
+                "name": "a\x1b[31m",
+                "exposed": False,
+                "why": "not allowed",
+                "pattern": None,
+                "bytes": len(TOOLS[2]),
+            },
+        ],
+        "savedBytes": len(TOOLS[1]) + len(TOOLS[2]),
+        "unmatchedPatterns": ["^nothing"],
+        "faults": [],
+    }
+    assert stderr == ""
+
+
+def test_a_dry_run_reports_as_the_start_would_and_ends(tmp_path: Path) -> None:
+    status, stdout, stderr = said(tmp_path, "--dry-run", "-d", "^rm_", "-p", "6273")
+    assert status == 0
+    assert stdout.splitlines()[0].startswith("MCP tool filter: http://127.0.0.1:6273/mcp?key=… ->")
+    assert "Tools: 3, of which 1 denied, 2 exposed" in stdout
+    assert (stderr, "hunter2" in stdout) == ("", False)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    status, _, stderr = said(tmp_path, "--list-tools", "--format", "xml")
+    assert (status, stderr) == (
+        2,
+        "Error: There is no format xml\nIt is one of: table, json, names\n",
+    )
+
+
+def test_an_upstream_that_is_not_there_is_exit_status_1(tmp_path: Path) -> None:
+    async def main() -> tuple[int, str]:
+        async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
+            return await it.exit_code(), it.stderr
+
+    status, stderr = asyncio.run(main())
+    assert status == 1
+    assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
+
+
+def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
+    """Most of the waiting would be for its import."""
+    (tmp_path / "mitmproxy").mkdir()
+    (tmp_path / "mitmproxy" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+
+    async def main() -> tuple[int, str]:
+        from tests.cli.launched import ADDON
+
+        environment = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
+        async with (
+            demo_upstream() as upstream,
+            launched(
+                "-u", upstream.url, "--list-tools", home=tmp_path, environment=environment
+            ) as it,
+        ):
+            return await it.exit_code(), it.stderr
+
+    assert asyncio.run(main())[0] == 0

@@ -1,0 +1,58 @@
+"""One wrong word gets one helpful line."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.cli.settings.flags import FLAGS, parse_flags
+from mcp_tool_filter.cli.settings.usage import UsageError
+
+
+def complaint(*argv: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        parse_flags(argv)
+    return raised.value.what
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--dney", "^a"], "There is no flag --dney: did you mean --deny?"),
+        (["--upstraem=http://x"], "There is no flag --upstraem: did you mean --upstream?"),
+        (["--mode", "reverse:http://x"], "There is no flag --mode: did you mean --upstream?"),
+        (["--listen-port=1"], "There is no flag --listen-port: did you mean --port?"),
+        (["--zzzzzz"], "There is no flag --zzzzzz"),
+        (["doctr"], "There is no command doctr: did you mean doctor?"),
+        (["-u", "x", "doctor"], "The command comes first: mcp-tool-filter doctor …"),
+        (["--port"], "--port needs a value"),
+        (["--deny"], "--deny needs a value"),
+        (["--den", "^a"], "There is no flag --den: did you mean --deny?"),
+    ],
+)
+def test_what_is_wrong_is_named_and_what_was_perhaps_meant(argv: list[str], said: str) -> None:
+    assert complaint(*argv) == said
+
+
+def test_no_other_flag_is_taken_for_the_one_that_was_typed() -> None:
+    """An abbreviation that works today would mean something else tomorrow."""
+    assert "--allow" in complaint("--allo", "^a")
+
+
+def test_a_pattern_that_begins_with_a_dash_can_be_given() -> None:
+    assert parse_flags(["--deny=-x$"]) == {"deny": ["-x$"]}
+
+
+def test_flags_that_can_be_repeated_keep_their_order() -> None:
+    assert parse_flags(["-d", "^b", "--deny", "^a"]) == {"deny": ["^b", "^a"]}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_each_flag_is_understood_by_its_name(name: str) -> None:
+    flag = FLAGS[name]
+    words = [f"--{name}", "1"] if flag.value else [f"--{name}"]
+    assert parse_flags(words) == {name: ["1" if flag.value else "true"]}
+
+
+def test_no_letter_stands_for_two_flags() -> None:
+    letters = [flag.short for flag in FLAGS.values() if flag.short]
+    assert len(letters) == len(set(letters))

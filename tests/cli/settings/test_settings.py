@@ -1,0 +1,174 @@
+"""The command line, the environment and the file, brought together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.settings.settings import Settings, read_settings
+from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.errors import InvalidOption, StartError
+
+URL = "http://localhost:3000/mcp"
+
+
+def settings(*argv: str, **environment: str) -> Settings:
+    """What the words say, with MCP_TOOL_FILTER_X=… for each x."""
+    named = {f"MCP_TOOL_FILTER_{name.upper()}": value for name, value in environment.items()}
+    return read_settings(["--upstream", URL, *argv], named)
+
+
+def complaint(*argv: str, **environment: str) -> str:
+    with pytest.raises(StartError) as raised:
+        settings(*argv, **environment).config()
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "endpoint"),
+    [
+        ("http://localhost:3000/mcp", "http://localhost:3000", "/mcp"),
+        ("http://localhost:3000", "http://localhost:3000", ""),
+        ("http://localhost:3000/", "http://localhost:3000", ""),
+        ("localhost:3000/sse", "http://localhost:3000", "/sse"),
+        ("https://example.com/a/mcp?k=1", "https://example.com", "/a/mcp?k=1"),
+        ("HTTP://[::1]:3000/mcp", "http://[::1]:3000", "/mcp"),
+        ("http://localhost:3000/mcp#there", "http://localhost:3000", "/mcp"),
+    ],
+)
+def test_the_path_in_the_url_is_the_endpoint(url: str, origin: str, endpoint: str) -> None:
+    found = read_settings(["--upstream", url], {})
+    assert (found.origin, found.endpoint) == (origin, endpoint)
+
+
+def test_an_endpoint_of_its_own_wins_over_the_path() -> None:
+    assert settings("--endpoint", "/other").endpoint == "/other"
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("", "There is no upstream"),
+        ("ftp://localhost", "Cannot stand before ftp://localhost"),
+        ("http://", "Cannot stand before"),
+        ("http://localhost:99999", "is no URL"),
+        ("http://user:hunter2@localhost/", "Credentials in --upstream would be shown"),
+        ("http://user:hunter2#@localhost/", "is no URL"),
+    ],
+)
+def test_what_is_no_upstream_is_refused_and_no_password_is_said(url: str, part: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_settings(["--upstream", url], {})
+    assert part in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text('port = 1\nhost = "127.0.0.3"\nmessage_limit = "3MB"\nallow = ["^c"]\n')
+    found = settings("--config", str(file), "--port", "2", port="3", host="127.0.0.2")
+    assert (found.port, found.host, found.message_limit) == (2, "127.0.0.2", "3MB")
+    assert found.allow == ("^c",)
+
+
+def test_what_any_of_them_denies_is_denied(tmp_path: Path) -> None:
+    """A pattern more must never open what another place closes."""
+    file = tmp_path / "filter.toml"
+    file.write_text('deny = ["^a", "^b"]\n')
+    found = settings("--config", str(file), "--deny", "^d", deny="^c")
+    assert found.deny == ("^a", "^b", "^c", "^d")
+
+
+def test_lines_separate_several_in_the_environment() -> None:
+    found = settings(header="Authorization: Bearer a, b\nX-Key: 1", deny="^a,^b")
+    assert found.headers == ("Authorization: Bearer a, b", "X-Key: 1")
+    assert found.deny == ("^a,^b",)
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text("insecure = true\nport = 99\n")
+    assert settings(config=str(file)).port == 99
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('dney = "^a"', "called dney: did you mean deny?"),
+        ("port = [1, 2]", "must be one value"),
+        ("[deny]\na = 1", "must be a text"),
+        ("port = 1.5", "must be a text"),
+        ("port = ", "is not TOML"),
+        ("help = true", "called help"),
+    ],
+)
+def test_a_file_that_says_what_there_is_not_is_refused(
+    text: str, part: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_text(text)
+    assert part in complaint("--config", str(file))
+
+
+def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
+    assert "No such file" in complaint("--config", str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("dney", "DENY"), ("denys", "DENY"), ("deny_tools", "DENY")]
+)
+def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
+    """Ignored it would leave open what the user thinks is closed."""
+    assert f"did you mean MCP_TOOL_FILTER_{meant}?" in complaint(**{name: "^a"})
+
+
+def test_a_variable_of_somebody_else_is_not_ours() -> None:
+    assert settings(token="secret").port == 6273
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--port", "x"], "Error: --port cannot be x\nIt is a number from 0 to 65535"),
+        (["--port", "65536"], "Error: --port cannot be 65536\nIt is a number from 0 to 65535"),
+        (
+            ["--connection-timeout", "soon"],
+            "Error: Invalid value for --connection-timeout: 'soon'\n"
+            "It is a number of milliseconds, 1 or more",
+        ),
+        (
+            ["--deny", "^[a-z"],
+            'Error: Invalid regex pattern in deny list: "^[a-z"\n'
+            "Pattern must be valid JavaScript regex",
+        ),
+        (
+            ["--header", "Authorization: $NO_SUCH_VARIABLE"],
+            "Error: Invalid value for --header: 'Authorization'\n"
+            "The environment variable NO_SUCH_VARIABLE is not set",
+        ),
+        (
+            ["--set", "deny=^a"],
+            "Error: --set deny=… is said with a flag: --deny\nSee mcp-tool-filter --help",
+        ),
+        (
+            ["--set", "upstream_headers=a: b"],
+            "Error: --set upstream_headers=… is said with a flag: --header\n"
+            "See mcp-tool-filter --help",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_flag_that_was_typed(argv: list[str], said: str) -> None:
+    assert complaint(*argv) == said
+
+
+def test_our_own_mistake_is_exit_status_1_a_usage_error_2() -> None:
+    with pytest.raises(InvalidOption):
+        settings("--message-limit", "huge").config()
+    assert UsageError("").exit_status == 2
+
+
+def test_the_loudest_and_the_quietest() -> None:
+    assert [settings(*argv).verbosity for argv in (["-q"], [], ["-v"], ["-vv"])] == [-1, 0, 1, 2]
+    assert settings(quiet="true").is_quiet
+    assert settings(verbose="2").verbosity == 2

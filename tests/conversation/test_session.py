@@ -1,0 +1,100 @@
+"""What we remember: all of it is bounded, and nothing is needed to filter."""
+
+from __future__ import annotations
+
+from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
+from mcp_tool_filter.policy.tool_filter import Envelope
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import parse_message
+from tests.make import answering, asking, listing, message, page
+
+ANSWER = message(answering("{}", id="1"))
+
+
+def waiting(*ids: str, most: int = 10) -> Exchanges:
+    exchanges = Exchanges(most=most)
+    for id in ids:
+        exchanges.note_asked(message(asking("ping", id=id)))
+    return exchanges
+
+
+def test_an_answer_is_known_by_the_id_as_it_was_written() -> None:
+    """An answer to 1 is none to "1"; such a one is judged as if nobody had asked."""
+    exchanges = waiting("1")
+    assert exchanges.method_of(ANSWER) == "ping"
+    assert exchanges.method_of(message(answering("{}", id='"1"'))) is None
+    assert exchanges.method_of(message(answering("{}", id="1.0"))) is None
+
+
+def test_who_is_answered_waits_no_more() -> None:
+    exchanges = waiting("1", "2")
+    exchanges.note_answered(ANSWER)
+    assert exchanges.method_of(ANSWER) is None
+    assert exchanges.take_all() == ["2"]
+
+
+def test_each_member_of_a_batch_waits() -> None:
+    exchanges = Exchanges()
+    exchanges.note_asked(parse_message(b"[%s,%s]" % (asking("a", id="1"), asking("b", id="2"))))
+    assert list(exchanges.methods) == ["a", "b"]
+
+
+def test_notifications_and_answers_wait_for_nothing() -> None:
+    exchanges = Exchanges()
+    exchanges.note_asked(message(b'{"jsonrpc":"2.0","method":"x"}'))
+    exchanges.note_asked(ANSWER)
+    assert len(exchanges) == 0
+
+
+def test_of_too_many_exchanges_the_oldest_are_forgotten() -> None:
+    assert waiting("1", "2", "3", most=2).take_all() == ["2", "3"]
+
+
+def test_only_who_waits_can_be_taken_and_only_once() -> None:
+    exchanges = waiting("1", "2")
+    assert exchanges.take(["1", "3", "1"]) == ["1"]
+    assert exchanges.take(["1"]) == []
+
+
+def test_of_too_many_sessions_the_least_recently_used_is_forgotten() -> None:
+    sessions = Sessions(Limits(sessions=2))
+    first = sessions.open("a", 0)
+    sessions.open("b", 1)
+    assert sessions.get("a", 2) is first
+    sessions.open("c", 3)
+    assert sessions.get("b", 4) is None
+    assert len(sessions) == 2
+
+
+def test_a_silent_session_is_forgotten_and_a_used_one_is_not() -> None:
+    sessions = Sessions(Limits(idle=10))
+    sessions.open("silent", 0)
+    sessions.open("used", 0)
+    assert sessions.get("used", 9) is not None
+    sessions.open("new", 15)
+    assert len(sessions) == 2
+    assert sessions.get("silent", 15) is None
+    assert sessions.get("used", 15) is not None
+
+
+def test_a_session_that_comes_back_too_late_is_forgotten() -> None:
+    sessions = Sessions(Limits(idle=10))
+    sessions.open("a", 0)
+    assert sessions.get("a", 11) is None
+
+
+def test_a_closed_session_is_forgotten() -> None:
+    sessions = Sessions()
+    sessions.open("a", 0)
+    sessions.close("a")
+    sessions.close("never there")
+    assert sessions.get("a", 0) is None
+
+
+def test_the_first_list_of_a_revision_gives_the_frame() -> None:
+    envelopes = Envelopes()
+    envelopes.learn("2025-06-18", page(listing("a", more=',"ttlMs":1')))
+    envelopes.learn("2025-06-18", page(listing("a")))
+    assert envelopes.get("2025-06-18") == Envelope('{"tools":', ',"ttlMs":1}')
+    assert envelopes.get("2025-03-26") is None
+    assert envelopes.get(None) is None

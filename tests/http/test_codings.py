@@ -1,0 +1,138 @@
+"""Content codings: undone within a limit, and only if there is one way to do it."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from contextlib import suppress
+
+import brotli
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.codings import decode_body, looks_like_json
+from mcp_tool_filter.protocol.limits import OverLimit
+
+TEXT = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+def deflate(text: bytes) -> bytes:
+    """Compress without zlib's head and checksum, as many clients do."""
+    return zlib.compress(text)[2:-4]
+
+
+def skippable(data: bytes) -> bytes:
+    """Write a zstd frame that says nothing."""
+    return struct.pack("<II", 0x184D2A50, len(data)) + data
+
+
+CODED = {
+    "gzip": gzip.compress(TEXT),
+    "deflate": zlib.compress(TEXT),
+    "br": brotli.compress(TEXT),
+    "zstd": zstandard.compress(TEXT),
+}
+
+
+@pytest.mark.parametrize("coding", CODED)
+def test_the_codings_of_the_web_are_undone(coding: str) -> None:
+    assert decode_body(CODED[coding], coding, limit=100) == TEXT
+    assert decode_body(CODED[coding], f" {coding.upper()} ", limit=100) == TEXT
+
+
+def test_deflate_may_come_without_a_head() -> None:
+    assert decode_body(deflate(TEXT), "deflate", limit=100) == TEXT
+
+
+@pytest.mark.parametrize("coding", ["", "identity", "Identity"])
+def test_what_is_not_coded_is_the_very_same(coding: str) -> None:
+    assert decode_body(TEXT, coding, limit=0) is TEXT
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        "utf-7", "utf-16", "unicode_escape", "raw_unicode_escape", "quopri", "base64", "hex",
+        "rot13",
+        "bz2", "zip", "uu", "punycode", "idna", "compress", "x-gzip", "gzip, gzip", "gzip,",
+        "gzip;q=1", "gzip\0", "none", "aws-chunked", "chunked",
+    ],
+)  # fmt: skip
+def test_every_other_coding_is_refused(coding: str) -> None:
+    """mitmproxy would decode with whatever codec Python knows."""
+    with pytest.raises(ProtocolError):
+        decode_body(TEXT, coding, limit=1000)
+
+
+@pytest.mark.parametrize("coding", CODED)
+@pytest.mark.parametrize("spoil", ["cut", "tail", "twice", "junk", "empty"])
+def test_a_body_must_be_whole_and_alone(coding: str, spoil: str) -> None:
+    """mitmproxy reads the first gzip member only; upstreams read them all."""
+    raw = CODED[coding]
+    spoilt = {"cut": raw[:-1], "tail": raw + b"x", "twice": raw * 2, "junk": TEXT, "empty": b""}
+    with pytest.raises(ProtocolError):
+        decode_body(spoilt[spoil], coding, limit=1000)
+
+
+@pytest.mark.parametrize("raw", [skippable(b"x") + CODED["zstd"], CODED["zstd"] + skippable(b"")])
+def test_a_zstd_body_is_one_frame(raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_body(raw, "zstd", limit=1000)
+
+
+def both_ways_deflated() -> bytes:
+    """Write a body that is both a zlib stream and bare deflate, and says another thing in each."""
+    zlib_head, zlib_text = bytes.fromhex("780100feff0100"), bytearray(65534)
+    zlib_text[:9] = bytes.fromhex("0000ffff01feff0100")  # bare: an empty block, then the rest
+    zlib_tail = bytes.fromhex("010000ffff") + zlib.adler32(zlib_text).to_bytes(4)
+    return zlib_head + bytes(zlib_text) + zlib_tail
+
+
+def test_a_body_that_can_be_inflated_in_two_ways_is_refused() -> None:
+    """Two formats go by the name of deflate."""
+    body = both_ways_deflated()
+    assert zlib.decompress(body) != zlib.decompress(body, -15)
+    with pytest.raises(ProtocolError):
+        decode_body(body, "deflate", limit=100_000)
+
+
+@pytest.mark.parametrize("coding", CODED)
+def test_a_body_may_be_as_long_as_the_limit(coding: str) -> None:
+    assert decode_body(CODED[coding], coding, limit=len(TEXT)) == TEXT
+    with pytest.raises(OverLimit):
+        decode_body(CODED[coding], coding, limit=len(TEXT) - 1)
+
+
+BOMBS = {
+    "gzip": gzip.compress(bytes(50_000_000), 9),
+    "deflate": zlib.compress(bytes(50_000_000), 9),
+    "br": brotli.compress(bytes(50_000_000), quality=5),
+    "zstd": zstandard.compress(bytes(50_000_000)),
+}
+
+
+@pytest.mark.parametrize("coding", BOMBS)
+def test_a_bomb_is_not_inflated_past_the_limit(coding: str) -> None:
+    with pytest.raises(OverLimit):
+        decode_body(BOMBS[coding], coding, limit=4_000_000)
+
+
+@pytest.mark.parametrize("raw", [b'{"a":1}', b" [", b"\xef\xbb\xbf{", b"\0{", b"\xff\xfe{\0"])
+def test_a_coded_body_that_could_pass_for_json_is_noticed(raw: bytes) -> None:
+    assert looks_like_json(raw)
+
+
+@pytest.mark.parametrize("raw", [*CODED.values(), deflate(TEXT), b"", b"\x1f\x8b{"])
+def test_an_honest_coded_body_does_not_pass_for_json(raw: bytes) -> None:
+    assert not looks_like_json(raw)
+
+
+@given(raw=st.binary(max_size=64), coding=st.sampled_from(sorted(CODED)))
+def test_nothing_is_raised_but_a_protocol_error(raw: bytes, coding: str) -> None:
+    """Each codec has exceptions of its own."""
+    with suppress(ProtocolError):
+        decode_body(raw, coding, limit=10)

@@ -1,0 +1,304 @@
+"""Bytes in, filtered bytes out: one event stream from the upstream to a client."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
+from mcp_tool_filter.policy.chain import Situation
+from mcp_tool_filter.policy.verdict import Drop, Forward, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, Message, render_error
+from mcp_tool_filter.protocol.sse import render_event
+from tests.make import answering, asking, chunks, definition, listing, message, snapshot
+
+SITUATION = Situation(snapshot=snapshot("read", "rm", deny="^rm"))
+BOTH, READ_ONLY = listing("read", "rm"), listing("read")
+RM = definition("rm").decode()
+
+
+def exchanges_of(*ids: str, method: str = "ping") -> Exchanges:
+    exchanges = Exchanges()
+    for id in ids:
+        exchanges.note_asked(message(asking(method, id=id)))
+    return exchanges
+
+
+def stream_for(*ids: str, limits: Limits | None = None) -> FilteredStream:
+    return FilteredStream(SITUATION, exchanges_of(*ids), limits=limits or Limits())
+
+
+def through(stream: bytes, *ids: str, sizes: tuple[int, ...] = (1 << 20,)) -> bytes:
+    """Send a whole stream through a filter, for which these ids wait."""
+    filtered = stream_for(*ids)
+    said = [filtered.feed(chunk) for chunk in chunks(stream, sizes)]
+    return b"".join(said) + filtered.finish()
+
+
+def error(id: str) -> bytes:
+    return render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b": ping\n\n",
+        b"\n\n\r\n",
+        b"id: 1\ndata:\n\n",
+        b"retry: 3000\n\n",
+        b"event: ping\ndata: {}\n\n",
+        b'event: heartbeat\ndata: {"ts":1}\n\n',
+        b"event: keepalive\ndata: now\n\n",
+        b"id: 7\r\nevent: message\r\ndata: " + READ_ONLY + b"\r\nretry: 1\r\n\r\n",
+        b"data:" + answering('{ "b" : 1.00 ,"a":"\\u00e9"}') + b"\r\r",
+        'data: {"jsonrpc":"2.0","method":"x","params":{"t":"\u2028\u0085"}}\n\n'.encode(),
+        b'data: {"jsonrpc":"2.0",\ndata: "method":"x"}\n\n',
+        b"\xef\xbb\xbfdata: " + asking("roots/list", id='"s"') + b"\n\n",
+        b"data: "
+        + answering('{"content":[],"structuredContent":{"tools":[' + RM + "]}}")
+        + b"\n\n",
+        b"data: [" + answering("{}") + b"]\n\n",
+        b"data: " + READ_ONLY,
+        b"data: " + READ_ONLY + b"\n",
+        b"id: 5",
+    ],
+)
+def test_what_is_honest_leaves_as_it_came(stream: bytes) -> None:
+    assert through(stream) == stream
+
+
+FRAMES = [
+    b"data: %s\n\n",
+    b"data:%s\n\n",
+    b"data: %s\r\r",
+    b"data: %s\r\n\r\n",
+    b"\xef\xbb\xbfdata: %s\n\n",
+    b"\n\rdata: %s\n\n",
+    b"id: 1\nevent: message\ndata: %s\nretry: 5\n\n",
+    b"event: message\r\n: c\r\ndata: %s\r\nid: 1\r\n\r\n",
+    b"event: other\ndata: %s\n\n",
+    b"event:\ndata: %s\n\n",
+    b": c\rdata: %s\r\n\n",
+    b"data: %s",
+    b"data: %s\n",
+    b"data:\ndata: %s\n\n",
+    b"data: [\ndata: %s\ndata: ]\n\n",
+    b"retry: x\nunknown: y\ndata: %s\n\n",
+]
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("size", [1, 2, 7, 4096])
+def test_a_denied_tool_is_hidden_in_every_framing(frame: bytes, size: int) -> None:
+    assert b'"rm"' not in through(frame % BOTH, sizes=(size,))
+    assert b'"read"' in through(frame % BOTH, sizes=(size,))
+
+
+def test_an_event_keeps_its_further_fields() -> None:
+    assert through(b"id: 1\r\ndata: " + BOTH + b"\r\nretry: 5\r\n\r\n") == (
+        b"id: 1\r\ndata: " + READ_ONLY + b"\r\nretry: 5\r\n\r\n"
+    )
+
+
+HIDDEN = [
+    b"data: {\ndata: " + BOTH[1:] + b"\n\n",
+    b"data: " + BOTH.replace(b'"rm"', b'"\\u0072m"') + b"\n\n",
+    b"data: " + BOTH.replace(b"tools", b"Tools") + b"\n\n",
+    b"data: " + BOTH + BOTH + b"\n\n",
+    b"data: " + BOTH + b"\ndata: " + BOTH + b"\n\n",
+    b"data: \xef\xbb\xbf" + BOTH + b"\n\n",
+    b"data: x" + BOTH + b"\n\n",
+    b"data: " + BOTH[:-1] + b"\n\n",
+    b"data: " + BOTH[:-1],
+    b"Data: " + BOTH + b"\n\n",
+    b" data: " + BOTH + b"\n\n",
+    b"data : " + BOTH + b"\n\n",
+    b"\xef\xbb\xbf\xef\xbb\xbfdata: " + BOTH + b"\n\n",
+    b"id: " + BOTH + b"\n\n",
+    b": " + BOTH + b"\n\n",
+    b"x: " + BOTH + b"\n\n",
+    b"event: " + BOTH + b"\n\n",
+    b": c\xe2\x80\xa8data: " + BOTH + b"\n\n",
+    b"id: 1\xc2\x85data: " + BOTH + b"\n\n",
+    b"id: 1\x0bdata: " + BOTH + b"\n\n",
+    b"event: a\x1cdata: " + BOTH + b"\n\n",
+    b"event: other\ndata: text " + BOTH + b"\n\n",
+    b'event: other\ndata: {"tools":[' + RM.encode() + b"]}\n\n",
+    b'event: other\ndata: {"x":{"name":"r\\u006d","inputSchema":{}}}\n\n',
+    b"event: message\nevent: other\ndata: text " + BOTH + b"\n\n",
+    b"data: " + BOTH.replace(b'{"type', b"\n\ndata: {") + b"\n\n",
+    b"data: " + READ_ONLY + b"\n\xef\xbb\xbfdata: " + BOTH + b"\n\n",
+    b"data: " + READ_ONLY + b"\n: " + BOTH + b"\nDATA: " + BOTH + b"\n\n",
+]
+
+
+@pytest.mark.parametrize("stream", HIDDEN)
+@pytest.mark.parametrize("size", [1, 5, 4096])
+def test_what_some_reader_could_take_for_a_list_shows_no_denied_tool(
+    stream: bytes, size: int
+) -> None:
+    out = through(stream, "1", sizes=(size,))
+    assert b'"rm"' not in out
+    assert b"u0072m" not in out
+    assert b"u006d" not in out
+
+
+PIECES = st.sampled_from(
+    [
+        *HIDDEN,
+        *(frame % BOTH for frame in FRAMES),
+        b": ping\n\n",
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"data",
+        b"x",
+        b"data: " + answering("{}", id="2") + b"\n\n",
+        b"event: endpoint\ndata: /x\n\n",
+        b"\xef\xbb\xbf",
+        b"data: x\r\n\r\n",
+        b": c\xe2\x80\xa8\r\n",
+    ]
+)
+STREAMS = st.lists(PIECES, max_size=5).map(b"".join)
+SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=6)
+
+
+type Told = tuple[Verdict, str | None]
+
+
+def judged(stream: bytes, sizes: tuple[int, ...]) -> tuple[bytes, list[Told]]:
+    """Send a stream through; return what came out, and the verdicts on the way."""
+    verdicts: list[Told] = []
+
+    def note(message: Message | None, verdict: Verdict, asked: str | None) -> None:
+        verdicts.append((verdict, asked))
+
+    filtered = FilteredStream(SITUATION, exchanges_of("1", "2"), on_verdict=note)
+    out = [filtered.feed(chunk) for chunk in chunks(stream, sizes)]
+    return b"".join(out) + filtered.finish(), verdicts
+
+
+@given(stream=STREAMS, sizes=SIZES)
+@example(stream=b"data: x\r\n\r\ndata: " + BOTH + b"\r\n\r\n", sizes=[1])
+@settings(max_examples=150, deadline=None)
+def test_where_the_network_cuts_makes_no_difference(stream: bytes, sizes: list[int]) -> None:
+    assert judged(stream, tuple(sizes)) == judged(stream, (1 << 20,))
+
+
+@given(stream=STREAMS | st.binary(), sizes=SIZES)
+@settings(max_examples=150, deadline=None)
+def test_whatever_comes_nothing_is_raised_and_no_denied_tool_shown(
+    stream: bytes, sizes: list[int]
+) -> None:
+    filtered = stream_for("1")
+    out = b"".join(filtered.feed(chunk) for chunk in chunks(stream, sizes)) + filtered.finish()
+    assert filtered.failure is None
+    assert b'"rm"' not in out
+
+
+def test_who_waits_for_what_cannot_be_read_gets_an_error() -> None:
+    bad = b'data: {"jsonrpc":"2.0","id":2,"result":{},"Result":{}}\n\n'
+    assert through(bad, "1", "2") == error("2") + error("1")  # at the end nobody else comes
+
+
+def test_if_only_one_waits_it_was_for_this_one() -> None:
+    filtered = stream_for('"a"')
+    assert filtered.feed(b'data: {"id":broken}\n\n') == error('"a"')
+    assert filtered.finish() == b""
+
+
+def test_a_broken_notification_answers_nobody() -> None:
+    filtered = stream_for("1")
+    assert filtered.feed(b'data: {"jsonrpc":"2.0","method":1}\n\n') == b""
+    assert filtered.feed(b"data: " + answering("{}") + b"\n\n") != b""
+    assert filtered.finish() == b""
+
+
+def test_an_answer_that_was_cut_off_is_an_error() -> None:
+    assert through(b'data: {"jsonrpc":"2.0","id":1,"res', "1") == error("1")
+
+
+def test_an_end_without_damage_adds_nothing() -> None:
+    """The client may resume the stream and get its answer there."""
+    assert through(b": ping\n\n", "1") == b": ping\n\n"
+
+
+def test_an_error_at_the_end_is_an_event_of_its_own() -> None:
+    rest = b"data: " + answering("{}", id="2")
+    assert through(b"data: x\n\n" + rest, "1", "2") == rest + b"\n\n" + error("1")
+
+
+LIMITS = Limits(message=300, pending=400)
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_an_event_over_the_limits_is_an_error_and_the_stream_goes_on(size: int) -> None:
+    filtered = stream_for("1", "2", limits=LIMITS)
+    big = b"data: " + answering('"' + "x" * 1000 + '"', id="2") + b"\n\n"
+    small = b"data: " + answering("{}", id="1") + b"\n\n"
+    out = b"".join(filtered.feed(chunk) for chunk in chunks(big + small, (size,)))
+    assert out == error("2") + small
+
+
+def test_an_event_over_the_message_limit_is_not_read() -> None:
+    filtered = stream_for("1", limits=LIMITS)
+    assert filtered.feed(b"data: " + answering('"' + "x" * 300 + '"') + b"\n\n") == error("1")
+
+
+def test_an_endpoint_is_refused_where_none_belongs() -> None:
+    assert through(b"event: endpoint\ndata: /messages\n\n") == b""
+
+
+@pytest.mark.parametrize("name", [b"endpoint", b"Endpoint", b" endpoint "])
+def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: "/ours")
+    said = filtered.feed(b"event: " + name + b"\r\ndata: http://evil.example/\r\n\r\n")
+    assert said == b"event: " + name + b"\r\ndata: /ours\r\n\r\n"
+
+
+@pytest.mark.parametrize("named", [b"htt\r\rp://evil.test/\n\n", b"htt\r", b"htt\rx\n\n"])
+def test_an_endpoint_ends_for_everyone_where_it_ends_for_us(named: bytes) -> None:
+    """A reader that knows no CR as a line's end would go on reading, and drop it from the URL."""
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    said = filtered.feed(b"event: endpoint\ndata: " + named + b"\r\n")
+    assert said.startswith(b"event: endpoint\ndata: htt\n\n")
+
+
+def test_an_endpoint_with_whole_line_ends_stays_as_it_is() -> None:
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    said = b"event: endpoint\r\ndata: /messages\r\n\r\n"
+    assert filtered.feed(said) == said
+
+
+def test_an_endpoint_without_a_url_is_refused() -> None:
+    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    assert filtered.feed(b"event: endpoint\n\n") == b""
+    assert filtered.failure is None
+
+
+def test_a_bug_of_ours_shuts_the_stream() -> None:
+    """mitmproxy would log the exception and send the chunk on."""
+
+    def stumble(message: Message | None, verdict: Verdict, asked: str | None) -> None:
+        raise ZeroDivisionError
+
+    filtered = FilteredStream(SITUATION, Exchanges(), on_verdict=stumble)
+    assert filtered.feed(b"data: " + answering("{}") + b"\n\n") == b""
+    assert isinstance(filtered.failure, ZeroDivisionError)
+    assert filtered.feed(b": ping\n\n") == b""
+    assert filtered.finish() == b""
+
+
+def test_who_watches_is_told_of_each_message_and_what_it_answers() -> None:
+    stream = b"data: " + answering("{}", id="1") + b"\n\ndata: " + BOTH + b"\n\ndata: x\n\n"
+    _, verdicts = judged(stream, (1 << 20,))
+    first, second, third = verdicts
+    assert first == (Forward(), "ping")
+    assert isinstance(second[0], Rewrite)
+    assert second[1] is None  # it was answered before
+    assert isinstance(third[0], Drop)
+    assert third[0].reason.why is Why.INVALID

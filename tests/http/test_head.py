@@ -1,0 +1,251 @@
+"""What a request's head may say, and whether its body agrees."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from mcp_tool_filter.http.head import (
+    Head,
+    is_websocket,
+    refuse_body,
+    refuse_head,
+    refuse_mismatch,
+)
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import parse_message
+from tests.make import asking, calling, head, raw_head
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        head("GET", "/sse"),
+        head("GET", "/.well-known/oauth-protected-resource/mcp"),
+        head(
+            "GET", "/authorize?response_type=code&code_challenge_method=S256&resource=http://h/mcp"
+        ),
+        head("GET", "/docs/tools/call?page=tools_call"),
+        head("DELETE", "/mcp", mcp_session_id="1"),
+        head("OPTIONS", "/mcp"),
+        head("POST", "/jsonrpc", content_type=JSON),
+        head("POST", "/mcp", content_type="application/json; charset=UTF-8"),
+        head("POST", "/mcp", content_type='application/json; charset="utf-8"'),
+        head("POST", "/mcp", transfer_encoding="chunked"),
+        raw_head(
+            "POST", "/mcp", ("cookie", "a"), ("cookie", "b"), ("accept", "x"), ("accept", "y")
+        ),
+        head("POST", "/mcp", x_method="tools/call", mcp_param_region="eu"),
+    ],
+)
+def test_an_honest_head_is_not_refused(honest: Head) -> None:
+    assert refuse_head(honest) is None
+
+
+@pytest.mark.parametrize(
+    "dubious",
+    [
+        head("TRACE"),
+        head("CONNECT"),
+        head("PROPFIND"),
+        raw_head("POST", "/mcp", ("a", "b\r\nMcp-Name: x")),
+        raw_head("POST", "/mcp", ("a", "b\rTransfer-Encoding: chunked")),
+        raw_head("POST", "/mcp", ("a", "b\n c")),
+        raw_head("POST", "/mcp", ("a\0", "b")),
+        raw_head("POST", "/mcp", ("Mcp-Method", "ping"), ("mcp-method", "tools/call")),
+        raw_head("POST", "/mcp", ("mcp-name", "a"), ("Mcp-Name", "a")),
+        raw_head("POST", "/mcp", ("content-encoding", "gzip"), ("content-encoding", "gzip")),
+        raw_head("POST", "/mcp", ("content-type", JSON), ("content-type", "text/plain")),
+        raw_head("POST", "/mcp", ("content-length", "1"), ("Content-Length", "2")),
+        raw_head("GET", "/mcp", ("last-event-id", "1"), ("last-event-id", "2")),
+        raw_head("POST", "/mcp", ("mcp_name", "a")),
+        raw_head("POST", "/mcp", ("Mcp_Method", "a")),
+        raw_head("POST", "/mcp", ("mcp.name", "a")),
+        raw_head("POST", "/mcp", ("mcp--name", "a")),
+        raw_head("POST", "/mcp", ("mcp-name ", "a")),
+        raw_head("POST", "/mcp", ("content_length", "1")),
+        raw_head("POST", "/mcp", ("transfer_encoding", "chunked")),
+        head(transfer_encoding="gzip, chunked"),
+        head(transfer_encoding="chunked, identity"),
+        head(transfer_encoding="xchunked"),
+        head(transfer_encoding="identity"),
+        head(content_transfer_encoding="quoted-printable"),
+        head(content_type="application/json; charset=utf-7"),
+        head(content_type="application/json;charset = 'utf-16'"),
+        head(content_type="application/json; charset*=utf-16''x"),
+        head(content_type="application/json; charset*0=ut; charset*1=f-7"),
+        head(content_type="application/json; charset=utf-8; charset=utf-32"),
+        head(content_type="application/json; charset=latin1"),
+        head("GET", "/mcp?jsonrpc=2.0&method=x"),
+        head("GET", "/mcp?message=%7B%22jsonrpc%22%3A%222.0%22%7D"),
+        head("GET", "/mcp?message=%257B%2522%256Asonrpc%2522"),
+        head("GET", "/mcp?method=tools/call&params=x"),
+        head("GET", "/mcp?Method=tools%2Fcall"),
+        head("GET", "/mcp?a=1;method=tools%2Fcall"),
+        head("POST", "/mcp?method[]=tools%252Fcall"),
+    ],
+)
+def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None:
+    assert refuse_head(dubious) is not None
+
+
+def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | None:
+    return refuse_body(asked, body, is_endpoint=is_endpoint, limits=Limits())
+
+
+@pytest.mark.parametrize(
+    ("asked", "body"),
+    [
+        (head("GET", "/sse"), b""),
+        (head("DELETE", "/mcp"), b""),
+        (head("POST", "/logout"), b""),
+        (
+            head("POST", "/token", content_type=FORM),
+            b"grant_type=authorization_code&code=a.b-c_d~&redirect_uri=http%3A%2F%2F127.0.0.1%3A1%2Fcb"
+            b"&client_id=x&code_verifier=y&resource=https%3A%2F%2Fh%2Fmcp",
+        ),
+        (
+            head("POST", "/register", content_type=JSON),
+            b'{"client_name":"x","redirect_uris":["http://localhost/cb"],"token_endpoint_auth_method":'
+            b'"none","grant_types":["authorization_code"],"contacts":[]}',
+        ),
+        (head("POST", "/upload", content_type=JSON), b"[1,2,3]"),
+    ],
+)
+def test_what_an_oauth_server_expects_is_not_refused(asked: Head, body: bytes) -> None:
+    assert refusal_of(asked, body) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "body"),
+    [
+        (head("GET", "/mcp"), calling("rm")),
+        (head("DELETE", "/mcp"), b"POST /mcp HTTP/1.1\r\n\r\n"),
+        (head("OPTIONS", "/any"), b"x"),
+        (head("HEAD", "/any"), b"x"),
+        (head("POST", "/mcp", mcp_method="tools/call"), b""),
+        (head("POST", "/mcp", mcp_name="rm"), b""),
+        (head("POST", "/any", mcp_method="tools/call"), b"{}"),
+        (head("POST", "/any", content_type=FORM), b"jsonrpc=2.0&method=tools%2Fcall"),
+        (head("POST", "/any", content_type=FORM), b"m%65thod=tools/call&params%5Bname%5D=rm"),
+        (head("POST", "/any", content_type=FORM), b"a=1;method=tools%2fcall"),
+        (head("POST", "/any", content_type=FORM), b"message=%7B%22jsonrpc%22%3A%222.0%22%7D"),
+        (head("POST", "/any", content_type=FORM), calling("rm")),
+        (head("POST", "/any", content_type=FORM), b'a="'),
+        (head("POST", "/any", content_type=FORM), b"method: tools/call"),
+        (head("POST", "/any", content_type="multipart/form-data; boundary=x"), b"--x\r\n"),
+        (head("POST", "/any", content_type="text/plain"), b"method: tools/call"),
+        (head("POST", "/any", content_type="application/yaml"), b"{method: tools/call}"),
+        (head("POST", "/any", content_type="application/xml"), b"<methodCall/>"),
+        (head("POST", "/any", content_type="application/cbor"), b"\xa2fmethodjtools/call"),
+        (head("POST", "/any", content_type=JSON), b'{"jsonrpc":2}'),
+        (head("POST", "/any", content_type=JSON), b'{"a":{"METHOD":"tools/call"}}'),
+        (head("POST", "/any", content_type=JSON), b'{"0":{"method":"tools/call"}}'),
+        (head("POST", "/any", content_type=JSON), b'{"body":"{\\"jsonrpc\\":\\"2.0\\"}"}'),
+        (head("POST", "/any", content_type=JSON), b"{'method':'tools/call'}"),
+        (head("POST", "/any", content_type=JSON), b'{"method":"tools/call",}'),
+        (head("POST", "/any", content_type=JSON), '{"a":1}'.encode("utf-16")),
+        (head("PUT", "/any", content_type=JSON), b'{"method":1}{}'),
+        (head("PATCH", "/any"), b"+AHsAIgBtAGUAdABoAG8AZAAi-"),
+    ],
+)
+def test_a_body_that_some_server_takes_for_a_message_is_refused(asked: Head, body: bytes) -> None:
+    assert refusal_of(asked, body) is not None
+
+
+@pytest.mark.parametrize("body", [b"grant_type=x", b'{"client_name":"x"}', b"hello"])
+def test_at_the_endpoint_every_body_is_a_message(body: bytes) -> None:
+    assert refusal_of(head(content_type=FORM), body, is_endpoint=True) is not None
+
+
+def encoded(name: str) -> str:
+    return f"=?base64?{base64.b64encode(name.encode()).decode()}?="
+
+
+@pytest.mark.parametrize(
+    ("asked", "raw"),
+    [
+        (head(), calling("read")),
+        (head(mcp_method="tools/call"), calling("read")),
+        (head(mcp_method="tools/call", mcp_name="read"), calling("read")),
+        (head(mcp_method="tools/call", mcp_name=encoded("l\u00f6sch")), calling("l\u00f6sch")),
+        (head(mcp_method="tools/call", mcp_name=encoded("read")), calling("read")),
+        (
+            head(mcp_method="prompts/get", mcp_name="p"),
+            asking("prompts/get", params='{"name":"p"}'),
+        ),
+        (head(mcp_name="u"), asking("resources/read", params='{"uri":"u"}')),
+        (head(mcp_name="t"), asking("tasks/get", params='{"taskId":"t"}')),
+        (head(mcp_method="notifications/x"), b'{"jsonrpc":"2.0","method":"notifications/x"}'),
+        (head(), b"[" + calling("read") + b"]"),
+    ],
+)
+def test_headers_that_say_what_the_body_says_agree(asked: Head, raw: bytes) -> None:
+    assert refuse_mismatch(asked, parse_message(raw)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "raw"),
+    [
+        (head(mcp_method="tools/call"), asking("ping")),
+        (head(mcp_method="Tools/Call"), calling("read")),
+        (head(mcp_method=""), calling("read")),
+        (head(mcp_method="tools/call", mcp_name="rm"), calling("read")),
+        (head(mcp_name="rm"), calling("read")),
+        (head(mcp_name="READ"), calling("read")),
+        (head(mcp_name=""), calling("read")),
+        (head(mcp_name=encoded("rm")), calling("read")),
+        (head(mcp_name="=?base64?cmVhZA==?= x"), calling("read")),
+        (head(mcp_name="=?base64?!!!!?="), calling("read")),
+        (head(mcp_name="=?base64?/w==?="), calling("read")),
+        (head(mcp_name="=?utf-8?q?read?="), calling("read")),
+        (head(mcp_name="l\u00c3\u00b6sch"), calling("l\u00f6sch")),
+        (head(mcp_name="rm"), asking("ping")),
+        (head(mcp_name="u"), asking("prompts/get", params='{"uri":"u"}')),
+        (head(mcp_method="tools/call"), b"[" + calling("read") + b"]"),
+        (head(mcp_method="tools/call"), b'{"jsonrpc":"2.0","id":1,"result":{}}'),
+    ],
+)
+def test_headers_that_say_something_else_are_refused(asked: Head, raw: bytes) -> None:
+    """An upstream may decide by the headers alone."""
+    assert refuse_mismatch(asked, parse_message(raw)) is not None
+
+
+@pytest.mark.parametrize(
+    "header", ["Authorization", "Cookie", "X-API-Key", "X-Api_Key", "apikey", "X-Auth", "My-Token"]
+)
+def test_credentials_are_known_by_their_names(header: str) -> None:
+    assert raw_head("POST", "/mcp", (header, "x")).credentials == {header.lower().encode()}
+
+
+def test_ordinary_headers_are_no_credentials() -> None:
+    assert not head(accept="x", mcp_session_id="1", user_agent="x", origin="x").credentials
+
+
+UPGRADE = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
+
+
+def test_one_upgrade_can_be_judged() -> None:
+    assert is_websocket(raw_head("GET", "/ws", *UPGRADE))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        raw_head("POST", "/ws", *UPGRADE),
+        raw_head("GET", "/ws", ("Upgrade", "h2c"), UPGRADE[1]),
+        raw_head("GET", "/ws", ("Upgrade", "h2c, websocket"), UPGRADE[1]),
+        raw_head("GET", "/ws", UPGRADE[0], ("Sec-WebSocket-Version", "8")),
+        raw_head("GET", "/ws", UPGRADE[0], ("Sec-WebSocket-Version", "8, 13")),
+        raw_head("GET", "/ws", *UPGRADE, ("sec-websocket-version", "13")),
+        raw_head("GET", "/ws", ("Upgrade", "h2c"), *UPGRADE),
+        raw_head("GET", "/ws"),
+    ],
+)
+def test_no_other_upgrade_can(asked: Head) -> None:
+    """mitmproxy makes a raw tunnel of each."""
+    assert not is_websocket(asked)

@@ -1,0 +1,14 @@
+"""What the tests of patterns share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.jsregex.javascript import Node, running_node
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    yield from running_node()

@@ -1,0 +1,193 @@
+"""Unsafe means that backtracking over it could take forever."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.program import captures_of, compile_program
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.tree import Unit, anchored, walk
+from tests.jsregex.javascript import labelled, patterns
+
+NAMES_OF_TOOLS = [f"{verb}_{noun}" for verb in ("get", "list", "make") for noun in "abcdefgh" * 20]
+
+
+def is_pattern_safe(pattern: str) -> bool:
+    return is_safe(parse_regex(pattern).root)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+", "(a*)*", "^(?:[a-z]+_?)+$", "(?:a{2,}b)*", "(?=a+)*"])
+def test_repetition_without_end_is_not_nested(pattern: str) -> None:
+    """As npm's safe-regex2 has it, also where nothing could fail."""
+    assert not is_pattern_safe(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a|a)*$",
+        "(a|aa)+$",
+        r"^(?:\w|\d)+x$",
+        r"^(?:.|\s)*x",
+        "^(?:a?b?)*x$",
+        "^(?:ab|abab)*$",
+        "^(?:(?:|)a)*$",
+        "^(?:a|a)*?$",
+        "^(?:[a-z_]|_[a-z])*$",
+        "^(?:a|b|ab){13,}c",
+        "^(?:a|aa){40}$",
+        "^(?:a{0,40}){0,40}$",
+        "^(?=(?:a|aa)*x)",
+        "(?<!x(?:a|aa)*)$",
+        r"^(a)(?:\1|a)*$",
+        "^" + 25 * "a?" + "$",
+        "^(?:a?){25}$",
+        "^" + 25 * "(?:a|a)" + "$",
+        "^" + 25 * "(?:|)" + "$",
+        "^(?:(?:a|aa){12}){2}$",
+        r"^(?:\w{1,30}|[^]){30}",  # ends anywhere, but not before the thirtieth round
+    ],
+)
+def test_exponential_patterns_are_refused(pattern: str) -> None:
+    assert not is_pattern_safe(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\w*_\w*_\w*_\w*$",
+        "^a*a*a*a*$",
+        "a*a*a*$",  # the search is the fourth
+        "^.*_.*_.*_.*_.*_.*$",
+        "^(?=a*a*a*a*$)",
+        r"(?:\w+\s?){12}$",
+        r"^[^_]*\d*\d*(?:ab)*[a-z]*$",  # three share digits, and two share letters
+        r"[a-z]*x(?:ab)*x(?:ab)*x\w*x[a-z]*xa*x",  # xxxx… would match, but not xabxabx…
+        "^" + 6 * "a{0,40}" + "$",
+    ],
+)
+def test_four_loops_over_the_same_text_are_refused(pattern: str) -> None:
+    assert not is_pattern_safe(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^delete_.*$",
+        ".*_database$",
+        "^(?!read_).*$",
+        "^(?:(?!list_|get_).)*$",
+        "^((?!read).)*$",
+        "^(?:[a-z]+_)?delete$",
+        "(?<!safe_)delete",
+        "^(?=.*delete)(?=.*file).*$",
+        r"^mcp__\w+__delete_\w+$",
+        "^.*(?:delete|drop|truncate).*$",
+        ".*admin.*delete.*",
+        "^[A-Za-z0-9_.-]{1,128}$",
+        "^[a-f0-9]{8}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{4}-[a-f0-9]{12}$",
+        "^[a-z]+_[a-z]+_[a-z]+_[a-z]+_[a-z]+$",
+        "^(?!.*(.).*\\1)",
+        f"^(?:{'|'.join(NAMES_OF_TOOLS)})$",
+        f"^(?!(?:{'|'.join(NAMES_OF_TOOLS)})$).*",
+        f"^(?:{'|'.join(f'.*_{name}' for name in NAMES_OF_TOOLS)})$",
+    ],
+)
+def test_what_people_write_passes(pattern: str) -> None:
+    assert is_pattern_safe(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?:ab|ac)*d",
+        r"^(?:\w|\W)*x$",
+        r"^(?:\d\d|\d-)*$",
+        "^(?:a|aa)*",  # ends anywhere
+        r"^(?:.|\s)*$",  # matches everything
+        r"^.*a.*a.*a.*a",  # fails only where there is little to share
+        "^a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?$",
+        "a{1000}",
+        "((((((((((a))))))))))" * 50,
+    ],
+)
+def test_what_cannot_blow_up_passes(pattern: str) -> None:
+    assert is_pattern_safe(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a" * 300 + r")\1" * 300,
+        "(?:a{0,900}b){0,900}",
+        "(?:" * 50 + "a?" + "){12}" * 50,
+        f"^(?:{'|'.join('a' * 5_000)})*$",
+        "^" + "(?:a|b?c)" * 5_000 + "$",
+    ],
+    ids=["deep", "long", "deep and long", "wide", "undecided"],
+)
+def test_what_is_too_large_to_judge_is_refused(pattern: str) -> None:
+    assert not is_pattern_safe(pattern)
+
+
+def test_no_exponential_pattern_that_recheck_found_gets_through() -> None:
+    assert [pattern for pattern in labelled("exponential") if is_pattern_safe(pattern)] == []
+
+
+def test_hardly_a_pattern_that_recheck_found_harmless_is_refused() -> None:
+    harmless = labelled("harmless")
+    refused = [pattern for pattern in harmless if not is_pattern_safe(pattern)]
+    assert len(refused) / len(harmless) < 0.02
+
+
+def steps_to_backtrack(regex: Regex, text: str) -> float:
+    """Count what a matcher that backtracks, as JavaScript's does, needs for a text."""
+    units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+    allowance = CountingAllowance()
+    backtracker = Backtracker(
+        compile_program(regex.root, for_scan=False, groups=regex.groups),
+        Alphabet(units),
+        allowance,
+        captures=captures_of(regex.groups),
+        anchored=anchored(regex.root),
+    )
+    try:
+        backtracker.search(text)
+    except TooCostly:
+        return float("inf")
+    return allowance.spent
+
+
+class CountingAllowance(Allowance):
+    spent = 0
+
+    def spend(self, steps: int) -> None:
+        self.spent += steps
+        if self.spent > 2_000_000:
+            raise TooCostly
+
+
+def test_an_exponential_pattern_would_take_forever() -> None:
+    """This is what we refuse; so the next test measures something."""
+    assert steps_to_backtrack(parse_regex("^(?:a|aa)*$"), 40 * "a" + "!") == float("inf")
+
+
+@given(
+    pattern=patterns(),
+    pump=st.text("ab_x1", min_size=1, max_size=3),
+    suffix=st.sampled_from(["", "!", "\n", "x"]),
+)
+def test_no_text_keeps_a_safe_pattern_busy(pattern: str, pump: str, suffix: str) -> None:
+    try:
+        regex = parse_regex(pattern)
+    except NotJavaScript:
+        assume(False)
+    assume(is_safe(regex.root))
+    assert steps_to_backtrack(regex, 40 * pump + suffix) < float("inf")

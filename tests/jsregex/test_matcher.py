@@ -1,0 +1,155 @@
+"""Matching means ``RegExp.prototype.test``, in whichever way it is done."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, example, given
+
+from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.charset import WORD, to_units
+from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.program import captures_of, compile_program
+from mcp_tool_filter.jsregex.scan import Scan
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.tree import Reference, Unit, walk
+from tests.jsregex.javascript import Node, names, patterns, recorded
+
+
+def matches(pattern: str, name: str) -> bool:
+    return Matcher(parse_regex(pattern)).search(name)
+
+
+def answers_of_every_way(regex: Regex, name: str) -> set[bool]:
+    """Return what each machine says, also where another one would be taken."""
+    units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+    alphabet = Alphabet([WORD, *units])
+    allowance = Allowance()
+    allowance.begin()
+    program = compile_program(regex.root, for_scan=False, groups=regex.groups)
+    captures = captures_of(regex.groups)
+    backtracker = Backtracker(program, alphabet, allowance, captures=captures)
+    text = to_units(name)
+    answers = {Matcher(regex).search(name), backtracker.search(text)}
+    if not any(isinstance(node, Reference) for node in walk(regex.root)):
+        scan = Scan(compile_program(regex.root, for_scan=True), alphabet, allowance)
+        answers.add(scan.search([alphabet.letters[char] for char in text]))
+    return answers
+
+
+def parse_safe(pattern: str) -> Regex:
+    """Return a pattern that JavaScript can be asked about without waiting for ever."""
+    try:
+        regex = parse_regex(pattern)
+    except NotJavaScript:
+        assume(False)
+    assume(is_safe(regex.root))
+    return regex
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("file", "my_file_2"),
+        (r"\s", "\ufeff"),
+        (r"\S", "\x1c"),  # white space to Python
+        (r"^.$", "\x85"),
+        (r"^..$", "😀"),  # two code units
+        (r"^\ud83d\ude00$", "😀"),
+        (r"^\u{3}$", "uuu"),
+        (r"^\c1$", r"\c1"),
+        (r"^[\c1]$", "\x11"),
+        (r"^\400$", "\x200"),
+        (r"^(?:(a)|b)*\1$", "ab"),  # the second round forgets what the first captured
+        (r"^(?:\1)(a)$", "a"),  # what is not captured yet is empty
+        (r"(?<=\1(a))b", "aab"),  # a look-behind goes from right to left
+        ("(?<=^a{2,3})b", "aaab"),
+        (r"^(?:a?)*?b$", "aab"),
+    ],
+)
+def test_matching_is_that_of_javascript(pattern: str, name: str) -> None:
+    assert matches(pattern, name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("a$", "a\n"),  # Python's $ would match
+        ("^b", "a\nb"),
+        ("delete", "DELETE"),
+        (r"\d", "٣"),
+        (r"\w", "é"),
+        (r"\s", "\x85"),
+        (r"^.$", "\u2028"),
+        ("[]", "a"),
+        (r"\b", ""),
+        (r"(?<a>b)\k<a>", "b"),
+        (r"(?<=\1(a))b", "ab"),
+    ],
+)
+def test_where_javascript_misses_so_do_we(pattern: str, name: str) -> None:
+    assert not matches(pattern, name)
+
+
+def test_every_recorded_name_is_matched_or_missed_as_it_was() -> None:
+    disagreed = [
+        (row.pattern, name)
+        for row in recorded()
+        for name in row.matches + row.misses
+        if answers_of_every_way(parse_regex(row.pattern), name) != {name in row.matches}
+    ]
+    assert disagreed == []
+
+
+@given(pattern=patterns(), name=names())
+def test_node_matches_what_we_match(node: Node, pattern: str, name: str) -> None:
+    regex = parse_safe(pattern)
+    assert [Matcher(regex).search(name)] == node.ask(pattern, name)
+
+
+@given(pattern=patterns(), name=names())
+@example("(?:a|){2}b", "ab")
+@example(r"(?<!^|\b.)a", "aaa")
+def test_every_way_of_matching_gives_the_same_answer(pattern: str, name: str) -> None:
+    assert len(answers_of_every_way(parse_safe(pattern), name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("^(?:get|set)*$", "get" * 10_000, True),
+        ("^(?:get|set)*$", "get" * 10_000 + "!", False),
+        (r"^\w*_\w*_\w*$", "_a" * 100_000, True),
+        ("(?<!safe_)delete", "safe_delete" * 10_000, False),
+        ("(?=.*x)y", "y" * 100_000, False),
+    ],
+)
+def test_a_long_name_is_matched_in_one_pass(pattern: str, name: str, expected: bool) -> None:
+    assert matches(pattern, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("x", "a" * 1_000_001),
+        (r"(a*)\1b", "a" * 5_000),
+        (r"^(?!.*(.).*\1)", "".join(map(chr, range(0x4E00, 0x6E00)))),
+        ("a{2000}", "a" * 3_000),
+        ("x(?=a{2000})", "a" * 3_000),
+    ],
+)
+def test_a_name_that_would_cost_too_much_is_given_up(pattern: str, name: str) -> None:
+    """Never a wrong answer: whoever asked decides what it means."""
+    with pytest.raises(TooCostly):
+        matches(pattern, name)
+
+
+def test_a_list_that_costs_too_much_gets_less_for_each_name() -> None:
+    matcher = Matcher(parse_regex(r"^(?!.*(.).*\1)x"))
+    hostile = "".join(map(chr, range(0x4E00, 0x4F00)))
+    with pytest.raises(TooCostly):
+        [matcher.search(hostile) for _ in range(1_000)]
+    assert matcher.search("xyz")
