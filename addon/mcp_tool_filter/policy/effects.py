@@ -1,0 +1,21 @@
+"""What a decision may need before it can be made. Effects are values; the host carries them out.
+
+A decision that needs none is a plain value and costs nothing. One that must wait is a generator: it
+yields effects, is sent what came of each, and returns the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Wait before going on; only this message waits."""
+
+    seconds: float
+
+
+type Effect = Delay
+type Deciding[Outcome] = Generator[Effect, object, Outcome]
