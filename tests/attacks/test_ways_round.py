@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.answers import ASKED, SSE
 from tests.attacks.requests import CALL, JSON, PING, post
-from tests.attacks.stage import Link, Stage, open_stage
+from tests.attacks.stage import DENIED, Link, Stage, open_stage
 from tests.raw_upstream import RawRequest, chunk
 
 SPELLINGS = [
@@ -167,3 +167,29 @@ def test_no_other_origin_is_let_in(stage: Stage, origin: str) -> None:
     heard = _heard(stage, post(CALL, f"Origin: {origin}\r\n".encode()))
     assert heard.startswith(b"HTTP/1.1 403")
     assert stage.upstream.requests == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "x"])
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/mcp", "/admin/reset", "/"])
+def test_no_picture_on_a_page_is_asked_of_the_upstream(
+    stage: Stage, site: str, method: str, path: str
+) -> None:
+    """An ``<img>``, a script, a frame, a link or a form may send no Origin."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: {site}\r\n\r\n"
+    heard = _heard(stage, head.encode())
+    assert heard.startswith(b"HTTP/1.1 403")
+    assert stage.upstream.requests == []
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_of_an_allowed_origin_may_ask_from_another_site(stage: Stage, site: str) -> None:
+    """MCP Inspector does this at localhost:6274, with a preflight for each kind of request."""
+    origin = f"Origin: http://localhost:6274\r\nSec-Fetch-Site: {site}\r\n"
+    asked = [post(CALL.replace(DENIED.encode(), b"read_file"), origin.encode())]
+    wanted = "Access-Control-Request-Method: POST\r\n"
+    asked += [f"OPTIONS /mcp HTTP/1.1\r\nHost: localhost\r\n{origin}{wanted}\r\n".encode()]
+    for request in asked:
+        ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        assert not _heard(stage, request, ok).startswith(b"HTTP/1.1 403")
+        assert len(stage.upstream.requests) == 1

@@ -25,9 +25,14 @@ class AllowedHosts:
 
     extra: frozenset[str] = frozenset()
 
+    @property
+    def has_all(self) -> bool:
+        """Tell whether the user has switched these checks off with ``*``."""
+        return "*" in self.extra
+
     def has_host(self, host: str, own: str = "") -> bool:
         """Judge a Host header; ``own`` is the address at which the client has reached us."""
-        if "*" in self.extra:
+        if self.has_all:
             return True
         if not (match := _HOST.fullmatch(host)):
             return False
@@ -40,7 +45,7 @@ class AllowedHosts:
 
     def has_origin(self, origin: str, own: str = "") -> bool:
         """Judge an Origin header: a page may speak to us if its host may."""
-        if "*" in self.extra or origin.lower() in self.extra:
+        if self.has_all or origin.lower() in self.extra:
             return True
         scheme, separator, host = origin.partition("://")
         return bool(separator) and scheme.lower() in ("http", "https") and self.has_host(host, own)

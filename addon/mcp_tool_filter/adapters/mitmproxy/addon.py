@@ -25,6 +25,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.errors import (
     FORBIDDEN,
+    FORBIDDEN_SITE,
     INTERNAL,
     error_answer,
     invalid_answer,
@@ -99,6 +100,7 @@ from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import FilteredStream
 from mcp_tool_filter.http.exchange import Answered, Asked
+from mcp_tool_filter.http.gate import problem_in_source
 from mcp_tool_filter.http.head import is_websocket
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.other_answers import refuse_partial
@@ -246,11 +248,12 @@ class ToolFilter:
     def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with _FailingClosed(flow, self._refuse_request):
             self.views.meet(flow)
-            if not self._may_speak(flow):
+            if problem := self._problem_in_source(flow):
                 spec = flow.client_conn.proxy_mode.full_spec
-                reason = Reason(Why.FORBIDDEN, detail="Host or Origin")
-                self._watch(spec, None, Reply(FORBIDDEN, reason))
-                self._answer(flow, Answered(403, FORBIDDEN))
+                reason = Reason(Why.FORBIDDEN, detail=problem)
+                said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
+                self._watch(spec, None, Reply(said, reason))
+                self._answer(flow, Answered(403, said))
             elif not self._ready.is_set():
                 return self._request_later(flow)
             else:
@@ -268,16 +271,18 @@ class ToolFilter:
         else:
             self._judge_request(flow)
 
-    def _may_speak(self, flow: HTTPFlow) -> bool:
-        """Judge Host and Origin: mitmproxy has put the upstream's host in their place."""
-        hosts, own = self._upstreams.config.allowed_hosts, flow.client_conn.sockname[0]
-        host = client_host(flow)
-        origins = flow.request.headers.get_all("origin")
+    def _problem_in_source(self, flow: HTTPFlow) -> str | None:
+        """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
         if flow.is_replay:  # from mitmweb or the console, by the user
-            return True
-        if host is None or not hosts.has_host(host, own):
-            return False
-        return all(hosts.has_origin(origin, own) for origin in origins)
+            return None
+        headers = flow.request.headers
+        return problem_in_source(
+            self._upstreams.config.allowed_hosts,
+            own=flow.client_conn.sockname[0],
+            host=client_host(flow),
+            origins=headers.get_all("origin"),
+            sites=headers.get_all("sec-fetch-site"),
+        )
 
     def _judge_request(self, flow: HTTPFlow) -> None:
         self.views.look_at(flow)

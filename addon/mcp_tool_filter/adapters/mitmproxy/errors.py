@@ -20,6 +20,7 @@ from mcp_tool_filter.protocol.sse import render_event
 
 INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
+FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
 _INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
 _TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
 _INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)

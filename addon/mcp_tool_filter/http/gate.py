@@ -1,0 +1,44 @@
+"""Who may send us a request: judged by its head, before any of its body is read.
+
+A web page reaches a local address in two ways. It may lead the browser here under a name of its
+own (DNS rebinding): Host shows that. Or it may send a request across sites: Origin shows that, or
+Sec-Fetch-Site where the browser sends no Origin (``<img>``, ``<script>``, a link).
+
+>>> problem_in_source(AllowedHosts(), host="localhost:6273", sites=["cross-site"])
+'Sec-Fetch-Site'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+
+# "none": the user typed the URL. Programs that are no browser do not send the header at all.
+_OWN_SITES = frozenset({"same-origin", "none"})
+
+
+def problem_in_source(
+    hosts: AllowedHosts,
+    *,
+    host: str | None,
+    origins: Sequence[str] = (),
+    sites: Sequence[str] = (),
+    own: str = "",
+) -> str | None:
+    """Return the name of the header for which a request is refused, or None if it may pass.
+
+    ``host`` is None if the request names no host, or several. ``origins`` and ``sites`` are the
+    values of Origin and Sec-Fetch-Site. ``own`` is the address at which the client reached us.
+    """
+    if host is None or not hosts.has_host(host, own):
+        return "Host"
+    if origins:  # an allowed origin is allowed from any site, also in its preflights
+        return None if all(hosts.has_origin(origin, own) for origin in origins) else "Origin"
+    if sites and not hosts.has_all and not _OWN_SITES.issuperset(map(_plain, sites)):
+        return "Sec-Fetch-Site"
+    return None
+
+
+def _plain(site: str) -> str:
+    return site.strip(" \t").lower()

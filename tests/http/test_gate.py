@@ -1,0 +1,58 @@
+"""Who may send us a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.http.gate import problem_in_source
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+
+OURS = AllowedHosts(frozenset({"https://tools.example"}))
+
+
+@pytest.mark.parametrize(
+    "site",
+    ["cross-site", "same-site", "Cross-Site", " cross-site ", "", "x", "none, cross-site"],
+)
+def test_a_page_of_another_site_may_not_ask_without_an_origin(site: str) -> None:
+    """An ``<img>`` sends no Origin. What a browser may send later is refused, too."""
+    assert problem_in_source(OURS, host="localhost", sites=[site]) == "Sec-Fetch-Site"
+
+
+def test_one_good_site_does_not_outweigh_a_bad_one() -> None:
+    sites = ["same-origin", "cross-site"]
+    assert problem_in_source(OURS, host="localhost", sites=sites) == "Sec-Fetch-Site"
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none", "None"])
+def test_our_own_pages_and_typed_urls_may_ask(site: str) -> None:
+    assert problem_in_source(OURS, host="localhost", sites=[site]) is None
+
+
+@pytest.mark.parametrize("origin", ["http://localhost:6274", "https://tools.example"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin"])
+def test_an_allowed_origin_may_ask_from_any_site(origin: str, site: str) -> None:
+    """A page at localhost is cross-site to 127.0.0.1, and same-site to another port."""
+    assert problem_in_source(OURS, host="127.0.0.1:1", origins=[origin], sites=[site]) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])
+def test_no_site_makes_up_for_an_unknown_origin(site: str) -> None:
+    origins = ["http://evil.example"]
+    found = problem_in_source(OURS, host="localhost", origins=origins, sites=[site])
+    assert found == "Origin"
+
+
+@pytest.mark.parametrize("host", [None, "evil.example"])
+def test_no_site_makes_up_for_an_unknown_host(host: str | None) -> None:
+    assert problem_in_source(OURS, host=host, sites=["none"]) == "Host"
+
+
+def test_programs_send_no_site() -> None:
+    assert problem_in_source(OURS, host="localhost") is None
+
+
+def test_a_star_switches_all_checks_off() -> None:
+    anyone = AllowedHosts(frozenset({"*"}))
+    assert problem_in_source(anyone, host="x", origins=["null"], sites=["cross-site"]) is None
+    assert problem_in_source(anyone, host="x", sites=["cross-site"]) is None
