@@ -86,7 +86,7 @@ def show_stream(name: str, stream: bytes, size: int) -> None:
     cut = chunks(stream, [size])
 
     def work() -> None:
-        filtered = FilteredStream(SITUATION, Exchanges())
+        filtered = FilteredStream(lambda: SITUATION, Exchanges())
         for chunk in cut:
             filtered.feed(chunk)
 

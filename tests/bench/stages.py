@@ -165,7 +165,7 @@ def _forward(listener: Listener, call: bytes, answer: bytes) -> None:
 
 
 def _pass_event(situation: Situation, event: bytes) -> bytes:
-    return FilteredStream(situation, Exchanges()).feed(event)
+    return FilteredStream(lambda: situation, Exchanges()).feed(event)
 
 
 def _best(stage: Stage) -> float:

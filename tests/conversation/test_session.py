@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import Limits
@@ -18,12 +20,63 @@ def waiting(*ids: str, most: int = 10) -> Exchanges:
     return exchanges
 
 
-def test_an_answer_is_known_by_the_id_as_it_was_written() -> None:
-    """An answer to 1 is none to "1"; such a one is judged as if nobody had asked."""
+def test_an_answer_to_the_number_1_does_not_answer_the_string_1() -> None:
     exchanges = waiting("1")
     assert exchanges.method_of(ANSWER) == "ping"
     assert exchanges.method_of(message(answering("{}", id='"1"'))) is None
-    assert exchanges.method_of(message(answering("{}", id="1.0"))) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        ('"\\u0061"', '"a"'),
+        ('"a"', '"\\u0061"'),
+        ("1.0", "1"),
+        ("100", "1e2"),
+        ("-0.50", "-5E-1"),
+        ("0", "-0"),
+    ],
+)
+def test_ids_are_compared_by_value_and_kept_as_written(asked: str, answered: str) -> None:
+    """Most servers read an id and write it anew."""
+    exchanges = waiting(asked)
+    assert exchanges.method_of(message(answering("{}", id=answered))) == "ping"
+    assert exchanges.take([answered]) == [asked]
+    assert len(exchanges) == 0
+
+
+def test_the_bytes_of_remembered_ids_are_bounded() -> None:
+    exchanges = Exchanges(most=1000, most_bytes=10_000)
+    ids = [f'"{number:04}{"x" * 2994}"' for number in range(100)]
+    for id in ids:
+        exchanges.note_asked(message(asking("ping", id=id)))
+    assert exchanges.take_all() == ids[-3:]
+
+
+def test_an_id_that_is_used_again_is_counted_once() -> None:
+    exchanges = Exchanges(most_bytes=10)
+    for _ in range(100):
+        exchanges.note_asked(message(asking("ping", id="12345")))
+    assert exchanges.take_all() == ["12345"]
+
+
+def test_a_long_method_is_not_kept_whole() -> None:
+    exchanges = Exchanges()
+    exchanges.note_asked(message(asking("x" * 100_000)))
+    assert max(map(len, exchanges.methods)) < 100
+
+
+def test_an_overlong_session_id_is_not_remembered() -> None:
+    """The upstream chooses it; without it, lists come from the upstream."""
+    sessions = Sessions()
+    sessions.open("x" * 60_000, 0)
+    assert len(sessions) == 0
+
+
+def test_an_overlong_envelope_is_not_remembered() -> None:
+    envelopes = Envelopes()
+    envelopes.learn("2025-06-18", page(listing("a", more=f',"x":"{"y" * 100_000}"')))
+    assert envelopes.get("2025-06-18") is None
 
 
 def test_who_is_answered_waits_no_more() -> None:

@@ -28,7 +28,7 @@ def exchanges_of(*ids: str, method: str = "ping") -> Exchanges:
 
 
 def stream_for(*ids: str, limits: Limits | None = None) -> FilteredStream:
-    return FilteredStream(SITUATION, exchanges_of(*ids), limits=limits or Limits())
+    return FilteredStream(lambda: SITUATION, exchanges_of(*ids), limits=limits or Limits())
 
 
 def through(stream: bytes, *ids: str, sizes: tuple[int, ...] = (1 << 20,)) -> bytes:
@@ -177,7 +177,7 @@ def judged(stream: bytes, sizes: tuple[int, ...]) -> tuple[bytes, list[Told]]:
     def note(message: Message | None, verdict: Verdict, asked: str | None) -> None:
         verdicts.append((verdict, asked))
 
-    filtered = FilteredStream(SITUATION, exchanges_of("1", "2"), on_verdict=note)
+    filtered = FilteredStream(lambda: SITUATION, exchanges_of("1", "2"), on_verdict=note)
     out = [filtered.feed(chunk) for chunk in chunks(stream, sizes)]
     return b"".join(out) + filtered.finish(), verdicts
 
@@ -255,7 +255,7 @@ def test_an_endpoint_is_refused_where_none_belongs() -> None:
 
 @pytest.mark.parametrize("name", [b"endpoint", b"Endpoint", b" endpoint "])
 def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
-    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: "/ours")
+    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: "/ours")
     said = filtered.feed(b"event: " + name + b"\r\ndata: http://evil.example/\r\n\r\n")
     assert said == b"event: " + name + b"\r\ndata: /ours\r\n\r\n"
 
@@ -263,19 +263,19 @@ def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
 @pytest.mark.parametrize("named", [b"htt\r\rp://evil.test/\n\n", b"htt\r", b"htt\rx\n\n"])
 def test_an_endpoint_ends_for_everyone_where_it_ends_for_us(named: bytes) -> None:
     """A reader that knows no CR as a line's end would go on reading, and drop it from the URL."""
-    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
     said = filtered.feed(b"event: endpoint\ndata: " + named + b"\r\n")
     assert said.startswith(b"event: endpoint\ndata: htt\n\n")
 
 
 def test_an_endpoint_with_whole_line_ends_stays_as_it_is() -> None:
-    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
     said = b"event: endpoint\r\ndata: /messages\r\n\r\n"
     assert filtered.feed(said) == said
 
 
 def test_an_endpoint_without_a_url_is_refused() -> None:
-    filtered = FilteredStream(SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
     assert filtered.feed(b"event: endpoint\n\n") == b""
     assert filtered.failure is None
 
@@ -286,7 +286,7 @@ def test_a_bug_of_ours_shuts_the_stream() -> None:
     def stumble(message: Message | None, verdict: Verdict, asked: str | None) -> None:
         raise ZeroDivisionError
 
-    filtered = FilteredStream(SITUATION, Exchanges(), on_verdict=stumble)
+    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_verdict=stumble)
     assert filtered.feed(b"data: " + answering("{}") + b"\n\n") == b""
     assert isinstance(filtered.failure, ZeroDivisionError)
     assert filtered.feed(b": ping\n\n") == b""

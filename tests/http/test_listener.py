@@ -642,6 +642,36 @@ def test_a_list_is_judged_anew_when_the_patterns_change() -> None:
     assert hear(LISTS[0], asking("tools/list"), door) == Answered(200, listing("rm"))
 
 
+def other_patterns(door: Listener, deny: str) -> None:
+    """Edit the patterns, as mitmweb does."""
+    config = parse_config(deny=[deny])
+    door.snapshot, door.config = door.snapshot_for(config), config
+
+
+@pytest.mark.parametrize("target", ["/mcp", "/sse"])
+def test_an_open_stream_follows_the_patterns_in_force(target: str) -> None:
+    """A stream may stay open for days; a tool that is denied meanwhile must not show on it."""
+    door = listener()
+    waiting = asked(asking("tools/list"), door)
+    stream = door.open_stream(waiting, target, None)
+    assert stream.feed(event(listing("read", "rm"))) == event(listing("read"))
+    other_patterns(door, "^read")
+    assert stream.feed(event(listing("read", "rm"))) == event(listing("rm"))
+    named = b'event: other\ndata: {"x":' + definition("read") + b"}\n\n"
+    assert stream.feed(named) == b""
+
+
+def test_an_open_socket_and_a_waiting_request_follow_the_patterns_in_force() -> None:
+    door = listener()
+    socket, waiting = Asked(Exchanges()), asked(asking("tools/list"), door)
+    door.judge_spoken(socket, asking("tools/list"), True)
+    other_patterns(door, "^read")
+    assert isinstance(door.judge_spoken(socket, calling("read"), True), Reply)
+    assert text_of(door.judge_spoken(socket, listing("read", "rm"), False)) == listing("rm")
+    judged = door.judge_answer(waiting, 200, JSON, "", listing("read", "rm"))
+    assert judged == Answered(200, listing("rm"))
+
+
 def test_too_large_an_answer_is_an_error() -> None:
     door = listener(message_limit="1KB")
     waiting = asked(asking("ping"), door)
@@ -783,6 +813,57 @@ def test_a_stream_has_one_endpoint_at_a_time() -> None:
     for number in range(100):
         client.stream.feed(b"event: endpoint\ndata: /messages?s=%d\n\n" % number)
     assert list(client.door.legacy) == ["/messages?s=99"]
+
+
+def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None:
+    """Nobody can tell whose a request is; so our answer goes to the one who asks, on its POST."""
+    door = listener()
+    one, other = Client(door), Client(door)
+    one.post(INITIALIZE)
+    one.stream.feed(event(INITIALIZED))
+    for raw in (calling("rm"), b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]"):
+        outcome = other.post(raw)
+        assert isinstance(outcome, Passed) or outcome.stream is None
+        if isinstance(outcome, Answered):
+            assert message_of(outcome) == (200, 1, -32601)
+        else:
+            assert len(outcome.asked.owed) == 1
+    assert isinstance(other.post(asking("tools/list")), Passed)
+    door.tell_of_loss("/messages?s=1", asking("ping"))
+    assert one.heard == other.heard == []
+
+
+def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends() -> None:
+    """The client whose stream has ended may still post."""
+    door = listener()
+    one, other = Client(door), Client(door)
+    door.close_stream(one.asked)
+    outcome = one.post(calling("rm"))
+    assert isinstance(outcome, Answered)
+    assert outcome.stream is None
+    door.close_stream(other.asked)
+    assert door.legacy == {}
+    assert isinstance(Client(door).post(calling("rm")), Answered)
+
+
+def test_an_overlong_endpoint_is_not_remembered() -> None:
+    client = Client(listener(), b"/messages?s=" + b"x" * 10_000)
+    assert client.said == b""
+    assert client.door.legacy == {}
+
+
+def test_an_overlong_id_is_refused() -> None:
+    id = '"' + "\\u0061" * 2000 + '"'
+    assert message_of(ask(asking("ping", id=id))) == (400, None, -32600)
+
+
+def test_an_upstream_may_write_an_id_in_another_way() -> None:
+    door = listener()
+    client = Client(door)
+    client.post(calling("read", id='"\\u0061"'))
+    assert len(client.asked.exchanges) == 1
+    client.stream.feed(event(answering("{}", id='"a"')))
+    assert len(client.asked.exchanges) == 0
 
 
 def test_no_endpoint_is_taken_from_the_answer_to_a_post() -> None:

@@ -161,3 +161,15 @@ def test_a_refusal_goes_to_all_who_wait_for_it() -> None:
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"id":1,"id":2}', b'{"id":{}}'])
 def test_a_refusal_that_has_nobody_to_go_to_has_no_id(raw: bytes) -> None:
     assert json.loads(refusal(raw, Why.MALFORMED).text)["id"] is None
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "\n"), (" \r\n", ""), ("\t", " \n\n")])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_rewritten_list_keeps_the_white_space_around_it(
+    before: str, after: str, batch: bool
+) -> None:
+    def written(raw: bytes) -> bytes:
+        return before.encode() + (b"[" + raw + b"]" if batch else raw) + after.encode()
+
+    verdict = hear(written(listing("read", "rm")))
+    assert text_of(verdict) == written(listing("read"))

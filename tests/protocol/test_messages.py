@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from mcp_tool_filter.protocol.messages import (
     Notification,
     Request,
     Response,
+    id_value,
     ids_guessed_in,
     ids_in,
     is_json_rpc,
@@ -20,7 +23,7 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
     singles,
 )
-from tests.make import asking, message, refuses, request
+from tests.make import answering, asking, message, refuses, request
 
 
 @pytest.mark.parametrize(
@@ -281,3 +284,37 @@ def test_an_error_is_one_line_of_ascii_whatever_it_says(text: str) -> None:
 def test_a_long_method_is_judged_in_no_time() -> None:
     assert not is_like_a_call("tools_" * 100_000)
     assert is_like_a_call("tools_" * 100_000 + "call")
+
+
+LONG = '"' + "\\u0061" * 2000 + '"'
+
+
+@pytest.mark.parametrize("raw", [asking("ping", id=LONG), answering("{}", id="9" * 5000)])
+def test_an_overlong_id_is_refused(raw: bytes) -> None:
+    """We remember ids: 9 MB would be a lot to remember."""
+    with pytest.raises(ProtocolError, match="an id that is longer"):
+        parse_message(raw)
+    assert ids_in(raw) == []
+
+
+@pytest.mark.parametrize("id", ['"' + "x" * 1000 + '"', "9" * 400])
+def test_a_long_honest_id_is_read(id: str) -> None:
+    assert request(asking("ping", id=id)).id == id
+
+
+SPELLINGS = st.sampled_from(["", ".0", "e0", "E+0", ".00e00", "0e-1", "00.0E-2"])
+
+
+@given(number=st.integers(), one=SPELLINGS, other=SPELLINGS)
+def test_every_spelling_of_a_number_is_the_same_id(number: int, one: str, other: str) -> None:
+    assert id_value(f"{number}{one}") == id_value(f"{number}{other}") == str(number)
+
+
+@given(text=st.text())
+def test_every_spelling_of_a_string_is_the_same_id(text: str) -> None:
+    assert id_value(json.dumps(text)) == id_value(json.dumps(text, ensure_ascii=False))
+
+
+@given(one=st.text() | st.integers(), other=st.text() | st.integers())
+def test_different_ids_stay_different(one: str | int, other: str | int) -> None:
+    assert (id_value(json.dumps(one)) == id_value(json.dumps(other))) == (one == other)

@@ -12,52 +12,76 @@ from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Message, Request, Response, singles
+from mcp_tool_filter.protocol.messages import Message, Request, Response, id_value, singles
 from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
+_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
+_LONGEST_KEY = 1024  # characters of a session's id
+_LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 
 
 class Exchanges:
-    """Requests that wait for their response: id (as it was written) to method."""
+    """Requests that wait for their response: the value of the id to id and method.
 
-    def __init__(self, *, most: int = _LIMITS.exchanges) -> None:
+    Ids are compared by value, for an upstream may write ``"\\u0061"`` as ``"a"``; but each is
+    kept as the client wrote it. Both the number and the bytes of what is kept are bounded.
+    """
+
+    def __init__(
+        self, *, most: int = _LIMITS.exchanges, most_bytes: int = _LIMITS.exchange_bytes
+    ) -> None:
         self._most = most
-        self._methods: OrderedDict[str, str] = OrderedDict()
+        self._most_bytes = most_bytes
+        self._size = 0
+        self._waiting: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def note_asked(self, message: Message) -> None:
         for one in singles(message):
             if isinstance(one, Request):
-                self._methods[one.id] = one.method
-        while len(self._methods) > self._most:
-            self._methods.popitem(last=False)
+                self._forget(id_value(one.id))
+                self._waiting[id_value(one.id)] = one.id, one.method[:_LONGEST_METHOD]
+                self._size += len(one.id)
+        while len(self._waiting) > self._most or self._size > self._most_bytes:
+            self._forget(next(iter(self._waiting)))
 
     def note_answered(self, message: Message) -> None:
         for one in singles(message):
             if isinstance(one, Response) and one.id is not None:
-                self._methods.pop(one.id, None)
+                self._forget(id_value(one.id))
 
     def method_of(self, message: Message) -> str | None:
         """Return what a response answers, if we know."""
         if isinstance(message, Response) and message.id is not None:
-            return self._methods.get(message.id)
+            waiting = self._waiting.get(id_value(message.id))
+            return waiting[1] if waiting else None
         return None
 
     @property
     def methods(self) -> Collection[str]:
-        return self._methods.values()
+        return [method for _, method in self._waiting.values()]
 
     def take(self, ids: list[str]) -> list[str]:
         """Return those of the ids that somebody waits for, who from now on waits no more."""
-        return [id for id in ids if self._methods.pop(id, None) is not None]
+        taken = [self._forget(id_value(id)) for id in ids]
+        return [id for id in taken if id is not None]
 
     def take_all(self) -> list[str]:
-        ids = list(self._methods)
-        self._methods.clear()
+        ids = [id for id, _ in self._waiting.values()]
+        self._waiting.clear()
+        self._size = 0
         return ids
 
+    def _forget(self, value: str) -> str | None:
+        """Forget who waits for this id; return the id as it was written."""
+        waiting = self._waiting.pop(value, None)
+        if waiting is None:
+            return None
+        self._size -= len(waiting[0])
+        return waiting[0]
+
     def __len__(self) -> int:
-        return len(self._methods)
+        return len(self._waiting)
 
 
 @dataclass(slots=True)
@@ -76,8 +100,10 @@ class Sessions:
         self._sessions: OrderedDict[Hashable, tuple[float, Session]] = OrderedDict()
 
     def open(self, key: Hashable, now: float) -> Session:
-        """Return a new session under this key."""
+        """Return a new session under this key; it is not remembered if its key is too long."""
         session = Session(exchanges=Exchanges(most=self._limits.exchanges))
+        if isinstance(key, str) and len(key) > _LONGEST_KEY:
+            return session
         self._sessions[key] = (now, session)
         self._sessions.move_to_end(key)
         self._forget(now)
@@ -128,4 +154,5 @@ class Envelopes:
 
     def learn(self, revision: str, listing: Listing) -> None:
         """Keep the first one; later pages and later answers do not change it."""
-        self._by_revision.setdefault(revision, Envelope(*listing.frame))
+        if sum(map(len, listing.frame)) <= _LONGEST_ENVELOPE:
+            self._by_revision.setdefault(revision, Envelope(*listing.frame))

@@ -5,7 +5,8 @@ for it gets an error instead. What is not of MCP (comments, empty events) passes
 
 >>> from mcp_tool_filter.policy.chain import Situation
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
->>> stream = FilteredStream(Situation(snapshot=take_snapshot([], deny=[])), Exchanges())
+>>> situation = Situation(snapshot=take_snapshot([], deny=[]))
+>>> stream = FilteredStream(lambda: situation, Exchanges())
 >>> stream.feed(b": ping\n\ndata: not JSON\n\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n")
 b': ping\n\ndata: {"jsonrpc":"2.0","method":"x"}\n\n'
 """
@@ -64,7 +65,7 @@ class FilteredStream:
 
     def __init__(
         self,
-        situation: Situation,
+        situation: Callable[[], Situation],
         exchanges: Exchanges,
         *,
         limits: Limits = _LIMITS,
@@ -139,7 +140,7 @@ class FilteredStream:
 
     def _judge_data(self, data: bytes) -> tuple[Message, Verdict]:
         message = parse_message(data, self._limits)
-        return message, decide_from_upstream(message, self._situation, self._exchanges.method_of)
+        return message, decide_from_upstream(message, self._situation(), self._exchanges.method_of)
 
     def _judge_endpoint(self, event: Event) -> bytes:
         data = event.data or b""
@@ -154,7 +155,7 @@ class FilteredStream:
     def _may_pass(self, data: bytes) -> bool:
         """Judge the data of an event by a name of its own, which no client takes for a message."""
         return _is_harmless(data) and not could_show_tool(
-            data, self._situation.snapshot.denied, self._limits
+            data, self._situation().snapshot.denied, self._limits
         )
 
     def _refuse(self, why: str, said: bytes = b"", *, is_cut: bool = False) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.conversation.session import Exchanges, Session
 from mcp_tool_filter.protocol.messages import render_batch
@@ -67,3 +67,21 @@ class LegacyStream:
     session: Session
     target: str = ""
     """Where the client posts; known once the upstream has named it."""
+
+
+@dataclass(slots=True)
+class LegacyEndpoint:
+    """A path to which clients of the older transport post, and the streams it was named on."""
+
+    streams: list[LegacyStream] = field(default_factory=list)
+    was_shared: bool = False
+    """Two streams had it at once: nobody can tell any more whose a request is."""
+
+    def add(self, stream: LegacyStream) -> None:
+        self.streams.append(stream)
+        self.was_shared = self.was_shared or len(self.streams) > 1
+
+    @property
+    def stream(self) -> LegacyStream | None:
+        """Where our answers go; None if the client could be another."""
+        return None if self.was_shared or not self.streams else self.streams[0]

@@ -19,7 +19,7 @@ from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Session, 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.http.codings import decode_body, looks_like_json
 from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
-from mcp_tool_filter.http.exchange import Answered, Asked, LegacyStream, Passed
+from mcp_tool_filter.http.exchange import Answered, Asked, LegacyEndpoint, LegacyStream, Passed
 from mcp_tool_filter.http.guard import kept_with_us
 from mcp_tool_filter.http.head import Head, refuse_body, refuse_head, refuse_mismatch
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
@@ -59,6 +59,8 @@ from mcp_tool_filter.protocol.tools import (
 )
 
 LOST_ANSWER = "Upstream connection lost"
+_LONGEST_ENDPOINT = 8 * 1024  # characters of a URL
+_LONGEST_REVISION = 64  # characters
 _DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
 _STATUS = {
     Why.MALFORMED: 400,
@@ -81,7 +83,7 @@ class Listener:
     snapshot: Snapshot = field(init=False)
     sessions: Sessions = field(init=False)
     envelopes: Envelopes = field(default_factory=Envelopes)
-    legacy: dict[str, LegacyStream] = field(default_factory=dict)
+    legacy: dict[str, LegacyEndpoint] = field(default_factory=dict)
     judged: JudgedLists = field(default_factory=JudgedLists)
 
     def __post_init__(self) -> None:
@@ -153,8 +155,9 @@ class Listener:
     def _judge_message(self, head: Head, message: Message, body: bytes) -> Passed | Answered:
         if why := refuse_mismatch(head, message):
             return self._refused(body, Why.MISMATCH, why, HEADER_MISMATCH)
-        stream = self.legacy.get(head.target)
+        stream = self._stream_of(head.target)
         asked = self._asked(head, stream)
+        asked.is_legacy = head.target in self.legacy
         verdict = decide_from_client(message, self._situation(head, message, asked))
         self.watch(message, verdict)
         match verdict:
@@ -175,7 +178,7 @@ class Listener:
 
     def _asked(self, head: Head, stream: LegacyStream | None) -> Asked:
         if stream is not None:
-            return Asked(stream.session.exchanges, stream.session, is_legacy=True)
+            return Asked(stream.session.exchanges, stream.session)
         session_id = head.get(b"mcp-session-id")
         session = self.sessions.get(session_id, self.clock()) if session_id else None
         said = head.get(b"mcp-protocol-version")
@@ -205,7 +208,7 @@ class Listener:
         if revision is None or not head.credentials <= ours:
             return False
         if asked.is_legacy:
-            return True
+            return asked.session is not None
         if not self._is_endpoint(head.target) or not _accepts_both(head):
             return False
         if has_initialize(revision):
@@ -235,8 +238,12 @@ class Listener:
         reply = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
         self.watch(None, Reply(reply, Reason(Why.OVERSIZED, detail=text)))
         if len(ids) == 1:
-            return Answered(200, reply, self.legacy.get(head.target))
+            return Answered(200, reply, self._stream_of(head.target))
         return Answered(413, reply)
+
+    def _stream_of(self, target: str) -> LegacyStream | None:
+        endpoint = self.legacy.get(target)
+        return endpoint.stream if endpoint else None
 
     def _is_endpoint(self, target: str) -> bool:
         return target == self.fetched.endpoint or target in self.legacy
@@ -298,8 +305,9 @@ class Listener:
             return None
         return Answered(200, render_batch(list(asked.owed)))
 
-    def _judge_said(self, asked: Asked, snapshot: Snapshot, raw: bytes) -> tuple[Message, Verdict]:
-        """Read what the upstream says, and decide on it. Raises ProtocolError."""
+    def _judge_said(self, asked: Asked, raw: bytes) -> tuple[Message, Verdict]:
+        """Read what the upstream says, and decide by what is in force now. Raises ProtocolError."""
+        snapshot = self.snapshot
         if known := self._recall(asked, raw, snapshot):
             return known
         message = parse_message(raw, self.config.limits)
@@ -365,7 +373,7 @@ class Listener:
 
     def tell_of_loss(self, target: str, raw: bytes) -> None:
         """Tell a client of the older transport on its stream that a POST was lost."""
-        if stream := self.legacy.get(target):
+        if stream := self._stream_of(target):
             for id in stream.session.exchanges.take(ids_in(raw)):
                 stream.send(render_event(render_error(id, UPSTREAM_LOST, LOST_ANSWER)))
 
@@ -376,7 +384,7 @@ class Listener:
         try:
             if from_client:
                 return self._judge_heard(asked, parse_message(raw, self.config.limits))
-            message, verdict = self._judge_said(asked, self.snapshot, raw)
+            message, verdict = self._judge_said(asked, raw)
         except ProtocolError as error:
             verdict = self._judge_unreadable(asked, raw, from_client, str(error))
             self.watch(None, verdict)
@@ -410,25 +418,26 @@ class Listener:
     ) -> FilteredStream:
         """Stand between an event stream and its client; ``send`` puts bytes into it."""
         return FilteredStream(
-            Situation(snapshot=self.snapshot),
+            lambda: Situation(snapshot=self.snapshot),
             asked.exchanges,
             limits=self.config.limits,
             on_endpoint=partial(self._meet_endpoint, asked, target, send),
             on_verdict=partial(self._learn, asked),
-            decide=partial(self._judge_said, asked, self.snapshot),
+            decide=partial(self._judge_said, asked),
         )
 
     def close_stream(self, asked: Asked) -> None:
         """Forget a stream that has ended."""
-        gone = [target for target, one in self.legacy.items() if one.session is asked.session]
-        for target in gone:
-            del self.legacy[target]
+        for target, endpoint in list(self.legacy.items()):
+            endpoint.streams = [one for one in endpoint.streams if one.session is not asked.session]
+            if not endpoint.streams:
+                del self.legacy[target]
 
     def _meet_endpoint(
         self, asked: Asked, target: str, send: Callable[[bytes], bool] | None, url: str
     ) -> str | None:
         """Remember where a client of the older transport will post; keep it with us."""
-        kept = kept_with_us(url, self.upstream)
+        kept = kept_with_us(url, self.upstream) if len(url) <= _LONGEST_ENDPOINT else None
         if kept is None or send is None:
             return None
         asked.session = asked.session or Session(exchanges=asked.exchanges)
@@ -436,7 +445,8 @@ class Listener:
         self.close_stream(asked)  # it may have named another endpoint before
         place = urlsplit(urljoin("http://us" + target, kept))
         endpoint = place.path + (f"?{place.query}" if place.query else "")
-        self.legacy[endpoint] = LegacyStream(send, asked.session, endpoint)
+        stream = LegacyStream(send, asked.session, endpoint)
+        self.legacy.setdefault(endpoint, LegacyEndpoint()).add(stream)
         return kept
 
     def _learn(
@@ -447,7 +457,9 @@ class Listener:
         if isinstance(message, Response) and message.result is not None:
             if method == "initialize" and asked.session:
                 version = message.result.get("protocolVersion")
-                asked.session.revision = version.text if version else None
+                asked.session.revision = (
+                    (version.text or "")[:_LONGEST_REVISION] if version else None
+                )
             elif method == "tools/list" and (revision := self._new_revision(asked)):
                 self._learn_frame(message, revision)
 

@@ -7,7 +7,7 @@ what goes on is put together again, and what we answer ourselves is owed to its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import (
@@ -34,6 +34,7 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.tools import ListRequest, parse_list_request, parse_tool_call
 
 _LIMITS = Limits()
+_SPACE = " \t\n\r"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,12 @@ def decide_from_upstream(
 ) -> Verdict:
     """Decide on what the upstream says. Raises ProtocolError for what cannot be judged."""
     if isinstance(message, Batch):
-        return _decide_batch_from_upstream(message, situation, method_of)
-    return _decide_single_from_upstream(message, situation, method_of)
+        verdict = _decide_batch_from_upstream(message, situation, method_of)
+        text = message.members[0].place.text
+    else:
+        verdict = _decide_single_from_upstream(message, situation, method_of)
+        text = message.place.text
+    return _with_space_of(text, verdict) if isinstance(verdict, Rewrite) else verdict
 
 
 def refusal(
@@ -140,6 +145,15 @@ def _decide_batch_from_upstream(batch: Batch, situation: Situation, method_of: M
         for member, verdict in zip(batch.members, verdicts, strict=True)
     ]
     return Rewrite(render_batch(members), _joined(verdicts))
+
+
+def _with_space_of(text: str, verdict: Rewrite) -> Rewrite:
+    """Keep the white space before and after a value that is rewritten, such as a last newline."""
+    before = text[: len(text) - len(text.lstrip(_SPACE))]
+    after = text[len(text.rstrip(_SPACE)) :]
+    if not before and not after:
+        return verdict
+    return replace(verdict, text=b"".join([before.encode(), verdict.text, after.encode()]))
 
 
 def _joined(verdicts: list[Verdict]) -> Reason:

@@ -29,5 +29,7 @@ class Limits:
     """Remembered sessions; the least recently used is forgotten first."""
     exchanges: int = 1_000
     """Requests in flight that one session is remembered for."""
+    exchange_bytes: int = 256 * 1024
+    """Bytes of the ids of these requests."""
     idle: float = 24 * 3600.0
     """Seconds after which a silent session is forgotten."""

@@ -58,6 +58,8 @@ _LIKE_AN_ID = re.compile(
     rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
 )
 _NEAR = 4096
+_LONGEST_ID = 4096  # characters as written: every client that we know needs fewer than 100
+_NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 _LIKE_A_CALL = re.compile(r"(?:.*[\W_])?tools[\W_]*call[\W_]*", re.DOTALL)
 _AS_IN_A_URL = re.compile(r"[?#;]")
 _LIKE_AN_INDEX = re.compile(r"-?[0-9]+")
@@ -141,7 +143,7 @@ def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
     return [
         _written(text, values[0])
         for values in found
-        if len(values) == 1 and _is_id(text, values[0])
+        if len(values) == 1 and _is_id(text, values[0]) and not _is_long(values[0])
     ]
 
 
@@ -149,6 +151,31 @@ def ids_guessed_in(raw: bytes) -> list[str]:
     """Return all that may be an id near the ends of a message that cannot be read."""
     ends = raw if len(raw) <= 2 * _NEAR else raw[:_NEAR] + b" " + raw[-_NEAR:]
     return [id.decode() for id in _LIKE_AN_ID.findall(ends) if _is_utf8(id)]
+
+
+def id_value(written: str) -> str:
+    """Return the same text for every spelling of an id; a number is never a string.
+
+    >>> id_value('"\\u0061"'), id_value("1.0"), id_value("10e-1"), id_value('"1"')
+    ('"a"', '1', '1', '"1"')
+    """
+    if written.isdigit() or (written[0] == '"' and "\\" not in written):
+        return written  # as nearly all are written
+    if written[0] == '"':
+        return f'"{json.loads(written)}"'
+    number = _NUMBER.fullmatch(written)
+    return _number_value(*number.groups("")) if number else written
+
+
+def _number_value(sign: str, whole: str, fraction: str, exponent: str) -> str:
+    digits = (whole + fraction).lstrip("0")
+    short = digits.rstrip("0")
+    if not short:
+        return "0"
+    power = int(exponent or "0") - len(fraction) + len(digits) - len(short)
+    if 0 <= power <= _LONGEST_ID:
+        return sign + short + "0" * power
+    return f"{sign}{short}e{power}"
 
 
 def singles(message: Message) -> Iterator[Single]:
@@ -286,10 +313,17 @@ def is_like_a_call(text: str) -> bool:
 
 
 def _id(text: str, id: Value, *, or_null: bool) -> str:
+    if _is_long(id):
+        raise ProtocolError(f"an id that is longer than {_LONGEST_ID} characters")
     written = _written(text, id)
     if not _is_id(text, id) and not (or_null and written == "null"):
         raise ProtocolError("the id is neither a string nor a number")
     return written
+
+
+def _is_long(id: Value) -> bool:
+    """Tell whether an id is longer than any that we would have to remember."""
+    return id.end - id.start > _LONGEST_ID
 
 
 def _is_id(text: str, id: Value) -> bool:

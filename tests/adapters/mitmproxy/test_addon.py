@@ -620,6 +620,32 @@ class TestEditedOptions:
 
         run(tmp_path, test)
 
+    def test_a_stream_that_is_already_open_follows_them(self, tmp_path: Path) -> None:
+        """A list may be asked for, or said again, on a stream that was opened before the edit."""
+        streams: list[Peer] = []
+
+        async def respond(request: RawRequest, peer: Peer) -> None:
+            if not request.line.startswith("GET /sse"):
+                await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+                return
+            streams.append(peer)
+            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?session=1\n\n"))
+            await peer.left()
+
+        async def test(between: Filtered) -> None:
+            await between.client.say(get(path="/sse"))
+            await between.client.head()
+            await between.client.chunk()
+            said = chunk(b"data: " + tool_list([READ, DELETE], id="5") + b"\n\n")
+            await streams[0].say(said)
+            assert await between.client.chunk() == b"data: " + tool_list([READ], id="5") + b"\n\n"
+            ctx.options.update(deny=["^read_"])
+            await streams[0].say(said)
+            shown = await between.client.chunk()
+            assert shown == b"data: " + tool_list([DELETE], id="5") + b"\n\n"
+
+        run(tmp_path, test, respond=respond)
+
     @pytest.mark.parametrize(
         "bad", [{"deny": ["("]}, {"deny": ["(a+)+"]}, {"tools_list": ["x"]}, {"fail_fast": ["?"]}]
     )

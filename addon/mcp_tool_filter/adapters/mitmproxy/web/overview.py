@@ -159,7 +159,8 @@ def _tool_line(name: str, why: str, size: int, counted: Statistics) -> ToolLine:
 
 def _session_lines(listener: Listener) -> Iterator[SessionLine]:
     now = listener.clock()
-    for stream in listener.legacy.values():
+    streams = [one for endpoint in listener.legacy.values() for one in endpoint.streams]
+    for stream in streams:
         yield SessionLine(
             id=_short(stream.target),
             revision=stream.session.revision or "?",
