@@ -328,6 +328,17 @@ def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here() -> None:
         {"authorization": "Bearer x"},
         {"cookie": "a=b"},
         {"x_api_key": "x"},
+        {"cf_access_jwt_assertion": "x"},
+        {"x_forwarded_user": "ann"},
+        {"x_forwarded_for": "10.0.0.1"},
+        {"x_tenant": "a"},
+        {"x_anything": "a"},
+        {"forwarded": "for=x"},
+        {"from": "a@b"},
+        {"baggage": "user=ann"},
+        {"accept_language": "de"},
+        {"origin": "http://localhost:6274"},
+        {"referer": "http://localhost:6274/a"},
         {"mcp_protocol_version": "2025-03-26"},
         {"accept": JSON},
     ],
@@ -340,11 +351,36 @@ def test_a_list_is_asked_of_the_upstream_where_its_answer_may_differ(
     assert isinstance(outcome, Passed)
 
 
-def test_credentials_that_the_list_was_fetched_with_are_no_obstacle() -> None:
+def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
     door = listener()
     door.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
     headers = {**session_with(door), "authorization": "Bearer theirs"}
-    assert isinstance(ask(asking("tools/list"), door, **headers), Answered)
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+def test_credentials_that_are_replaced_make_no_difference() -> None:
+    door = listener()
+    headers = ["Authorization: Bearer ours"]
+    door.config = parse_config(deny=["^rm"], upstream_headers=headers, header_override="true")
+    named = {**session_with(door, authorization="x"), "authorization": "Bearer theirs"}
+    assert isinstance(ask(asking("tools/list"), door, **named), Answered)
+
+
+def test_a_session_stays_its_users() -> None:
+    """Some clients send their token with the first request only."""
+    door = listener()
+    headers = session_with(door, authorization="Bearer x")
+    del headers["authorization"]
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_session_is_a_users_from_the_first_request_that_says_so(method: str) -> None:
+    door = listener()
+    headers = session_with(door)
+    with_token = {**BOTH, **headers, "authorization": "Bearer x"}
+    door.judge_request(head(method, **with_token), b"" if method == "GET" else asking("ping"))
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
 @pytest.mark.parametrize("ended", [404, "DELETE"])

@@ -90,6 +90,8 @@ class Session:
 
     revision: str | None = None
     exchanges: Exchanges = field(default_factory=Exchanges)
+    is_like_the_fetch: bool = True
+    """No request in it says more of its client than our own fetch says of us."""
 
 
 class Sessions:

@@ -23,6 +23,8 @@ class Asked:
     """Replies of ours that belong into the answer."""
     is_legacy: bool = False
     """It is answered on a stream of its own, not here."""
+    is_like_the_fetch: bool = True
+    """Its head says no more of the client than our own fetch says of us."""
     is_first_page: bool = False
     """It asked for a list from its beginning."""
 

@@ -34,7 +34,7 @@ _ONCE = frozenset({
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _CREDENTIALS = re.compile(
-    rb"authorization|proxy-authorization|cookie|.*(?:api[-_]?key|token|secret|credential|auth).*",
+    rb"cookie|.*(?:api[-_]?key|access[-_]?key|token|secret|credential|auth|jwt|assertion|passw).*",
     re.IGNORECASE,
 )
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
@@ -80,7 +80,13 @@ class Head:
     @property
     def credentials(self) -> frozenset[bytes]:
         """The names of the headers by which an upstream could know who asks."""
-        return frozenset(name for name in self._by_name if _CREDENTIALS.fullmatch(name))
+        return frozenset(filter(is_credential, self._by_name))
+
+
+@lru_cache  # names are few and come again
+def is_credential(name: bytes) -> bool:
+    """Tell by a header's name whether an upstream may know by it who asks."""
+    return _CREDENTIALS.fullmatch(name) is not None
 
 
 def refuse_head(head: Head) -> str | None:

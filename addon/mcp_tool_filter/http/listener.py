@@ -22,6 +22,8 @@ from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
 from mcp_tool_filter.http.exchange import Answered, Asked, LegacyEndpoint, LegacyStream, Passed
 from mcp_tool_filter.http.guard import kept_with_us
 from mcp_tool_filter.http.head import Head, refuse_body, refuse_head, refuse_mismatch
+from mcp_tool_filter.http.identity import has_usual_params, is_like_the_fetch
+from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
 from mcp_tool_filter.policy.chain import (
     Situation,
@@ -31,6 +33,7 @@ from mcp_tool_filter.policy.chain import (
 )
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.judged_lists import JudgedLists
+from mcp_tool_filter.policy.paths import plain_path
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
@@ -80,6 +83,8 @@ class Listener:
     fetched: Fetched
     watch: Watcher
     clock: Callable[[], float] = time.monotonic
+    keeps_host: bool = False
+    """The upstream gets the Host that the client wrote."""
     snapshot: Snapshot = field(init=False)
     sessions: Sessions = field(init=False)
     envelopes: Envelopes = field(default_factory=Envelopes)
@@ -150,7 +155,9 @@ class Listener:
             return self._refused(body, Why.MALFORMED, error or why)
         if head.method == "DELETE" and (session_id := head.get(b"mcp-session-id")):
             self.sessions.close(session_id)
-        return Passed(Asked(Exchanges()))
+        asked = Asked(Exchanges())
+        self._note_asker(head, asked, self._session_of(head))
+        return Passed(asked)
 
     def _judge_message(self, head: Head, message: Message, body: bytes) -> Passed | Answered:
         if why := refuse_mismatch(head, message):
@@ -178,16 +185,32 @@ class Listener:
 
     def _asked(self, head: Head, stream: LegacyStream | None) -> Asked:
         if stream is not None:
-            return Asked(stream.session.exchanges, stream.session)
+            asked = Asked(stream.session.exchanges, stream.session)
+        else:
+            session_id = head.get(b"mcp-session-id")
+            session = self._session_of(head)
+            said = head.get(b"mcp-protocol-version")
+            asked = Asked(
+                Exchanges(most=self.config.limits.exchanges),
+                session,
+                session_id,
+                session.revision if session else None if session_id else said,
+            )
+        self._note_asker(head, asked, asked.session)
+        return asked
+
+    def _session_of(self, head: Head) -> Session | None:
         session_id = head.get(b"mcp-session-id")
-        session = self.sessions.get(session_id, self.clock()) if session_id else None
-        said = head.get(b"mcp-protocol-version")
-        return Asked(
-            Exchanges(most=self.config.limits.exchanges),
-            session,
-            session_id,
-            session.revision if session else None if session_id else said,
-        )
+        return self.sessions.get(session_id, self.clock()) if session_id else None
+
+    def _note_asker(self, head: Head, asked: Asked, session: Session | None) -> None:
+        """Note whether the upstream can tell the client from us; it may remember for a session."""
+        config = self.config
+        replaced = config.header_names if config.header_override else frozenset()
+        is_like = not self.keeps_host and is_like_the_fetch(head, replaced=replaced)
+        asked.is_like_the_fetch = is_like
+        if session and not is_like:
+            session.is_like_the_fetch = False
 
     def _situation(self, head: Head, message: Message, asked: Asked) -> Situation:
         if not isinstance(message, Request) or message.method != "tools/list":
@@ -204,8 +227,10 @@ class Listener:
         self, head: Head, message: Request, asked: Asked, revision: str | None
     ) -> bool:
         """Tell whether the upstream would have answered this with the list it gave us."""
-        ours = {name.lower().encode() for name, _ in self.config.upstream_headers}
-        if revision is None or not head.credentials <= ours:
+        session = asked.session
+        if revision is None or not asked.is_like_the_fetch or not has_usual_params(message):
+            return False
+        if session and not session.is_like_the_fetch:
             return False
         if asked.is_legacy:
             return asked.session is not None
@@ -248,12 +273,29 @@ class Listener:
     def _is_endpoint(self, target: str) -> bool:
         return target == self.fetched.endpoint or target in self.legacy
 
+    def headers_for(self, head: Head) -> HeaderPairs:
+        """Return which of the user's headers a request gets."""
+        config = self.config
+        if not config.upstream_headers or not self._takes_headers(head.target):
+            return ()
+        return headers_to_add(head, config.upstream_headers, override=config.header_override)
+
+    def _takes_headers(self, target: str) -> bool:
+        """Tell whether a path is the MCP endpoint, named by it, or named by the user."""
+        endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
+        return (
+            plain_path(target) in map(plain_path, endpoints)
+            or target in self.legacy
+            or self.config.header_paths.has(target)
+        )
+
     # Answers
 
     def note_answer_head(self, asked: Asked, status: int, session_id: str | None) -> None:
         """Take from an answer's head what it says of sessions."""
         if session_id and "initialize" in asked.exchanges.methods:
             asked.session = self.sessions.open(session_id, self.clock())
+            asked.session.is_like_the_fetch = asked.is_like_the_fetch
         if status == 404 and asked.session_id:
             self.sessions.close(asked.session_id)
 
@@ -440,7 +482,9 @@ class Listener:
         kept = kept_with_us(url, self.upstream) if len(url) <= _LONGEST_ENDPOINT else None
         if kept is None or send is None:
             return None
-        asked.session = asked.session or Session(exchanges=asked.exchanges)
+        asked.session = asked.session or Session(
+            exchanges=asked.exchanges, is_like_the_fetch=asked.is_like_the_fetch
+        )
         asked.is_legacy = True
         self.close_stream(asked)  # it may have named another endpoint before
         place = urlsplit(urljoin("http://us" + target, kept))

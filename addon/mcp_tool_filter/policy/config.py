@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.paths import Paths, parse_paths
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
 from mcp_tool_filter.policy.tool_filter import ListFrom
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
@@ -37,11 +38,25 @@ class Config:
     tools_list: ListFrom = ListFrom.AUTO
     endpoint: str | None = None
     upstream_headers: tuple[tuple[str, str], ...] = ()
+    header_paths: Paths = field(default_factory=Paths)
+    """Where they are sent besides the MCP endpoint."""
+    header_override: bool = False
+    """They replace what a client says."""
     connection_timeout: float = 30.0  # seconds
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
     fail_fast: bool = True
+
+    @property
+    def replaces_credentials(self) -> bool:
+        """Tell whether clients lose their own credentials."""
+        return self.header_override and bool(self.upstream_headers)
+
+    @property
+    def header_names(self) -> frozenset[bytes]:
+        """What ``upstream_headers`` are called, in lower case."""
+        return frozenset(name.lower().encode() for name, _ in self.upstream_headers)
 
 
 def parse_config(
@@ -51,6 +66,8 @@ def parse_config(
     tools_list: str = "auto",
     endpoint: str = "",
     upstream_headers: Sequence[str] = (),
+    header_paths: Sequence[str] = (),
+    header_override: str = "false",
     connection_timeout: str = "30000",
     tool_list_timeout: str = "10000",
     message_limit: str = "10MB",
@@ -65,6 +82,8 @@ def parse_config(
         tools_list=_parse_list_from(tools_list),
         endpoint=_parse_endpoint(endpoint),
         upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
+        header_paths=parse_paths(header_paths, option="header_paths"),
+        header_override=_parse_bool("header_override", header_override),
         connection_timeout=_parse_milliseconds("connection_timeout", connection_timeout),
         tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
         limits=_parse_limits(message_limit),

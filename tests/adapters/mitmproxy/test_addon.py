@@ -397,11 +397,9 @@ class TestTheDoor:
 
         run(tmp_path, test, allowed_hosts=["tools.example"])
 
-    def test_the_upstream_gets_its_headers_and_no_codings(self, tmp_path: Path) -> None:
+    def test_the_upstream_gets_our_headers_and_no_codings(self, tmp_path: Path) -> None:
         async def test(between: Filtered) -> None:
-            headers = (
-                b"Authorization: Bearer client\r\nAccept-Encoding: gzip\r\nRange: bytes=1-\r\n"
-            )
+            headers = b"Accept-Encoding: gzip\r\nRange: bytes=1-\r\n"
             await between.ask(call("read_file"), headers + b"X-Other: kept\r\n")
             (request,) = between.upstream.asked
             assert request.all("authorization") == ["Bearer ours"]
@@ -410,6 +408,32 @@ class TestTheDoor:
             assert request.all("x-other") == ["kept"]
 
         run(tmp_path, test, upstream_headers=["Authorization: Bearer ours"])
+
+    @pytest.mark.parametrize("own", ["Bearer theirs", "garbage", ""])
+    def test_a_clients_own_credentials_are_kept(self, tmp_path: Path, own: str) -> None:
+        """Else one user would act with the rights of another."""
+
+        async def test(between: Filtered) -> None:
+            await between.ask(call("read_file"), f"authorization: {own}\r\n".encode())
+            (request,) = between.upstream.asked
+            assert request.all("authorization") == [own]
+            assert request.all("x-tenant") == ["ours"]
+
+        run(tmp_path, test, upstream_headers=["Authorization: Bearer ours", "X-Tenant: ours"])
+
+    def test_they_are_replaced_where_the_user_wants_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test(between: Filtered) -> None:
+            await between.ask(call("read_file"), b"Authorization: Bearer theirs\r\n")
+            (request,) = between.upstream.asked
+            assert request.all("authorization") == ["Bearer ours"]
+
+        headers = ["Authorization: Bearer ours"]
+        run(tmp_path, test, upstream_headers=headers, header_override=["true"])
+        warned = [one for one in caplog.messages if "each client acts with the rights" in one]
+        assert len(warned) == 1
+        assert "Bearer" not in warned[0]
 
 
 class TestInvalidAnswers:

@@ -208,12 +208,17 @@ class ToolFilter:
             parse_modes(ctx.options.mode)
         if updated & NAMES:
             self._adopt(read_config(ctx.options))
+        if "keep_host_header" in updated:
+            for listener in self._upstreams.listeners.values():
+                listener.keeps_host = ctx.options.keep_host_header
         if self._is_running and "mode" in updated:
             self._in_background(self._start())
 
     def _adopt(self, config: Config) -> None:
         if config != self._upstreams.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
+        if config.replaces_credentials and not self._upstreams.config.replaces_credentials:
+            log.warning("header_override: each client acts with the rights of upstream_headers")
         self._upstreams.adopt(config)
 
     async def _start(self) -> None:
@@ -300,7 +305,7 @@ class ToolFilter:
             refuse_upgrade(flow.request)
         if outcome.body is not None:
             replace_body(flow.request, outcome.body)
-        prepare_for_upstream(flow.request, self._upstreams.config.upstream_headers)
+        prepare_for_upstream(flow.request, judged.listener.headers_for(head))
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""

@@ -15,6 +15,7 @@ from mcp_tool_filter.http.exchange import JSON
 from mcp_tool_filter.http.guard import kept_with_us, may_lead_round
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import LOST_ANSWER
+from mcp_tool_filter.http.operator_headers import HeaderPairs
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
     ids_in,
@@ -61,8 +62,8 @@ def may_have_crossed(flow: HTTPFlow) -> bool:
     return flow.response is None and opened is not None and opened < flow.request.timestamp_start
 
 
-def prepare_for_upstream(request: Request, headers: tuple[tuple[str, str], ...]) -> None:
-    """Ask for an answer that we can read, and say whose request it is."""
+def prepare_for_upstream(request: Request, headers: HeaderPairs) -> None:
+    """Ask for an answer that we can read, and add the headers of the user who started us."""
     request.headers["accept-encoding"] = "identity"
     if has_any(request.headers, _PARTIAL):
         for name in ("range", "if-range"):

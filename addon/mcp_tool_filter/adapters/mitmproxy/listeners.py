@@ -68,6 +68,7 @@ class Upstreams:
             config=self.config,
             fetched=fetched,
             watch=partial(self._watch, mode.full_spec),
+            keeps_host=options.keep_host_header,
         )
         self.listeners[mode.full_spec] = listener
         return listener

@@ -42,8 +42,11 @@ GROUPS: Final = {
              "PATTERN", short="d", many=True),
         Flag("allow", "JavaScript regex: only tools that one of these matches remain",
              "PATTERN", many=True),
-        Flag("header", 'sent to the upstream: "Name: value"; $VAR and ${VAR} are expanded',
-             "HEADER", short="H", many=True),
+        Flag("header", 'added to requests to the MCP endpoint: "Name: value"; $VAR and ${VAR} are'
+             " expanded; a client's own credentials are kept", "HEADER", short="H", many=True),
+        Flag("header-paths", "other paths that get these headers: /path, /below/*, or * for all",
+             "PATH", many=True),
+        Flag("header-override", "replace a client's own credentials with these headers"),
         Flag("endpoint", "the upstream's MCP path, such as /mcp (default: found by itself)",
              "PATH"),
         Flag("tools-list", "answer tools/list from the snapshot: auto, cache or upstream",

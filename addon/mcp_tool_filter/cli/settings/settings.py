@@ -48,6 +48,8 @@ class Settings:
     deny: tuple[str, ...]
     allow: tuple[str, ...]
     headers: tuple[str, ...]
+    header_paths: tuple[str, ...]
+    header_override: bool
     tools_list: str
     allowed_hosts: tuple[str, ...]
     connection_timeout: str
@@ -85,6 +87,8 @@ class Settings:
             "tools_list": (self.tools_list,),
             "endpoint": (self.endpoint,),
             "upstream_headers": self.headers,
+            "header_paths": self.header_paths,
+            "header_override": ("true" if self.header_override else "false",),
             "connection_timeout": (self.connection_timeout,),
             "tool_list_timeout": (self.tool_list_timeout,),
             "message_limit": (self.message_limit,),
@@ -103,6 +107,8 @@ class Settings:
                 tools_list=self.tools_list,
                 endpoint=self.endpoint,
                 upstream_headers=self.headers,
+                header_paths=self.header_paths,
+                header_override="true" if self.header_override else "false",
                 connection_timeout=self.connection_timeout,
                 tool_list_timeout=self.tool_list_timeout,
                 message_limit=self.message_limit,
@@ -155,6 +161,8 @@ def settle(given: Given) -> Settings:
         deny=many.get("deny", ()),
         allow=many.get("allow", ()),
         headers=many.get("header", ()),
+        header_paths=many.get("header-paths", ()),
+        header_override=_is_on(one, "header-override"),
         tools_list=one.get("tools-list", "auto"),
         allowed_hosts=many.get("allowed-hosts", ()),
         connection_timeout=one.get("connection-timeout", "30000"),

@@ -1,0 +1,82 @@
+"""Could the upstream tell this request from the one that fetched the snapshot?
+
+If it could, its answer may be another one: another user's list, a list in another language. So we
+list what is known to make no difference, and everything else does:
+
+>>> is_like_the_fetch(Head("POST", "/mcp", ((b"Accept", b"*/*"), (b"User-Agent", b"x"))))
+True
+>>> is_like_the_fetch(Head("POST", "/mcp", ((b"X-Forwarded-User", b"ann"),)))
+False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.protocol.messages import Request
+
+_HARMLESS = frozenset({
+    # How the message is sent. We replace Host and Accept-Encoding.
+    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade",
+    b"http2-settings", b"content-length", b"content-type", b"content-encoding",
+    b"transfer-encoding", b"accept", b"accept-encoding", b"expect", b"priority", b"date",
+    # Which program asks, and what MCP itself says; whoever judges a list looks at these.
+    b"user-agent", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name",
+    b"last-event-id",
+    # Which trace the request belongs to (not "baggage": that may name a user).
+    b"traceparent", b"tracestate",
+    # What a browser adds of itself, for each page alike.
+    b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user",
+    b"sec-fetch-storage-access", b"sec-ch-ua", b"sec-ch-ua-mobile", b"sec-ch-ua-platform",
+    b"sec-gpc", b"dnt", b"upgrade-insecure-requests", b"cache-control", b"pragma",
+})  # fmt: skip
+_PARAMS = frozenset({"_meta", "cursor"})
+_META = frozenset({
+    "progressToken", "traceparent", "tracestate",
+    "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+})  # fmt: skip
+_NONE: frozenset[bytes] = frozenset()
+
+
+def is_like_the_fetch(
+    head: Head, *, replaced: Set[bytes] = _NONE, known_origin: bool = False
+) -> bool:
+    """Tell whether nothing in a head could make an upstream answer it otherwise than the fetch.
+
+    ``replaced`` are the names, in lower case, of headers that the upstream gets with our values.
+    With ``known_origin`` the upstream has answered pages of this origin before.
+    """
+    names = head.names
+    if _HARMLESS.issuperset(names):
+        return True
+    return all(
+        _is_harmless(name, head, known_origin)
+        for name in names
+        if name not in _HARMLESS and name not in replaced
+    )
+
+
+def has_usual_params(request: Request) -> bool:
+    """Tell whether a list request says nothing beyond what MCP itself defines."""
+    if request.params is None:
+        return True
+    members = request.params.members or ()
+    meta = request.params.get("_meta")
+    return _PARAMS.issuperset(member.key for member in members) and (
+        meta is None
+        or (meta.members is not None and _META.issuperset(one.key for one in meta.members))
+    )
+
+
+def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:
+    value = head.get(name)
+    match name:
+        case b"accept-language":  # Node sends "*", which says no more than no header
+            return value == "*"
+        case b"origin":
+            return known_origin
+        case b"referer":  # of a page elsewhere, browsers tell the origin only
+            return known_origin and value == f"{head.get(b'origin')}/"
+    return False

@@ -1,0 +1,162 @@
+"""The user's token goes to the MCP endpoint only, and no list goes to another than its asker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.attacks.requests import post
+from tests.attacks.stage import ALLOWED_TOOL, DENIED_TOOL, PING, Link, Stage, open_stage
+from tests.mcp_upstream import RESULT, tool_list
+from tests.raw_client import RawClient
+from tests.raw_upstream import SSE_HEAD, RawRequest, answer, chunk
+
+TOKEN = "Bearer operators-own"
+LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
+INITIALIZE = (
+    b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+    b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
+)
+ELSEWHERE = [
+    b"/", b"/admin/reset", b"/mcp/x", b"/mcpx", b"/MCP", b"//mcp", b"/%6dcp", b"/mcp%2f", b"/mcp//",
+    b"/mcp/..", b"/mcp/../admin", b"/mcp/..%2fadmin", b"/mcp;x", b"/mcp\\..\\admin", b"/mcp/./",
+    b"/.well-known/oauth-protected-resource", b"/token", b"/files/a", b"/x/../mcp", b"/mcp%3f",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with asyncio.Runner() as runner:
+        home = tmp_path_factory.mktemp("home")
+        headers = [f"Authorization: {TOKEN}"]
+        stage, stack = open_stage(runner, home, upstream_headers=headers)
+        yield stage
+        runner.run(stack.aclose())
+
+
+async def _respond(request: RawRequest, link: Link) -> None:
+    asked = json.loads(request.body or b"{}")
+    if asked.get("method") == "tools/list":
+        return await link.say(answer(tool_list([ALLOWED_TOOL, DENIED_TOOL], id="5")))
+    if asked.get("method") == "initialize":
+        hello = b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}'
+        kind = "application/json\r\nMcp-Session-Id: s1"
+        return await link.say(answer(hello, kind=kind))
+    return await link.say(answer(RESULT))
+
+
+@dataclass
+class Playing:
+    """A client whose requests all stand in one session."""
+
+    stage: Stage
+    client: RawClient
+
+    async def ask(self, body: bytes, headers: bytes = b"") -> bytes:
+        session = b"Mcp-Session-Id: s1\r\n" if body != INITIALIZE else b""
+        return (await self.client.ask(post(body, session + headers))).body
+
+    async def is_asked_upstream(self, headers: bytes = b"") -> bool:
+        """Ask for the list; tell whether the upstream has been asked for it."""
+        before = len(self.stage.upstream.requests)
+        got = await self.ask(LIST, headers)
+        assert b"wipe_disk" not in got
+        assert b"read_file" in got
+        return len(self.stage.upstream.requests) > before
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_the_users_token_goes_to_no_other_path(stage: Stage, path: bytes, method: str) -> None:
+    async def scene() -> None:
+        stage.upstream.respond = _respond
+        async with stage.client() as client:
+            body = PING if method == "POST" else b""
+            request = post(body, path=path).replace(b"POST", method.encode(), 1)
+            await client.ask(request)
+            assert len(stage.upstream.requests) == 1
+            assert stage.upstream.requests[0].all("authorization") == []
+
+    stage.play(scene())
+
+
+@pytest.mark.parametrize("path", [b"/mcp", b"/mcp/", b"/mcp?a=b"])
+def test_the_users_token_goes_to_the_endpoint(stage: Stage, path: bytes) -> None:
+    async def scene() -> None:
+        stage.upstream.respond = _respond
+        async with stage.client() as client:
+            await client.ask(post(PING, path=path))
+            assert stage.upstream.requests[0].all("authorization") == [TOKEN]
+
+    stage.play(scene())
+
+
+def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> None:
+    """In the older transport a stream names the path: while it is open, that belongs to it."""
+
+    async def respond(request: RawRequest, link: Link) -> None:
+        if not request.line.startswith("GET"):
+            return await link.say(answer(b"", status="202 Accepted"))
+        await link.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?id=1\n\n"))
+        while await link.more():
+            pass
+        return None
+
+    async def scene() -> None:
+        stage.upstream.respond = respond
+        async with stage.client() as listening, stage.client() as client:
+            await listening.say(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await listening.until(b"/messages?id=1")
+            for path in (b"/messages?id=1", b"/messages?id=2"):
+                await client.ask(post(PING, path=path))
+        _, named, other = stage.upstream.requests
+        assert named.all("authorization") == [TOKEN]
+        assert other.all("authorization") == []
+
+    stage.play(scene())
+
+
+@pytest.mark.parametrize(
+    "own",
+    ["Authorization: Bearer garbage", "authorization:", "Cookie: a=b", "X-Api-Key: x",
+     "Cf-Access-Jwt-Assertion: x", "X-Amz-Security-Token: x"],
+)  # fmt: skip
+def test_nobody_else_gets_the_users_rights(stage: Stage, own: str) -> None:
+    async def scene() -> None:
+        stage.upstream.respond = _respond
+        async with stage.client() as client:
+            await client.ask(post(PING, f"{own}\r\n".encode()))
+            name, _, value = own.partition(":")
+            wanted = [value.strip()] if name.lower() == "authorization" else []
+            assert stage.upstream.requests[0].all("authorization") == wanted
+
+    stage.play(scene())
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Authorization: Bearer x", "Cookie: a=b", "Cf-Access-Jwt-Assertion: x", "X-Tenant: a",
+     "X-Forwarded-User: ann", "X-Anything: a", "Accept-Language: de", "Via: 1.1 x", "From: a@b"],
+)  # fmt: skip
+def test_who_may_be_somebody_else_does_not_get_the_users_list(stage: Stage, header: str) -> None:
+    """Neither with that header, nor later in a session that was opened with it."""
+    own = f"{header}\r\n".encode()
+
+    async def scene() -> None:
+        stage.upstream.respond = _respond
+        async with stage.client() as client:
+            playing = Playing(stage, client)
+            await playing.ask(INITIALIZE)
+            assert not await playing.is_asked_upstream()
+            assert await playing.is_asked_upstream(own)
+            assert await playing.is_asked_upstream()  # the session may have become theirs
+            await playing.ask(INITIALIZE, own)
+            assert await playing.is_asked_upstream()
+            await playing.ask(INITIALIZE)
+            assert not await playing.is_asked_upstream()
+
+    stage.play(scene())

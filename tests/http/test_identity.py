@@ -1,0 +1,77 @@
+"""What makes no difference to an upstream."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.http.identity import has_usual_params, is_like_the_fetch
+from tests.make import asking, head, raw_head, request
+
+ORIGIN = "http://localhost:6274"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"accept": "x", "content_type": "x", "content_length": "1", "host": "h", "user_agent": "u"},
+        {"mcp_session_id": "1", "mcp_protocol_version": "x", "mcp_method": "x", "mcp_name": "x"},
+        {"accept_language": "*", "sec_fetch_mode": "cors", "accept_encoding": "br, gzip"},
+        {"traceparent": "00-1-1-01", "tracestate": "a=b"},
+        {"connection": "keep-alive", "transfer_encoding": "chunked", "te": "trailers"},
+    ],
+)
+def test_what_every_client_says_makes_no_difference(headers: dict[str, str]) -> None:
+    assert is_like_the_fetch(head(**headers))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization", "proxy-authorization", "cookie", "x-api-key", "cf-access-jwt-assertion",
+        "x-forwarded-user", "x-tenant", "x-anything", "x_real_ip", "forwarded", "via", "from",
+        "baggage", "accept-language", "origin", "referer", "mcp-session", "mcp-param-a", "dpop",
+        "x-amz-security-token", "tailscale-user-login", "remote-user", "if-none-match", "range",
+    ],
+)  # fmt: skip
+def test_any_other_header_may_make_one(name: str) -> None:
+    for spelling in (name, name.upper()):
+        assert not is_like_the_fetch(raw_head("POST", "/mcp", ("accept", "x"), (spelling, "x")))
+
+
+def test_a_page_whose_origin_the_upstream_has_answered_is_known() -> None:
+    page = head(origin=ORIGIN, referer=f"{ORIGIN}/", sec_fetch_site="cross-site")
+    assert is_like_the_fetch(page, known_origin=True)
+    assert not is_like_the_fetch(page)
+
+
+def test_a_page_that_tells_more_than_its_origin_is_another() -> None:
+    page = head(origin=ORIGIN, referer=f"{ORIGIN}/tenants/1")
+    assert not is_like_the_fetch(page, known_origin=True)
+
+
+def test_what_is_replaced_makes_no_difference() -> None:
+    replaced = frozenset({b"authorization"})
+    assert is_like_the_fetch(head(authorization="x"), replaced=replaced)
+    assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
+
+
+@pytest.mark.parametrize(
+    ("params", "is_usual"),
+    [
+        ("{}", True),
+        ('{"_meta":{}}', True),
+        ('{"_meta":{"progressToken":1}}', True),
+        ('{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"x"}}}', True),
+        ('{"_meta":{"com.example/user":"ann"}}', False),
+        ('{"_meta":[]}', False),
+        ('{"_meta":"ann"}', False),
+        ('{"user":"ann"}', False),
+    ],
+)
+def test_further_params_may_make_a_difference(params: str, is_usual: bool) -> None:
+    assert has_usual_params(request(asking("tools/list", params=params))) is is_usual
+
+
+def test_no_params_say_nothing() -> None:
+    assert has_usual_params(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
