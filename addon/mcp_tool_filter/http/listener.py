@@ -18,6 +18,7 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Session, Sessions
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.http.codings import decode_body, looks_like_json
+from mcp_tool_filter.http.cors import CorsMemory, page_of
 from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
 from mcp_tool_filter.http.exchange import Answered, Asked, LegacyEndpoint, LegacyStream, Passed
 from mcp_tool_filter.http.guard import kept_with_us
@@ -90,6 +91,7 @@ class Listener:
     envelopes: Envelopes = field(default_factory=Envelopes)
     legacy: dict[str, LegacyEndpoint] = field(default_factory=dict)
     judged: JudgedLists = field(default_factory=JudgedLists)
+    cors: CorsMemory = field(default_factory=CorsMemory)
 
     def __post_init__(self) -> None:
         self.snapshot = self._take_snapshot(self.config)
@@ -207,7 +209,12 @@ class Listener:
         """Note whether the upstream can tell the client from us; it may remember for a session."""
         config = self.config
         replaced = config.header_names if config.header_override else frozenset()
-        is_like = not self.keeps_host and is_like_the_fetch(head, replaced=replaced)
+        page = page_of(head.get(b"origin"), head.target, has_cookie=False)
+        is_like = not self.keeps_host and is_like_the_fetch(
+            head,
+            replaced=replaced,
+            known_origin=page is not None and self.cors.is_allowed(page),
+        )
         asked.is_like_the_fetch = is_like
         if session and not is_like:
             session.is_like_the_fetch = False

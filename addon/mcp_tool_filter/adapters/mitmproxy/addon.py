@@ -38,6 +38,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back, keep_room
 from mcp_tool_filter.adapters.mitmproxy.fast.messages import install_quick_checks
 from mcp_tool_filter.adapters.mitmproxy.fast.option_values import make_values_quick
 from mcp_tool_filter.adapters.mitmproxy.flows import (
+    add_cors,
     check_answer_head,
     frame_as_stream,
     head_of,
@@ -45,6 +46,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     is_head,
     json_response,
     keep_with_us,
+    learn_cors,
     lost_to,
     may_have_crossed,
     pass_through_stream,
@@ -314,7 +316,13 @@ class ToolFilter:
             answered = Answered(202)
         body = b"" if is_head(flow.request) else answered.body
         flow.response = json_response(answered.status, body)
+        self._add_cors(flow, flow.response)
         self._ours.add(flow)
+
+    def _add_cors(self, flow: HTTPFlow, response: Response) -> None:
+        listener = self._upstreams.listeners.get(flow.client_conn.proxy_mode.full_spec)
+        if listener:
+            add_cors(listener.cors, flow.request, response)
 
     def _refuse_request(self, flow: HTTPFlow) -> None:
         self._answer(flow, Answered(500, INTERNAL))
@@ -336,6 +344,7 @@ class ToolFilter:
         check_answer_head(response)
         listener, asked = judged.listener, judged.asked
         session_id = response.headers.get("mcp-session-id")
+        learn_cors(listener.cors, flow.request, response)
         listener.note_answer_head(asked, response.status_code, session_id)
         if not keep_with_us(response, listener.upstream) and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
@@ -463,7 +472,9 @@ class ToolFilter:
         self.views.look_at(flow)
         if judged is None:
             return error_answer(flow, failure, None, None)
-        return error_answer(flow, failure, judged.listener, judged.asked)
+        answer = error_answer(flow, failure, judged.listener, judged.asked)
+        add_cors(judged.listener.cors, flow.request, answer.response)
+        return answer
 
     # WebSocket
 

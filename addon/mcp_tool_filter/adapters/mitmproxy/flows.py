@@ -10,6 +10,7 @@ from mitmproxy.http import HTTPFlow, Request, Response
 from mcp_tool_filter.adapters.mitmproxy.fast.headers import has_any
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
 from mcp_tool_filter.http.event_stream import FilteredStream
 from mcp_tool_filter.http.exchange import JSON
 from mcp_tool_filter.http.guard import kept_with_us, may_lead_round
@@ -77,6 +78,27 @@ def prepare_for_upstream(request: Request, headers: HeaderPairs) -> None:
     if said_length and "transfer-encoding" not in request.headers:
         # From HTTP/2 it may come without a length, or with a wrong one.
         request.headers["content-length"] = str(len(request.raw_content or b""))
+
+
+def page_behind(request: Request) -> Page | None:
+    """Return the web page that a browser sends this for, if it is one of another origin."""
+    headers = request.headers
+    return page_of(headers.get("origin"), request.path, has_cookie="cookie" in headers)
+
+
+def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None:
+    """Note what the upstream lets the page read that asked."""
+    if page := page_behind(request):
+        asks_first = "access-control-request-method" in request.headers
+        is_preflight = request.method.upper() == "OPTIONS" and asks_first
+        fields = response.headers.fields
+        memory.learn(page, response.status_code, fields, is_preflight=is_preflight)
+
+
+def add_cors(memory: CorsMemory, request: Request, response: Response) -> None:
+    """Let the page that asked read our own answer as it may read the upstream's."""
+    if page := page_behind(request):
+        response.headers.fields = (*response.headers.fields, *memory.headers_for(page))
 
 
 def replace_body(request: Request, body: bytes) -> None:

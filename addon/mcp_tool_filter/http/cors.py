@@ -1,0 +1,117 @@
+"""What the upstream lets web pages read, so that our own answers let them read no more and no less.
+
+A browser shows an answer to a page of another origin only if the answer's CORS headers say so.
+Whether they do is for the upstream to say. We keep what it last said to an origin at a path:
+
+>>> memory = CorsMemory()
+>>> page = Page("http://localhost:6274", "/mcp")
+>>> memory.learn(page, 200, [(b"Access-Control-Allow-Origin", b"*"), (b"Server", b"x")])
+>>> memory.headers_for(page)
+((b'access-control-allow-origin', b'*'),)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mcp_tool_filter.policy.paths import plain_path
+
+_ALLOW_ORIGIN = b"access-control-allow-origin"
+_OF_ANSWERS = frozenset({
+    _ALLOW_ORIGIN, b"access-control-allow-credentials", b"access-control-expose-headers",
+})  # fmt: skip
+_MOST_PAGES = 256
+_LONGEST = 4096  # bytes that are kept for one page
+
+type Fields = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page's origin, and what it asks for."""
+
+    origin: str
+    path: str
+    """Without its query."""
+    has_cookie: bool = False
+    """Some upstreams answer ``*`` only to requests without."""
+
+
+def page_of(origin: str | None, target: str, *, has_cookie: bool) -> Page | None:
+    """Return the page that asks, or None if it is no page, or nothing that we remember."""
+    if origin is None or len(origin) + len(target) > _LONGEST:
+        return None
+    return Page(origin, plain_path(target), has_cookie)
+
+
+@dataclass(slots=True)
+class _Learned:
+    from_answer: Fields | None = None
+    from_preflight: Fields | None = None
+
+    @property
+    def fields(self) -> Fields:
+        """An answer says all; a preflight says it as long as no answer has come."""
+        return self.from_preflight or () if self.from_answer is None else self.from_answer
+
+
+class CorsMemory:
+    """The CORS headers by page; the least recently used are forgotten."""
+
+    def __init__(self) -> None:
+        self._learned: OrderedDict[Page, _Learned] = OrderedDict()
+
+    def learn(
+        self,
+        page: Page,
+        status: int,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        is_preflight: bool = False,
+    ) -> None:
+        """Keep what the upstream said. All of it is of one answer: no two are ever mixed."""
+        fields = tuple(_cors_fields(headers))
+        if status >= 500 and not fields:
+            return  # frameworks forget CORS on their error pages
+        if sum(len(name) + len(value) for name, value in fields) > _LONGEST:
+            fields = ()
+        if page not in self._learned and not fields:
+            return
+        learned = self._learned.setdefault(page, _Learned())
+        self._learned.move_to_end(page)
+        if is_preflight:
+            learned.from_preflight = fields
+        else:
+            learned.from_answer = fields
+        while len(self._learned) > _MOST_PAGES:
+            self._learned.popitem(last=False)
+
+    def headers_for(self, page: Page) -> Fields:
+        """Return what an answer of ours says to a page."""
+        learned = self._learned.get(page)
+        if learned is None:
+            return ()
+        self._learned.move_to_end(page)
+        return learned.fields
+
+    def is_allowed(self, page: Page) -> bool:
+        """Tell whether the upstream has let this page read its answers."""
+        return any(name == _ALLOW_ORIGIN for name, _ in self.headers_for(page))
+
+    def __len__(self) -> int:
+        return len(self._learned)
+
+
+def _cors_fields(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    for name, value in headers:
+        plain = name.lower()
+        if plain in _OF_ANSWERS:
+            yield plain, value
+        elif plain == b"vary" and _names_origin(value):
+            yield b"vary", b"Origin"
+
+
+def _names_origin(vary: bytes) -> bool:
+    return any(token.strip().lower() in (b"origin", b"*") for token in vary.split(b","))
