@@ -160,3 +160,54 @@ def test_who_may_be_somebody_else_does_not_get_the_users_list(stage: Stage, head
             assert not await playing.is_asked_upstream()
 
     stage.play(scene())
+
+
+@pytest.fixture(scope="module")
+def closed_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Only MCP and logins pass; the health check of the stage is one of the user's own paths."""
+    with asyncio.Runner() as runner:
+        home = tmp_path_factory.mktemp("home")
+        stage, stack = open_stage(runner, home, paths=["mcp"], header_paths=["/probe"])
+        yield stage
+        runner.run(stack.aclose())
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize(
+    "path", [path for path in ELSEWHERE if b"well-known" not in path and path != b"/token"]
+)
+def test_other_paths_can_be_closed(closed_stage: Stage, path: bytes, method: str) -> None:
+    async def scene() -> None:
+        async with closed_stage.client() as client:
+            body = PING if method == "POST" else b""
+            got = await client.ask(post(body, path=path).replace(b"POST", method.encode(), 1))
+            assert got.status in (400, 404)
+        assert closed_stage.upstream.requests == []
+
+    closed_stage.play(scene())
+
+
+def test_mcp_and_logins_pass_where_other_paths_are_closed(closed_stage: Stage) -> None:
+    document = b'{"token_endpoint":"http://127.0.0.1:1/x","registration_endpoint":"/oauth/new"}'
+
+    async def respond(request: RawRequest, link: Link) -> None:
+        await link.say(answer(document if "well-known" in request.line else RESULT))
+
+    async def scene() -> None:
+        closed_stage.upstream.respond = respond
+        async with closed_stage.client() as client:
+            host = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            named = post(b"{}", path=b"/oauth/new")
+            assert (await client.ask(named)).status == 404
+            for request in [
+                b"GET /.well-known/oauth-authorization-server" + host,
+                b"GET /authorize?client_id=1" + host,
+                named,
+                post(PING),
+                b"OPTIONS /mcp" + host,
+                b"DELETE /mcp" + host,
+            ]:
+                assert (await client.ask(request)).status == 200, request
+        assert len(closed_stage.upstream.requests) == 6
+
+    closed_stage.play(scene())

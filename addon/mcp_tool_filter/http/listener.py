@@ -24,6 +24,7 @@ from mcp_tool_filter.http.exchange import Answered, Asked, LegacyEndpoint, Legac
 from mcp_tool_filter.http.guard import kept_with_us
 from mcp_tool_filter.http.head import Head, refuse_body, refuse_head, refuse_mismatch
 from mcp_tool_filter.http.identity import has_usual_params, is_like_the_fetch
+from mcp_tool_filter.http.login_paths import LoginPaths
 from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
 from mcp_tool_filter.policy.chain import (
@@ -62,6 +63,7 @@ from mcp_tool_filter.protocol.tools import (
     parse_listing,
 )
 
+NOT_SERVED = render_error(None, INVALID_REQUEST, "Not found: only the MCP endpoint is served here")
 LOST_ANSWER = "Upstream connection lost"
 _LONGEST_ENDPOINT = 8 * 1024  # characters of a URL
 _LONGEST_REVISION = 64  # characters
@@ -92,10 +94,12 @@ class Listener:
     legacy: dict[str, LegacyEndpoint] = field(default_factory=dict)
     judged: JudgedLists = field(default_factory=JudgedLists)
     cors: CorsMemory = field(default_factory=CorsMemory)
+    logins: LoginPaths = field(init=False)
 
     def __post_init__(self) -> None:
         self.snapshot = self._take_snapshot(self.config)
         self.sessions = Sessions(self.config.limits)
+        self.logins = LoginPaths(self.upstream)
 
     @property
     def listings(self) -> Iterator[Listing]:
@@ -122,6 +126,9 @@ class Listener:
         """Decide on a request before the upstream sees any of it."""
         if why := refuse_head(head):
             return self._refused(b"", Why.MALFORMED, why)
+        if self.config.only_mcp and not self.serves(head.method, head.target):
+            self.watch(None, Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")))
+            return Answered(404, NOT_SERVED)
         limit = self.config.limits.message
         try:
             if len(raw) > limit:
@@ -286,6 +293,10 @@ class Listener:
         if not config.upstream_headers or not self._takes_headers(head.target):
             return ()
         return headers_to_add(head, config.upstream_headers, override=config.header_override)
+
+    def serves(self, method: str, target: str) -> bool:
+        """Tell whether a path passes where only MCP and logins do."""
+        return self._takes_headers(target) or self.logins.has(method, target)
 
     def _takes_headers(self, target: str) -> bool:
         """Tell whether a path is the MCP endpoint, named by it, or named by the user."""

@@ -46,6 +46,8 @@ class Config:
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
+    only_mcp: bool = False
+    """Only the MCP endpoint, logins, and ``header_paths`` are served."""
     fail_fast: bool = True
 
     @property
@@ -72,6 +74,7 @@ def parse_config(
     tool_list_timeout: str = "10000",
     message_limit: str = "10MB",
     allowed_hosts: Sequence[str] = (),
+    paths: str = "all",
     fail_fast: str = "true",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
@@ -88,6 +91,7 @@ def parse_config(
         tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
         limits=_parse_limits(message_limit),
         allowed_hosts=_parse_hosts(allowed_hosts),
+        only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
         fail_fast=_parse_bool("fail_fast", fail_fast),
     )
 
@@ -132,6 +136,12 @@ def _parse_list_from(text: str) -> ListFrom:
     except ValueError:
         why = "It is one of: " + ", ".join(ListFrom)
         raise InvalidOption("tools_list", text, why=why) from None
+
+
+def _parse_choice(option: str, text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise InvalidOption(option, text, why="It is one of: " + ", ".join(choices))
+    return text
 
 
 def _parse_endpoint(text: str) -> str | None:

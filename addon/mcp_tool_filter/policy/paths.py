@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.errors import InvalidOption
 
-# Some servers would go to another path than the one we read.
 _MISLEADING = re.compile(r"//|/\.{1,2}(?:[/;]|$)|\\|%2[ef]|%5c|%25|;", re.IGNORECASE)
 _PATH = re.compile(r"/[!-)+-~]*\*?|\*")  # a star only at the end
 
@@ -30,7 +29,12 @@ class Paths:
         if plain_path(target) in self.single:
             return True
         path = target.partition("?")[0]
-        return path.startswith(self.below) and not _MISLEADING.search(path)
+        return path.startswith(self.below) and not is_misleading(path)
+
+
+def is_misleading(path: str) -> bool:
+    """Tell whether some server would go to another path than the one that is written."""
+    return _MISLEADING.search(path) is not None
 
 
 def plain_path(target: str) -> str:

@@ -47,6 +47,8 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     json_response,
     keep_with_us,
     learn_cors,
+    learn_login,
+    learn_login_document,
     lost_to,
     may_have_crossed,
     pass_through_stream,
@@ -348,6 +350,8 @@ class ToolFilter:
         listener.note_answer_head(asked, response.status_code, session_id)
         if not keep_with_us(response, listener.upstream) and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
+        if listener.config.only_mcp:
+            learn_login(listener.logins, flow.request, response)
         may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
         if is_event_stream(response) and may_have_body:
             self._open_stream(flow, response, judged)
@@ -394,6 +398,8 @@ class ToolFilter:
                 self._end_stream(flow, judged)
             elif not is_head(flow.request):
                 self._judge_body(flow.response, judged)
+                if judged.listener.config.only_mcp:
+                    learn_login_document(judged.listener.logins, flow.request, flow.response)
         self.views.finish(flow)
 
     def _judge_body(self, response: Response, judged: _Judged) -> None:

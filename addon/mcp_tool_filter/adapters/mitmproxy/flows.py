@@ -16,6 +16,7 @@ from mcp_tool_filter.http.exchange import JSON
 from mcp_tool_filter.http.guard import kept_with_us, may_lead_round
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import LOST_ANSWER
+from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
 from mcp_tool_filter.http.operator_headers import HeaderPairs
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
@@ -99,6 +100,18 @@ def add_cors(memory: CorsMemory, request: Request, response: Response) -> None:
     """Let the page that asked read our own answer as it may read the upstream's."""
     if page := page_behind(request):
         response.headers.fields = (*response.headers.fields, *memory.headers_for(page))
+
+
+def learn_login(paths: LoginPaths, request: Request, response: Response) -> None:
+    """Note where the upstream says that logins go on. Call this once its URLs lead to us."""
+    headers = response.headers
+    paths.learn_head(request.path, headers.get_all("location"), headers.get_all("www-authenticate"))
+
+
+def learn_login_document(paths: LoginPaths, request: Request, response: Response) -> None:
+    """Note the paths in a metadata document that has been judged."""
+    if response.status_code == 200 and is_login_document(request.path):
+        paths.learn_document(response.raw_content or b"")
 
 
 def replace_body(request: Request, body: bytes) -> None:

@@ -58,6 +58,8 @@ GROUPS: Final = {
              "PORT", short="p"),
         Flag("allowed-hosts", "further Host and Origin names; loopback names always pass",
              "NAME", many=True),
+        Flag("paths", "which paths pass: all, or mcp for the MCP endpoint and logins only"
+             " (default: all)", "WHICH", choices=("mcp", "all")),
     ),
     "Limits": (
         Flag("connection-timeout", "wait for the upstream at start (default: 30000)", "MS"),

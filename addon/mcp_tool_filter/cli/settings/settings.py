@@ -52,6 +52,7 @@ class Settings:
     header_override: bool
     tools_list: str
     allowed_hosts: tuple[str, ...]
+    paths: str
     connection_timeout: str
     tool_list_timeout: str
     message_limit: str
@@ -93,6 +94,7 @@ class Settings:
             "tool_list_timeout": (self.tool_list_timeout,),
             "message_limit": (self.message_limit,),
             "allowed_hosts": self.allowed_hosts,
+            "paths": (self.paths,),
             "fail_fast": ("false" if self.keep_running else "true",),
         }
 
@@ -113,6 +115,7 @@ class Settings:
                 tool_list_timeout=self.tool_list_timeout,
                 message_limit=self.message_limit,
                 allowed_hosts=self.allowed_hosts,
+                paths=self.paths,
                 fail_fast="false" if self.keep_running else "true",
             )
 
@@ -165,6 +168,7 @@ def settle(given: Given) -> Settings:
         header_override=_is_on(one, "header-override"),
         tools_list=one.get("tools-list", "auto"),
         allowed_hosts=many.get("allowed-hosts", ()),
+        paths=one.get("paths", "all"),
         connection_timeout=one.get("connection-timeout", "30000"),
         tool_list_timeout=one.get("tool-list-timeout", "10000"),
         message_limit=one.get("message-limit", "10MB"),

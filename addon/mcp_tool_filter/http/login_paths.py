@@ -1,0 +1,88 @@
+"""The paths on the upstream at which clients log in.
+
+Two kinds are known beforehand: metadata documents under ``/.well-known/``, and the paths that MCP
+2025-03-26 takes for granted. The others are named by those documents, by challenges, and by
+redirects:
+
+>>> paths = LoginPaths("http://localhost:3000")
+>>> paths.learn_document(b'{"token_endpoint":"http://localhost:3000/oauth/token"}')
+>>> paths.has("POST", "/oauth/token"), paths.has("GET", "/admin")
+(True, False)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from mcp_tool_filter.http.guard import kept_with_us
+from mcp_tool_filter.policy.paths import is_misleading, plain_path
+
+_DOCUMENT = re.compile(
+    r"(?:/[^?]*)?/\.well-known/"
+    r"(?:oauth-protected-resource|oauth-authorization-server|openid-configuration|jwks(?:\.json)?)"
+    r"(?:/[^?]*)?"
+)
+_USUAL = frozenset({"/authorize", "/token", "/register"})  # MCP 2025-03-26, section 2.3.3
+_NAMES_A_PATH = re.compile(r".*_endpoint|jwks_uri")
+_IN_CHALLENGE = re.compile(r'resource_metadata\s*=\s*"?([^",\s]{1,2048})', re.IGNORECASE)
+_READS_ONLY = ("GET", "HEAD", "OPTIONS")
+_MOST_PATHS = 64
+_LONGEST_PATH = 1024
+_LONGEST_DOCUMENT = 64 * 1024
+
+
+class LoginPaths:
+    """What is known of one upstream."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self._named: dict[str, None] = {}
+
+    def has(self, method: str, target: str) -> bool:
+        """Tell whether a request is part of a login."""
+        if is_login_document(target):
+            return method in _READS_ONLY
+        path = plain_path(target)
+        return path in self._named or path in _USUAL
+
+    def learn_document(self, body: bytes) -> None:
+        """Take the paths out of a metadata document; what is none says nothing."""
+        if len(body) > _LONGEST_DOCUMENT:
+            return
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(document, dict):
+            for name, value in document.items():
+                if isinstance(value, str) and _NAMES_A_PATH.fullmatch(name):
+                    self._learn(value)
+
+    def learn_head(self, target: str, locations: Sequence[str], challenges: Sequence[str]) -> None:
+        """Learn from an answer's head where a login goes on, and where its metadata is."""
+        for challenge in challenges:
+            for url in _IN_CHALLENGE.findall(challenge):
+                self._learn(url)
+        if self.has("GET", target):
+            for location in locations:
+                self._learn(location)
+
+    def _learn(self, url: str) -> None:
+        kept = kept_with_us(url, self._upstream)
+        if kept is None or not kept.startswith("/") or len(kept) > _LONGEST_PATH:
+            return
+        path = plain_path(kept.partition("#")[0])
+        if not is_misleading(path) and len(self._named) < _MOST_PATHS:
+            self._named[path] = None
+
+
+def is_login_document(target: str) -> bool:
+    """Tell whether a path is one at which metadata for logins is looked for.
+
+    >>> is_login_document("/.well-known/oauth-protected-resource/mcp")
+    True
+    """
+    path = target.partition("?")[0]
+    return _DOCUMENT.fullmatch(path) is not None and not is_misleading(path)
