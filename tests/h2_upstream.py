@@ -18,7 +18,7 @@ import h2.config
 import h2.connection
 import h2.events
 
-from tests.raw_upstream import hang_up
+from tests.raw_upstream import Peer, RawUpstream, Script, hang_up
 
 type H2Script = Callable[[UpstreamStream], Awaitable[None]]
 
@@ -47,6 +47,11 @@ class UpstreamStream:
 
     def reset(self, code: int = 2) -> None:
         self.connection.h2.reset_stream(self.number, code)
+        self.connection.flush()
+
+    def go_away(self, code: int = 0) -> None:
+        """Say that the connection ends; 0 means that nothing is wrong."""
+        self.connection.h2.close_connection(code)
         self.connection.flush()
 
 
@@ -114,16 +119,22 @@ class _Connection:
 
 
 @asynccontextmanager
-async def h2_upstream(script: H2Script, *, tls: ssl.SSLContext) -> AsyncIterator[H2Upstream]:
-    """Listen on a free port of the loopback, and speak nothing but HTTP/2."""
+async def h2_upstream(
+    script: H2Script, *, tls: ssl.SSLContext, http1: Script | None = None
+) -> AsyncIterator[H2Upstream]:
+    """Listen on a free port of the loopback, and speak HTTP/2; to others, what ``http1`` says."""
     tls.set_alpn_protocols(["h2"])
     upstream = H2Upstream()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream.writers.append(writer)
+        speaks_h2 = writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
         try:
-            await _Connection(reader, writer, upstream, script).run()
-        except ConnectionError:
+            if speaks_h2 or http1 is None:
+                await _Connection(reader, writer, upstream, script).run()
+            else:
+                await http1(Peer(reader, writer, RawUpstream(upstream.port, "https")))
+        except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()

@@ -44,6 +44,8 @@ def test_a_size_is_written_as_people_do(text: str, size: int) -> None:
     "options",
     [
         {"message_limit": "0"},
+        {"max_clients": "0"},
+        {"max_clients": "many"},
         {"message_limit": "1023"},
         {"message_limit": "-1MB"},
         {"message_limit": "lots"},

@@ -49,6 +49,8 @@ class Config:
     only_mcp: bool = False
     """Only the MCP endpoint, logins, and ``header_paths`` are served."""
     fail_fast: bool = True
+    max_clients: int | None = None
+    """None: as many as there are descriptors for."""
 
     @property
     def replaces_credentials(self) -> bool:
@@ -76,6 +78,7 @@ def parse_config(
     allowed_hosts: Sequence[str] = (),
     paths: str = "all",
     fail_fast: str = "true",
+    max_clients: str = "auto",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
     """Check what a user set. Raises StartError with the text that is wrong."""
@@ -93,6 +96,7 @@ def parse_config(
         allowed_hosts=_parse_hosts(allowed_hosts),
         only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
         fail_fast=_parse_bool("fail_fast", fail_fast),
+        max_clients=_parse_max_clients(max_clients),
     )
 
 
@@ -174,6 +178,14 @@ def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
         why = "It is a host name, host:port, an origin, or *"
         raise InvalidOption("allowed_hosts", bad, why=why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
+
+
+def _parse_max_clients(text: str) -> int | None:
+    if text.strip().lower() == "auto":
+        return None
+    if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
+        raise InvalidOption("max_clients", text, why="It is a number of clients, 1 or more")
+    return int(text)
 
 
 def _parse_bool(option: str, text: str) -> bool:

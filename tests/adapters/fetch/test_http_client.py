@@ -21,7 +21,6 @@ from mcp_tool_filter.adapters.fetch.http_client import (
     HttpClient,
     HttpFailed,
     NotConnected,
-    is_reachable,
     make_tls_context,
 )
 from mcp_tool_filter.errors import InvalidOption
@@ -338,12 +337,3 @@ def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
     empty.write_text("nothing")
     with pytest.raises(InvalidOption, match=r"empty\.pem"):
         make_tls_context(trusted_ca=str(empty))
-
-
-def test_a_listener_that_never_shakes_hands_is_not_reachable() -> None:
-    async def main() -> bool:
-        async with raw_upstream(Peer.left) as upstream:
-            origin = Origin("127.0.0.1", upstream.port, tls=True)
-            return await is_reachable(origin, make_tls_context(), timeout=0.05)
-
-    assert asyncio.run(main()) is False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from mcp_tool_filter.adapters.fetch import upstream as module
-from mcp_tool_filter.adapters.fetch.upstream import fetch, is_reachable
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed
 from mcp_tool_filter.protocol.revisions import Transport
 from tests.adapters.fetch.mcp_script import (
@@ -429,12 +429,3 @@ def test_what_speaks_no_http_could_not_be_connected_to(greeting: bytes) -> None:
 
     with pytest.raises(ConnectFailed):
         run(script)
-
-
-def test_only_where_somebody_listens() -> None:
-    async def main() -> list[bool]:
-        async with raw_upstream(Peer.left) as upstream:
-            there = await is_reachable(target(upstream.url), 5.0)
-        return [there, await is_reachable(target(f"http://127.0.0.1:{free_port()}"), 5.0)]
-
-    assert asyncio.run(main()) == [True, False]

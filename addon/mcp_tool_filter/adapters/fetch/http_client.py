@@ -301,17 +301,6 @@ def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
         raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=why(error)) from None
 
 
-async def is_reachable(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> bool:
-    """Tell whether somebody accepts a connection there."""
-    try:
-        async with asyncio.timeout(timeout):
-            connection = await _Connection.open(origin, tls if origin.tls else None)
-    except (HttpFailed, TimeoutError):
-        return False
-    await connection.close()
-    return True
-
-
 def why(error: Exception, origin: Origin | None = None) -> str:
     """Say in a few words why a connection failed, or what was wrong with a file."""
     match error:

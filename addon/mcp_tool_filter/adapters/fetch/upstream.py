@@ -19,7 +19,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch import http_client
 from mcp_tool_filter.adapters.fetch.http_client import ConnectionLost, HttpClient, HttpFailed
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context as make_tls_context
 from mcp_tool_filter.adapters.fetch.mcp_client import (
@@ -124,11 +123,6 @@ async def fetch(target: Target) -> Fetched:
         sessions=found.client.has_session,
         pages=pages,
     )
-
-
-async def is_reachable(target: Target, timeout: float) -> bool:
-    """Tell whether the upstream accepts a connection within so many seconds."""
-    return await http_client.is_reachable(parse_origin(target.url), target.tls, timeout)
 
 
 async def _connect(target: Target, opened: AsyncExitStack) -> _Found:

@@ -23,11 +23,13 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.errors import (
     FORBIDDEN,
     FORBIDDEN_SITE,
     INTERNAL,
     error_answer,
+    full_response,
     invalid_answer,
 )
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
@@ -50,7 +52,6 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     learn_login,
     learn_login_document,
     lost_to,
-    may_have_crossed,
     pass_through_stream,
     prepare_for_upstream,
     refuse_upgrade,
@@ -64,6 +65,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
     introduce,
     parse_modes,
 )
+from mcp_tool_filter.adapters.mitmproxy.losses import Losses
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
     declare_options,
@@ -96,6 +98,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     is_made_here,
     lose,
     open_flows,
+    refuse_now,
     upstream_failed,
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import Views
@@ -146,10 +149,14 @@ class ToolFilter:
         self._argv = argv
         self._report = report or say
         self._upstreams = Upstreams(self._watch, fetch)
+        self._crowd = Crowd()
+        self._losses = Losses(self._upstreams.probe, self._lose_upstream, self._crowd.reserve)
         self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
+        self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
+        self._is_lost = False  # and that has been said
         self._is_running = False
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -192,11 +199,13 @@ class ToolFilter:
         keep_quiet_streams_alive(ctx.options)
         bound_messages(ctx.options, self._upstreams.config.limits.pending)
         self._is_running = True
+        self._crowd.running(self._upstreams.config.max_clients)
         self.views.running()
         self._in_background(self._start())
 
     def done(self) -> None:
         self.views.done()
+        self._crowd.done()
         self.ending.done()
 
     def _stop(self, why: str) -> None:
@@ -224,6 +233,7 @@ class ToolFilter:
         if config.replaces_credentials and not self._upstreams.config.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         self._upstreams.adopt(config)
+        self._crowd.adopt(config.max_clients)
 
     async def _start(self) -> None:
         await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
@@ -250,23 +260,41 @@ class ToolFilter:
 
     def client_connected(self, client: Client) -> None:
         self._loopback.client_connected(client)
+        self._crowd.client_connected(client)
 
     def next_layer(self, layer: NextLayer) -> None:
         choose_layer(layer)
 
+    def requestheaders(self, flow: HTTPFlow) -> None:
+        """Judge who asks before any of the body is read: nobody else costs memory."""
+        with _FailingClosed(flow, self._refuse_source):
+            if not self._crowd.has_room_for(flow.client_conn):
+                self._refuse_now(flow, full_response(), Reason(Why.FORBIDDEN, detail="max_clients"))
+            elif problem := self._problem_in_source(flow):
+                said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
+                reason = Reason(Why.FORBIDDEN, detail=problem)
+                self._refuse_now(flow, json_response(403, said), reason)
+            else:
+                self._admitted.add(flow)
+
+    def _refuse_source(self, flow: HTTPFlow) -> None:
+        refuse_now(flow, json_response(500, INTERNAL))
+
+    def _refuse_now(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
+        refuse_now(flow, response)
+        self._ours.add(flow)
+        self.views.meet(flow)
+        spec = flow.client_conn.proxy_mode.full_spec
+        self._watch(spec, None, Reply(response.content or b"", reason))
+
     def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with _FailingClosed(flow, self._refuse_request):
             self.views.meet(flow)
-            if problem := self._problem_in_source(flow):
-                spec = flow.client_conn.proxy_mode.full_spec
-                reason = Reason(Why.FORBIDDEN, detail=problem)
-                said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
-                self._watch(spec, None, Reply(said, reason))
-                self._answer(flow, Answered(403, said))
-            elif not self._ready.is_set():
+            if flow not in self._admitted:
+                raise ProtocolError("a request whose head was not judged")
+            if not self._ready.is_set():
                 return self._request_later(flow)
-            else:
-                self._judge_or_lose(flow)
+            self._judge_or_lose(flow)
         return None
 
     async def _request_later(self, flow: HTTPFlow) -> None:
@@ -420,7 +448,7 @@ class ToolFilter:
         judged.listener.close_stream(judged.asked)
         judged.stream = None
         if judged.asked.is_legacy:
-            self._in_background(self._look_after(flow))
+            self._suspect(flow.client_conn)
 
     def _refuse_body(self, flow: HTTPFlow) -> None:
         if flow.response:
@@ -440,34 +468,37 @@ class ToolFilter:
         judged = self._judged.get(flow)
         if judged is None:
             return
-        waited = judged.asked.waits or judged.stream is None
         if judged.stream:
             judged.listener.close_stream(judged.asked)
         if upstream_failed(flow):
-            if waited and not may_have_crossed(flow):
-                self._lose_upstream()
-            else:
-                self._in_background(self._look_after(flow))
+            self._suspect(flow.client_conn)
 
     async def client_disconnected(self, client: Client) -> None:
+        self._crowd.client_disconnected(client)
         await close_client(client)
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        self._crowd.server_connect(data)
+
+    def server_connected(self, _data: ServerConnectionHookData) -> None:
+        self._is_lost = False
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)
 
     def server_connect_error(self, data: ServerConnectionHookData) -> None:
         if connect_failed(data):
-            self._lose_upstream()
+            self._suspect(data.client)
 
-    async def _look_after(self, flow: HTTPFlow) -> None:
-        """A stream ended for which nobody waits: is the upstream gone with it?"""
-        await asyncio.sleep(0)
-        if not await self._upstreams.is_there(flow, ctx.options):
-            self._lose_upstream()
+    def _suspect(self, client: Client) -> None:
+        """Something went wrong with an upstream: can it still be reached?"""
+        self._losses.suspect(client.proxy_mode, self._upstreams.config.connection_timeout)
 
     def _lose_upstream(self) -> None:
         if not self._upstreams.config.fail_fast:
-            log.warning("%s", LostUpstream().what)
+            if not self._is_lost:
+                log.warning("%s", LostUpstream().what)
+            self._is_lost = True
         elif not self.ending.has_begun:
             self.ending.fatal(str(LostUpstream()))
             for flow in open_flows():

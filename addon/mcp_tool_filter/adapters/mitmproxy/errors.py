@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import ErrorAnswer, Failure
@@ -21,10 +21,19 @@ from mcp_tool_filter.protocol.sse import render_event
 INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
 FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
+_FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
 _INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
 _TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
 _INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
 _LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
+
+
+def full_response() -> Response:
+    """Tell a client that there is no room for it; it had better not wait on this connection."""
+    response = json_response(503, _FULL)
+    response.headers["connection"] = "close"
+    response.headers["retry-after"] = "1"
+    return response
 
 
 def error_answer(

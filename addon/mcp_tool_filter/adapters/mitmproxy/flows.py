@@ -58,12 +58,6 @@ def lost_to(request: Request) -> bytes:
     return replies[0] if len(replies) == 1 else render_batch(replies)
 
 
-def may_have_crossed(flow: HTTPFlow) -> bool:
-    """Tell whether the upstream may have closed a quiet connection just as we used it again."""
-    opened = flow.server_conn.timestamp_tcp_setup
-    return flow.response is None and opened is not None and opened < flow.request.timestamp_start
-
-
 def prepare_for_upstream(request: Request, headers: HeaderPairs) -> None:
     """Ask for an answer that we can read, and add the headers of the user who started us."""
     request.headers["accept-encoding"] = "identity"

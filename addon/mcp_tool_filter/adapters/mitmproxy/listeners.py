@@ -6,20 +6,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from mitmproxy import ctx
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.http import HTTPFlow
 from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
+from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.upstream import (
     Target,
     fetch,
-    is_reachable,
     make_tls_context,
 )
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.verdict import Verdict
@@ -79,13 +81,10 @@ class Upstreams:
             raise ProtocolError("a listener whose upstream is not known")
         return listener
 
-    async def is_there(self, flow: HTTPFlow, options: Options) -> bool:
-        """Tell whether the upstream of this flow still accepts connections."""
-        mode = flow.client_conn.proxy_mode
-        if not isinstance(mode, ReverseMode):
-            return True
-        target = target_of(mode, self.config, options)
-        return await is_reachable(target, self.config.connection_timeout)
+    async def probe(self, mode: ReverseMode) -> Reach:
+        """Find out whether the upstream of this mode still accepts connections."""
+        target = target_of(mode, self.config, ctx.options)
+        return await probe(parse_origin(target.url), target.tls, self.config.connection_timeout)
 
 
 def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:

@@ -45,6 +45,9 @@ _OPTIONS = (
     _Option("message_limit", "10MB", "The largest message that passes."),
     _Option("allowed_hosts", None, "Further Host and Origin names; loopback names always pass."),
     _Option("paths", "all", "Which paths pass: all, or mcp for the MCP endpoint and logins only."),
+    _Option(
+        "max_clients", "auto", "Clients that may be connected. Default: as the descriptors allow."
+    ),
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
 )
 NAMES = frozenset(option.name for option in _OPTIONS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client, ConnectionState
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
@@ -120,6 +120,15 @@ def is_made_here(flow: HTTPFlow) -> bool:
     """Is the response one that another addon has made?"""
     stream = stream_of(flow)
     return stream is not None and stream.is_made_here
+
+
+def refuse_now(flow: HTTPFlow, response: Response) -> None:
+    """In the ``requestheaders`` hook: answer at once; the body of the request is not kept."""
+    stream = stream_of(flow)
+    if stream is None:
+        flow.response = response
+    else:
+        stream.refusal = response
 
 
 def has_begun(flow: HTTPFlow) -> bool:

@@ -65,6 +65,7 @@ GROUPS: Final = {
         Flag("connection-timeout", "wait for the upstream at start (default: 30000)", "MS"),
         Flag("tool-list-timeout", "wait for its tool list (default: 10000)", "MS"),
         Flag("message-limit", "the largest message that passes (default: 10MB)", "SIZE"),
+        Flag("max-clients", "clients that may be connected (default: as descriptors allow)", "N"),
         Flag("keep-running", "do not end when the upstream is lost"),
     ),
     "TLS": (

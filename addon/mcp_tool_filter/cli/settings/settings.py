@@ -56,6 +56,7 @@ class Settings:
     connection_timeout: str
     tool_list_timeout: str
     message_limit: str
+    max_clients: str
     keep_running: bool
     ca: str | None
     client_cert: str | None
@@ -93,6 +94,7 @@ class Settings:
             "connection_timeout": (self.connection_timeout,),
             "tool_list_timeout": (self.tool_list_timeout,),
             "message_limit": (self.message_limit,),
+            "max_clients": (self.max_clients,),
             "allowed_hosts": self.allowed_hosts,
             "paths": (self.paths,),
             "fail_fast": ("false" if self.keep_running else "true",),
@@ -114,6 +116,7 @@ class Settings:
                 connection_timeout=self.connection_timeout,
                 tool_list_timeout=self.tool_list_timeout,
                 message_limit=self.message_limit,
+                max_clients=self.max_clients,
                 allowed_hosts=self.allowed_hosts,
                 paths=self.paths,
                 fail_fast="false" if self.keep_running else "true",
@@ -172,6 +175,7 @@ def settle(given: Given) -> Settings:
         connection_timeout=one.get("connection-timeout", "30000"),
         tool_list_timeout=one.get("tool-list-timeout", "10000"),
         message_limit=one.get("message-limit", "10MB"),
+        max_clients=one.get("max-clients", "auto"),
         keep_running=_is_on(one, "keep-running"),
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),

@@ -276,6 +276,7 @@ class FilteredStream(HttpStream):
         self.failure: Failure | None = None
         self.last: bytes | None = None  # what to end it with, at the next opportunity
         self.doomed: str | None = None  # why it will be cut, sooner than that
+        self.refusal: Response | None = None  # the answer to a request refused by its head
         self.over = False  # the client has had its last byte
         self.held: list[Any] = []  # what the response goes through, once that has been chosen
         self._is_through: AskHook = hook_asker(context.client) or _later
@@ -407,6 +408,10 @@ class FilteredStream(HttpStream):
                     if command.blocking is not True or not self._is_through(command):
                         yield command
                     self._hold_on(command)
+                    if isinstance(command, HttpRequestHeadersHook) and self._is_refused:
+                        steps.close()
+                        yield from self._refuse()
+                        return
                 else:
                     self._is_dropped |= isinstance(command, DropStream)
                     reply = yield command
@@ -415,6 +420,29 @@ class FilteredStream(HttpStream):
         except Exception:
             log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
             self.doomed = "internal error"
+
+    @property
+    def _is_refused(self) -> bool:
+        return self.refusal is not None and not self.flow.error  # an error has its own answer
+
+    def _refuse(self) -> Steps:
+        """Answer before the body is read; what comes of the body is thrown away.
+
+        mitmproxy would collect it first. The answer is sent before other addons can change it.
+        """
+        assert self.refusal
+        response = self.flow.response = self.refusal
+        self.over = self._is_dropped = True
+        self.flow.live = False
+        yield from self._send_all(response)
+        yield DropStream(self.stream_id)
+        if self._must_hang_up(None):
+            yield SendHttp(self.upstream_error("refused"), self.context.client)
+        else:
+            yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+        hook = HttpResponseHook(self.flow)  # for those who only look: mitmweb, a recording
+        if not self._is_through(hook):
+            yield hook
 
     def _before(self, hook: commands.StartHook) -> Steps:
         if isinstance(hook, HttpRequestHeadersHook):
@@ -563,7 +591,7 @@ def failure_in(error: ResponseProtocolError) -> Failure | None:
             return Failure.REQUEST_MALFORMED
         case ErrorCode.RESPONSE_VALIDATION_FAILED:
             return Failure.MALFORMED
-        case ErrorCode.GENERIC_SERVER_ERROR | ErrorCode.CANCEL:
+        case ErrorCode.GENERIC_SERVER_ERROR | ErrorCode.CANCEL | ErrorCode.HTTP_1_1_REQUIRED:
             return Failure.MALFORMED if _is_no_http(error.message) else Failure.LOST
         case _:
             return None

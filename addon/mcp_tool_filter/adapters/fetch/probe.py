@@ -1,0 +1,67 @@
+"""Find out whether the upstream can still be reached: one fresh connection, closed at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from enum import StrEnum
+
+from mcp_tool_filter.http.origin import Origin
+
+# Errors of this machine: they say nothing about the upstream.
+_OURS = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
+)
+# They may pass by themselves: a network that changes, an upstream that is starting.
+_PASSING = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNRESET, errno.ECONNABORTED}
+)
+
+
+class Reach(StrEnum):
+    REACHED = "reached"
+    LOST = "lost"
+    DOUBTFUL = "doubtful"
+    """There is no route, no name or no TLS yet; if this lasts, the upstream is lost."""
+    UNKNOWN = "unknown"
+    """This machine could not even try: it has no descriptors or no memory."""
+
+
+async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Reach:
+    """Open a connection to the upstream and close it."""
+    try:
+        async with asyncio.timeout(timeout):
+            _, writer = await asyncio.open_connection(
+                origin.host,
+                origin.port,
+                ssl=tls,
+                server_hostname=origin.host if tls else None,
+                all_errors=True,  # localhost is two addresses: hear about both
+            )
+    except ExceptionGroup as group:
+        return reach_in(group.exceptions)
+    except OSError as error:  # TimeoutError and all errors of TLS are OSErrors too
+        return reach_in([error])
+    writer.transport.abort()
+    return Reach.REACHED
+
+
+def reach_in(errors: Sequence[Exception]) -> Reach:
+    """Say what failed connections mean; one error for each address that was tried."""
+    kinds = {_reach_in(error) for error in errors}
+    for kind in (Reach.LOST, Reach.UNKNOWN):
+        if kind in kinds:
+            return kind
+    return Reach.DOUBTFUL
+
+
+def _reach_in(error: Exception) -> Reach:
+    if isinstance(error, socket.gaierror):
+        return Reach.DOUBTFUL
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _OURS:
+        return Reach.UNKNOWN
+    return Reach.DOUBTFUL if number in _PASSING else Reach.LOST

@@ -1,0 +1,72 @@
+"""How many clients and connections there may be, in mitmproxy's hooks."""
+
+from __future__ import annotations
+
+import logging
+
+from mitmproxy import ctx
+from mitmproxy.connection import Client
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+from mcp_tool_filter.adapters.mitmproxy.descriptors import (
+    Reserve,
+    Seats,
+    most_clients,
+    most_upstream_connections,
+    soft_limit,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Crowd:
+    """Counts who is connected. The addon calls each method in the hook of the same name."""
+
+    def __init__(self) -> None:
+        limit = soft_limit()
+        self.reserve = Reserve()
+        self._seats = Seats(most_clients(limit))
+        self._limit = limit
+        self._is_full = False
+
+    def running(self, most: int | None) -> None:
+        """``most`` clients may connect; None: as many as there are descriptors for."""
+        self.adopt(most)
+        self.reserve.fill()
+
+    def done(self) -> None:
+        self.reserve.release()
+
+    def adopt(self, most: int | None) -> None:
+        self._seats.most = most or most_clients(self._limit)
+
+    def client_connected(self, client: Client) -> None:
+        gone = self._seats.enter(client.id)
+        if gone is not None:
+            self._close(gone)
+        if not self._is_full and not self._seats.has(client.id):
+            self._is_full = True
+            log.warning(
+                "%d clients are connected: others are refused (see max_clients)", self._seats.most
+            )
+
+    def client_disconnected(self, client: Client) -> None:
+        self._seats.leave(client.id)
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Refuse a connection to the upstream for which there is no descriptor."""
+        handlers = ctx.master.addons.get("proxyserver").connections.values()
+        clients = len(handlers)
+        opened = sum(len(handler.transports) for handler in handlers) - clients
+        if opened > most_upstream_connections(self._limit, clients):
+            data.server.error = "too many connections to the upstream"
+
+    def has_room_for(self, client: Client) -> bool:
+        return self._seats.has(client.id)
+
+    @staticmethod
+    def _close(client_id: str) -> None:
+        server = ctx.master.addons.get("proxyserver")
+        handler = server.connections.get(client_id) if server else None
+        if handler and handler.client in handler.transports:
+            handler.close_connection(handler.client)

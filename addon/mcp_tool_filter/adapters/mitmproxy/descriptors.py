@@ -1,0 +1,109 @@
+"""File descriptors: how many clients may connect, and some kept back for the probe.
+
+Each client takes a descriptor, and one more for its connection to the upstream. A process that
+has none left can answer nobody, and cannot find out whether the upstream is lost.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_RESERVED = 8
+_OUR_OWN = 40  # files, listeners, the event loop, mitmweb's page
+_BURST = 100  # clients that asyncio accepts before anyone is asked
+_MOST = 4096
+_FEWEST = 8
+_STANDING = 16
+"""Clients above the cap that are connected at a time, to be told so."""
+
+
+def soft_limit() -> int:
+    """Return how many descriptors this process may have."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has sockets for as long as it has memory
+        return 2 * _MOST
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 2 * _MOST + _OUR_OWN + _BURST
+
+
+def most_clients(limit: int) -> int:
+    """Return how many clients a process with so many descriptors can serve.
+
+    >>> most_clients(256), most_clients(1024), most_clients(1_000_000)
+    (54, 438, 4096)
+    """
+    return max(_FEWEST, min(_MOST, (limit - _RESERVED - _OUR_OWN - _BURST) // 2))
+
+
+def most_upstream_connections(limit: int, clients: int) -> int:
+    """Return how many connections to the upstream are left beside so many clients."""
+    return max(_FEWEST, limit - _RESERVED - _OUR_OWN - clients - _STANDING)
+
+
+class Reserve:
+    """Descriptors that are kept back, and lent to a probe."""
+
+    def __init__(self, size: int = _RESERVED) -> None:
+        self._size = size
+        self._kept: list[int] = []
+
+    def fill(self) -> None:
+        with suppress(OSError):
+            while len(self._kept) < self._size:
+                self._kept.append(os.open(os.devnull, os.O_RDONLY))
+
+    def release(self) -> None:
+        while self._kept:
+            os.close(self._kept.pop())
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        self.release()
+        try:
+            yield
+        finally:
+            self.fill()
+
+
+class Seats:
+    """Clients that are served, as many as there are seats; the others are told that we are full.
+
+    >>> seats = Seats(1, standing=1)
+    >>> seats.enter("a"), seats.enter("b"), seats.has("b")
+    (None, None, False)
+    >>> seats.enter("c")  # b has to go
+    'b'
+    >>> seats.leave("a"); seats.has("c")
+    True
+    """
+
+    def __init__(self, most: int, standing: int = _STANDING) -> None:
+        self.most = most
+        self._most_standing = standing
+        self._seated: set[str] = set()
+        self._standing: dict[str, None] = {}
+
+    def enter(self, client: str) -> str | None:
+        """Take a client in; return the one who has to be closed for that."""
+        if len(self._seated) < self.most:
+            self._seated.add(client)
+            return None
+        self._standing[client] = None
+        if len(self._standing) <= self._most_standing:
+            return None
+        oldest = next(iter(self._standing))
+        del self._standing[oldest]
+        return oldest
+
+    def leave(self, client: str) -> None:
+        self._standing.pop(client, None)
+        self._seated.discard(client)
+        while self._standing and len(self._seated) < self.most:
+            self._seated.add(next(iter(self._standing)))
+            del self._standing[next(iter(self._standing))]
+
+    def has(self, client: str) -> bool:
+        return client in self._seated or client not in self._standing

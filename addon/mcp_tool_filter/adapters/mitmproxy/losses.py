@@ -1,0 +1,76 @@
+"""Is the upstream lost? Only a fresh connection that cannot be made says so.
+
+A reset, a GOAWAY, a hang-up or an error on our side fails one request. Each of them makes us ask,
+with a probe, whether the upstream is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+
+from mcp_tool_filter.adapters.fetch.probe import Reach
+from mcp_tool_filter.adapters.mitmproxy.descriptors import Reserve
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.25
+"""Seconds between two probes of one upstream: clients can make requests fail at will."""
+PATIENCE = 1.0
+"""Seconds between two probes if the first one was in doubt."""
+
+type Probe = Callable[[ReverseMode], Awaitable[Reach]]
+
+
+class Losses:
+    """Probes an upstream when a request to it has failed; calls ``on_loss`` if it is lost."""
+
+    def __init__(self, probe: Probe, on_loss: Callable[[], None], reserve: Reserve) -> None:
+        self._probe = probe
+        self._on_loss = on_loss
+        self._reserve = reserve
+        self._suspected: dict[str, bool] = {}
+        """Upstreams being probed, by mode: is there a newer suspicion than the probe?"""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def suspect(self, mode: ProxyMode, patience: float) -> None:
+        """Probe the upstream of this mode; ``patience`` is how long a doubt may last."""
+        if not isinstance(mode, ReverseMode):
+            return
+        if mode.full_spec in self._suspected:
+            self._suspected[mode.full_spec] = True
+            return
+        self._suspected[mode.full_spec] = False
+        task = asyncio.get_running_loop().create_task(self._look_after(mode, patience))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look_after(self, mode: ReverseMode, patience: float) -> None:
+        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        try:
+            while True:
+                self._suspected[mode.full_spec] = False
+                if await self._is_lost(mode, patience):
+                    self._on_loss()
+                    return
+                await asyncio.sleep(PAUSE)
+                if not self._suspected[mode.full_spec]:
+                    return
+        finally:
+            del self._suspected[mode.full_spec]
+
+    async def _is_lost(self, mode: ReverseMode, patience: float) -> bool:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
+        while True:
+            with self._reserve.lent():
+                reach = await self._probe(mode)
+            log.debug("the upstream was probed: %s", reach)
+            if reach in (Reach.REACHED, Reach.LOST):
+                return reach is Reach.LOST
+            if loop.time() + PATIENCE > end:
+                return reach is Reach.DOUBTFUL
+            await asyncio.sleep(PATIENCE)

@@ -1,0 +1,273 @@
+"""One client, or one bad moment of the upstream, does not end the process.
+
+Only a fresh connection that cannot be made means that the upstream is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hosts import hosted, in_each_host
+from tests.attacks.stage import _to_the_fetch
+from tests.h2_upstream import UpstreamStream, h2_upstream
+from tests.mcp_upstream import RESULT, McpUpstream, mcp_upstream, tool
+from tests.proxy import RunningTool, certified
+from tests.raw_client import Answer, RawClient, get, h2_client, post, raw_client
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+
+CALL = b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}'
+FINE = CALL % (1, b"read_file")
+TOOLS = [tool("read_file"), tool("wipe_disk")]
+WEBSOCKET = (
+    b"Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+LOST = {"code": -32000, "message": "Upstream connection lost"}
+
+
+async def resets(_request: RawRequest, peer: Peer) -> None:
+    peer.reset()
+    await peer.left()
+
+
+async def hangs_up(_request: RawRequest, peer: Peer) -> None:
+    peer.close()
+    await peer.left()
+
+
+async def stops_in_the_head(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(answer(RESULT)[:20])
+    peer.close()
+
+
+async def stops_in_the_body(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(answer(RESULT)[:-5])
+    peer.reset()
+
+
+async def stops_in_an_event(_request: RawRequest, peer: Peer) -> None:
+    await peer.say(SSE_HEAD + chunk(b"data: " + RESULT[:-5]))
+    peer.reset()
+
+
+BAD_MOMENTS = [resets, hangs_up, stops_in_the_head, stops_in_the_body, stops_in_an_event]
+
+
+async def still_serves(it: RunningTool) -> None:
+    """Ask as another client does, twice: the first answer may have been on its way."""
+    for _ in range(2):
+        async with raw_client(it.port) as client:
+            assert (await client.ask(post(FINE))).body == RESULT
+        await asyncio.sleep(0.1)
+    assert it.process.returncode is None
+
+
+def error_in(answered: Answer) -> tuple[object, object]:
+    """The id and the error of an answer, JSON or an event."""
+    message = json.loads(answered.body.removeprefix(b"data: "))
+    return message["id"], message["error"]
+
+
+@in_each_host
+def test_a_request_that_the_upstream_breaks_off_fails_alone(host: str, tmp_path: Path) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("POST /mcp"):
+            await peer.say(answer(RESULT))
+        else:
+            await BAD_MOMENTS[int(request.line[len("POST /")])](request, peer)
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+        ):
+            for number, moment in enumerate(BAD_MOMENTS):
+                async with raw_client(it.port) as client:
+                    body = CALL % (40 + number, b"read_file")
+                    await client.say(post(body, path=f"/{number}"))
+                    got = await client.answer()
+                    got = Answer(got.head, got.body.partition(b"\n\n")[2] or got.body)
+                    assert error_in(got) == (40 + number, LOST), moment
+                    assert (await client.ask(post(FINE))).body == RESULT, moment
+            await still_serves(it)
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_a_websocket_that_the_upstream_destroys_fails_alone(host: str, tmp_path: Path) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        await (resets(request, peer) if "/ws" in request.line else peer.say(answer(RESULT)))
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+        ):
+            for _ in range(3):
+                async with raw_client(it.port) as client:
+                    got = await client.ask(get(path="/ws", headers=WEBSOCKET))
+                    assert (got.status, error_in(got)) == (502, (None, LOST))
+            await still_serves(it)
+
+    asyncio.run(scene())
+
+
+@in_each_host
+@pytest.mark.parametrize("who", ["upstream", "client"])
+def test_a_long_post_that_is_broken_off_fails_alone(host: str, who: str, tmp_path: Path) -> None:
+    padding = b" " * 9_000_000
+    body = (CALL % (7, b"read_file"))[:-1] + padding + b"}"
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+        ):
+            async with raw_client(it.port) as client:
+                if who == "client":
+                    await client.say(post(body)[:5_000_000])
+                    client.abort()
+                else:
+                    await _break_off(upstream, client, post(body))
+            await still_serves(it)
+
+    asyncio.run(scene())
+
+
+async def _break_off(upstream: McpUpstream, client: RawClient, request: bytes) -> None:
+    """Let the upstream hang up in the middle of a request."""
+    before = len(upstream.raw.peers)
+    asking = asyncio.create_task(client.say(request))
+    while len(upstream.raw.peers) == before:
+        await asyncio.sleep(0)
+    upstream.raw.peers[-1].reset()
+    await asking
+    with suppress(ConnectionError):
+        assert error_in(await client.answer()) == (7, LOST)
+
+
+async def to_the_fetch(peer: Peer) -> None:
+    while True:
+        await peer.say(_to_the_fetch((await peer.request()).body))
+
+
+HEAD = [(b":status", b"200"), (b"content-type", b"application/json")]
+
+
+@in_each_host
+@pytest.mark.parametrize("how", ["reset", "refuse", "cancel", "go away"])
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_an_http2_upstream_that_ends_a_stream_is_not_lost(
+    host: str, how: str, when: str, tmp_path: Path
+) -> None:
+    broken: list[UpstreamStream] = []
+
+    async def script(stream: UpstreamStream) -> None:
+        if broken:
+            stream.head(HEAD)
+            stream.say(RESULT)
+            stream.end()
+            return
+        broken.append(stream)
+        if when == "during":
+            stream.head(HEAD)
+            stream.say(RESULT[:9])
+        if how == "go away":
+            stream.go_away()
+        else:
+            stream.reset({"reset": 2, "refuse": 7, "cancel": 8}[how])
+
+    async def scene() -> None:
+        async with (
+            h2_upstream(script, tls=certified(tmp_path), http1=to_the_fetch) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+        ):
+            async with h2_client(it.port) as client:
+                got = await client.over(client.ask(body=FINE))
+                assert json.loads(got.data)["error"] == LOST
+                again = await client.over(client.ask(body=FINE))
+                assert again.data == RESULT, "the connection is still in order"
+            async with h2_client(it.port) as client:
+                await asyncio.sleep(0.2)
+                assert (await client.over(client.ask(body=FINE))).data == RESULT
+            assert it.process.returncode is None
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_idle_clients_leave_descriptors_for_the_others(host: str, tmp_path: Path) -> None:
+    """Those above the cap are told so; when the others leave, there is room again."""
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            hosted(host, upstream.url, tmp_path, descriptors=256) as it,
+        ):
+            async with AsyncExitStack() as idle, raw_client(it.port) as early:
+                assert (await early.ask(post(FINE))).body == RESULT
+                for _ in range(256):
+                    await idle.enter_async_context(raw_client(it.port))
+                async with raw_client(it.port) as late:
+                    got = await late.ask(post(FINE))
+                    assert (got.status, got.all("connection")) == (503, ["close"])
+                    assert json.loads(got.body)["error"]["code"] == -32000
+                    assert await late.rest() == b""
+                assert (await early.ask(post(FINE))).body == RESULT
+            await still_serves(it)
+            assert "Traceback" not in it.stdout + it.stderr
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_a_cap_on_clients_can_be_chosen(host: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            hosted(host, upstream.url, tmp_path, "max_clients=1") as it,
+            raw_client(it.port) as one,
+        ):
+            assert (await one.ask(post(FINE))).body == RESULT
+            async with raw_client(it.port) as other:
+                long = post(b"x" * 20_000_000)
+                assert (await other.ask(long)).status == 503
+            one.close()
+            status = 503
+            while status == 503:  # until the proxy has noticed
+                async with raw_client(it.port) as other:
+                    status = (await other.ask(post(FINE))).status
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_are_short(
+    host: str, tmp_path: Path
+) -> None:
+    async def silent(_request: RawRequest, peer: Peer) -> None:
+        await peer.left()
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+            hosted(host, upstream.url, tmp_path, descriptors=256) as it,
+            AsyncExitStack() as idle,
+            raw_client(it.port) as waiting,
+        ):
+            await waiting.say(post(FINE))
+            await upstream.raw.asked(len(upstream.raw.requests) + 1)
+            for _ in range(100):
+                await idle.enter_async_context(raw_client(it.port))
+            await upstream.raw.stop()
+            assert error_in(await waiting.answer()) == (1, LOST)
+            assert await it.exit_code() == 1
+            assert "Error: Lost connection to upstream MCP\nShutting down proxy" in it.stderr
+
+    asyncio.run(scene())
