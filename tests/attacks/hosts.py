@@ -20,10 +20,10 @@ in_each_host = pytest.mark.parametrize("host", ["mitmdump", "launcher"])
 async def hosted(
     host: str, url: str, home: Path, *options: str, descriptors: int | None = None
 ) -> AsyncIterator[RunningTool]:
-    """Start the proxy before an upstream; ``options`` are mitmproxy's, such as ``a=b``."""
-    given = [part for option in ("ssl_insecure=true", *options) for part in ("--set", option)]
+    """Start the proxy before an upstream; ``options`` are ours, such as ``max_clients=1``."""
     if host == "launcher":
-        start = ["--upstream", f"{url}/mcp", "--deny", DENY, *given]
+        flags = [f"--{option.replace('_', '-', 1)}" for option in options]
+        start = ["--upstream", f"{url}/mcp", "--deny", DENY, "--insecure", *flags]
         with only(descriptors):
             running = launched(*start, home=home)
             process = await running.__aenter__()
@@ -33,8 +33,9 @@ async def hosted(
         finally:
             await running.__aexit__(None, None, None)
         return
-    start = ["-s", SCRIPT, "--mode", f"reverse:{url}", *given]
-    start += ["--set", f"deny={DENY}", "--set", "endpoint=/mcp"]
+    sets = (f"deny={DENY}", "endpoint=/mcp", "ssl_insecure=true", *options)
+    start = ["-s", SCRIPT, "--mode", f"reverse:{url}"]
+    start += [part for option in sets for part in ("--set", option)]
     with only(descriptors):
         dumping = tool("mitmdump", *start, home=home)
         dump = await dumping.__aenter__()
