@@ -75,7 +75,7 @@ def snapshot(*names: str, deny: str = "", allow: str = "") -> Snapshot:
 
 def snapshot_of(*pages: bytes, deny: str = "", allow: str = "") -> Snapshot:
     """Take a snapshot of an upstream whose list has these pages."""
-    config = parse_config(deny=[deny] if deny else [], allow=[allow] if allow else [])
+    config = parse_config(deny=[deny] if deny else None, allow=[allow] if allow else None)
     return take_snapshot([page(raw) for raw in pages], config.deny, config.allow)
 
 

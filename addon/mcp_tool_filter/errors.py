@@ -26,6 +26,27 @@ class InvalidPattern(StartError):
         super().__init__(what, why="Pattern must be valid JavaScript regex")
 
 
+class BlankPattern(InvalidPattern):
+    """White space alone: valid JavaScript, but nobody means it."""
+
+    def __init__(self, pattern: str, *, option: str = "deny") -> None:
+        what = f'Blank pattern in {option} list: "{pattern}"'
+        why = "A pattern of white space matches no tool name; leave it out"
+        StartError.__init__(self, what, why=why)
+
+
+class EmptyList(StartError):
+    """Deny or allow was set, but to nothing: likely a slip that would open the filter."""
+
+    def __init__(self, option: str, *, source: str = "") -> None:
+        if option == "allow":
+            on_purpose = "to allow every tool on purpose, use ^, which matches every name"
+        else:
+            on_purpose = "to deny nothing on purpose, use (?!), which matches no name"
+        what = f"{source or option} has no pattern"
+        super().__init__(what, why=f"Give a pattern, or leave it out; {on_purpose}")
+
+
 class UnsafePattern(StartError):
     def __init__(self, pattern: str) -> None:
         what = f'Unsafe regex pattern detected: "{pattern}"'

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.errors import InvalidOption, InvalidPattern, StartError, UnsafePattern
-from mcp_tool_filter.policy.config import Config, parse_config, parse_header
+from mcp_tool_filter.errors import (
+    BlankPattern,
+    EmptyList,
+    InvalidOption,
+    InvalidPattern,
+    StartError,
+    UnsafePattern,
+)
+from mcp_tool_filter.policy.config import Config, parse_config, parse_header, refuse_to_open
 from mcp_tool_filter.policy.tool_filter import ListFrom
 
 
@@ -29,6 +36,27 @@ def test_deny_may_be_given_several_times_and_several_at_once() -> None:
 def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[StartError]) -> None:
     with pytest.raises(error):
         parse_config(**{option: [pattern]})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["deny", "allow"])
+def test_a_list_that_is_set_has_a_pattern(option: str) -> None:
+    with pytest.raises(EmptyList):
+        parse_config(**{option: []})  # type: ignore[arg-type]
+    with pytest.raises(BlankPattern):
+        parse_config(**{option: ["^a, "]})  # type: ignore[arg-type]
+
+
+def test_a_change_may_not_take_the_last_pattern_away() -> None:
+    denying, allowing, both = (
+        parse_config(deny=["^a"]),
+        parse_config(allow=["^a"]),
+        parse_config(deny=["^b"], allow=["^a"]),
+    )
+    for old, new in ((denying, Config()), (allowing, Config()), (both, denying), (both, allowing)):
+        with pytest.raises(EmptyList):
+            refuse_to_open(old, new)
+    refuse_to_open(denying, both)
+    refuse_to_open(Config(), Config())
 
 
 @pytest.mark.parametrize(

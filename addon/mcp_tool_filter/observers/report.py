@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
+NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
+
 _BYTES_PER_TOKEN = 4  # of JSON with English in it, by rule of thumb
 _MOST_NAMES = 12
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import EmptyList, InvalidOption
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.paths import Paths, parse_paths
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
@@ -62,11 +62,16 @@ class Config:
         """What ``upstream_headers`` are called, in lower case."""
         return frozenset(name.lower().encode() for name, _ in self.upstream_headers)
 
+    @property
+    def denies_nothing(self) -> bool:
+        """Is there no filter at all?"""
+        return not self.deny and not self.allow
+
 
 def parse_config(
     *,
-    deny: Sequence[str] = (),
-    allow: Sequence[str] = (),
+    deny: Sequence[str] | None = None,
+    allow: Sequence[str] | None = None,
     tools_list: str = "auto",
     endpoint: str = "",
     upstream_headers: Sequence[str] = (),
@@ -81,7 +86,10 @@ def parse_config(
     max_clients: str = "auto",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Check what a user set. Raises StartError with the text that is wrong."""
+    """Check what a user set. Raises StartError with the text that is wrong.
+
+    ``None`` means that nobody has set ``deny`` or ``allow``; an empty list is a mistake.
+    """
     return Config(
         deny=_parse_patterns(deny, "deny"),
         allow=_parse_patterns(allow, "allow"),
@@ -98,6 +106,13 @@ def parse_config(
         fail_fast=_parse_bool("fail_fast", fail_fast),
         max_clients=_parse_max_clients(max_clients),
     )
+
+
+def refuse_to_open(old: Config, new: Config) -> None:
+    """Refuse a change that takes the last pattern away: a slip must not open a running filter."""
+    for option in ("deny", "allow"):
+        if getattr(old, option) and not getattr(new, option):
+            raise EmptyList(option)
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -129,7 +144,11 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     return name, expanded
 
 
-def _parse_patterns(values: Sequence[str], option: str) -> tuple[Pattern, ...]:
+def _parse_patterns(values: Sequence[str] | None, option: str) -> tuple[Pattern, ...]:
+    if values is None:
+        return ()
+    if not values:
+        raise EmptyList(option)
     texts = [text for value in values for text in split_patterns(value, option=option)]
     return tuple(parse_pattern(text, option=option) for text in dict.fromkeys(texts))
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
+from mcp_tool_filter.errors import BlankPattern, InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.allowance import TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.matcher import Matcher
@@ -68,7 +68,7 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     r"""Cut a value at its commas, but not within {}, [] or (), nor after a backslash.
 
     White space stays as typed: ``"a, b"`` is the two patterns ``"a"`` and ``" b"``. Raises
-    InvalidPattern for a part that is empty.
+    InvalidPattern for a part that is empty, and BlankPattern for one of white space alone.
 
     >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
     ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
@@ -84,4 +84,6 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
         parts[-1] += piece
     if "" in parts:
         raise InvalidPattern("", option=option)
+    if blank := next((part for part in parts if part.isspace()), None):
+        raise BlankPattern(blank, option=option)
     return parts

@@ -157,16 +157,18 @@ def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_quiet_says_nothing(tmp_path: Path) -> None:
+def test_quiet_says_nothing_of_a_filter_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         port = free_port()
         async with (
             mcp_upstream(tools=TOOLS) as upstream,
-            launched("-q", "-u", f"{upstream.url}/mcp", "-p", str(port), home=tmp_path) as it,
+            launched(
+                "-qu", f"{upstream.url}/mcp", "--allow=e", "-p", str(port), home=tmp_path
+            ) as it,
         ):
             it.port = port
             await it.listening()
-            assert names_in(await ask(port, LIST)) == ["read_file", "rm_rf"]
+            assert names_in(await ask(port, LIST)) == ["read_file"]
             it.interrupt()
             assert await it.exit_code() == 0
             assert (it.stderr, it.stdout) == ("", "")

@@ -97,8 +97,25 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
     [
         ('dney = "^a"', "called dney: did you mean deny?"),
         ("port = [1, 2]", "must be one value"),
-        ("[deny]\na = 1", "must be a text"),
-        ("port = 1.5", "must be a text"),
+        ("[deny]\na = 1", "deny in {file} cannot be a table\nWrite it as deny = "),
+        ("port = 1.5", "port in {file} cannot be a fraction\nWrite it as port = 1"),
+        ("port = true", "port in {file} cannot be true or false"),
+        ("deny = 3", 'cannot be a number\nWrite it as deny = "PATTERN" or deny = ["PATTERN"]'),
+        ("deny = [3]", "deny in {file} cannot be a number"),
+        ("deny = [0]", "deny in {file} cannot be a number"),
+        ('deny = ["^a", false]', "deny in {file} cannot be true or false"),
+        ('deny = [["^a"]]', "deny in {file} cannot be a list"),
+        ("deny = [[]]", "deny in {file} cannot be a list"),
+        ("deny = true", "deny in {file} cannot be true or false"),
+        ("deny = 2026-01-01", "deny in {file} cannot be a date or time"),
+        ("deny = [2026-01-01T00:00:00Z]", "deny in {file} cannot be a date or time"),
+        ("host = 1", 'host in {file} cannot be a number\nWrite it as host = "ADDRESS"'),
+        ("insecure = 1", "insecure in {file} cannot be a number\nWrite it as insecure = true"),
+        ("deny = []", "deny in {file} has no pattern"),
+        ('deny = ""', "deny in {file} has no pattern"),
+        ('deny = ["", " "]', "deny in {file} has no pattern"),
+        ("allow = []", "allow in {file} has no pattern"),
+        ('message_limit = "1MB"\nmessage-limit = "2MB"', "message-limit is in {file} twice"),
         ("port = ", "is not TOML"),
         ("help = true", "called help"),
     ],
@@ -108,7 +125,7 @@ def test_a_file_that_says_what_there_is_not_is_refused(
 ) -> None:
     file = tmp_path / "filter.toml"
     file.write_text(text)
-    assert part in complaint("--config", str(file))
+    assert part.replace("{file}", str(file)) in complaint("--config", str(file))
 
 
 def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
@@ -121,6 +138,45 @@ def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
 def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
     """Ignored it would leave open what the user thinks is closed."""
     assert f"did you mean MCP_TOOL_FILTER_{meant}?" in complaint(**{name: "^a"})
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\n"])
+@pytest.mark.parametrize("name", ["deny", "allow"])
+def test_an_empty_variable_does_not_open_the_filter(name: str, text: str) -> None:
+    """A compose file hands on ${DENY} also where nobody has set it."""
+    variable = f"MCP_TOOL_FILTER_{name.upper()}"
+    assert complaint(**{name: text}).startswith(f"Error: {variable} has no pattern\n")
+    assert complaint("--deny", "^a", **{name: text}).startswith(f"Error: {variable} has no")
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,", " ", "a, "])
+@pytest.mark.parametrize("flag", ["--deny", "--allow"])
+def test_so_does_no_empty_flag(flag: str, text: str) -> None:
+    assert "pattern in" in complaint(flag, text)
+
+
+def test_other_variables_may_be_empty() -> None:
+    assert settings(port="", header="").port == 6273
+
+
+def test_blank_lines_between_patterns_mean_nothing() -> None:
+    assert settings(deny="^a\n\n^b\n").deny == ("^a", "^b")
+
+
+def test_a_second_upstream_is_refused_with_the_way_to_serve_two() -> None:
+    said = complaint("-u", "http://localhost:4000/mcp")
+    assert said.startswith("Error: --upstream is given twice\nFor two upstreams start two filters")
+    assert "--mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2" in said
+
+
+def test_an_upstream_that_is_typed_beats_that_of_the_environment() -> None:
+    assert settings(upstream="http://localhost:4000").origin == "http://localhost:3000"
+
+
+def test_what_can_count_once_is_given_once(tmp_path: Path) -> None:
+    """A second --config would silently drop what the first denies."""
+    assert "--config is given twice" in complaint("--config", "a.toml", "--config", "b.toml")
+    assert settings("--port", "2", "--port", "2").port == 2
 
 
 def test_a_variable_of_somebody_else_is_not_ours() -> None:

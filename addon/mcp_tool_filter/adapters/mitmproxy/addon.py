@@ -111,9 +111,9 @@ from mcp_tool_filter.http.gate import problem_in_source
 from mcp_tool_filter.http.head import is_websocket
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.other_answers import refuse_partial
-from mcp_tool_filter.observers.report import render_report, shown_url
+from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
-from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Message,
@@ -140,14 +140,18 @@ class ToolFilter:
         *,
         fetch: Fetcher = fetch,
         report: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
         argv: Sequence[str] = (),
     ) -> None:
         """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
+
+        ``warn`` is told what everybody should read, also those who want no report.
 
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
         """
         self._argv = argv
         self._report = report or say
+        self._warn = warn or say
         self._upstreams = Upstreams(self._watch, fetch)
         self._crowd = Crowd()
         self._losses = Losses(self._upstreams.probe, self._lose_upstream, self._crowd.reserve)
@@ -158,6 +162,7 @@ class ToolFilter:
         self._problem: StartError | None = None
         self._is_lost = False  # and that has been said
         self._is_running = False
+        self._has_warned = False
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = Views(self._upstreams.listeners)
@@ -228,6 +233,8 @@ class ToolFilter:
             self._in_background(self._start())
 
     def _adopt(self, config: Config) -> None:
+        if self._is_running:
+            refuse_to_open(self._upstreams.config, config)
         if config != self._upstreams.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
         if config.replaces_credentials and not self._upstreams.config.replaces_credentials:
@@ -242,12 +249,19 @@ class ToolFilter:
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec not in self._upstreams.listeners:
                     await self._open(mode)
+            self._warn_once_if_open()
             self._ready.set()
         except StartError as error:
             self._stop(str(error))
         except Exception:
             log.exception("cannot start")
             self._stop("Error: The tool filter cannot start\nThis is a bug of ours")
+
+    def _warn_once_if_open(self) -> None:
+        """Say that there is no filter, whatever else the user wants to read."""
+        if self._upstreams.config.denies_nothing and not self._has_warned:
+            self._has_warned = True
+            self._warn(NOTHING_DENIED)
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._upstreams.open(mode, ctx.options)

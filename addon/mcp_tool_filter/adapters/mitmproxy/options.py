@@ -6,12 +6,13 @@ addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_confi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from mcp_tool_filter.errors import InvalidOption, UnknownOption
+from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mcp_tool_filter.errors import EmptyList, InvalidOption, StartError, UnknownOption
 from mcp_tool_filter.policy.config import Config, parse_config
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _OPTIONS = (
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
 )
 NAMES = frozenset(option.name for option in _OPTIONS)
+_PATTERNS = ("deny", "allow")
 
 
 def declare_options(loader: Loader) -> None:
@@ -76,16 +78,19 @@ def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
     return None
 
 
-def overruled_option(options: Options, argv: Sequence[str]) -> InvalidOption | None:
+def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None:
     """Name an option of ours that was typed and has no effect.
 
-    mitmproxy lets the file config.yaml win over ``--set``, and says nothing.
+    mitmproxy lets the file config.yaml win over ``--set``, and says nothing; and it forgets a
+    ``--set deny`` without a value if there is another one with a value.
     """
     typed: dict[str, list[str]] = {}
-    for flag, text in pairwise(argv):
+    for text in _sets_in(argv):
         name, equals, value = text.partition("=")
-        if flag == "--set" and equals and name in NAMES:
+        if equals and name in NAMES:
             typed.setdefault(name, []).append(value)
+        elif name in _PATTERNS:
+            return EmptyList(name, source=f"--set {name}")
     for name, values in typed.items():
         if list(getattr(options, name)) != values:
             why = f"config.yaml in {options.confdir} sets it otherwise, and mitmproxy lets that win"
@@ -93,7 +98,17 @@ def overruled_option(options: Options, argv: Sequence[str]) -> InvalidOption | N
     return None
 
 
-def _read(options: Options, option: _Option) -> str | Sequence[str]:
+def _sets_in(argv: Sequence[str]) -> Iterator[str]:
+    for flag, text in pairwise([*argv, ""]):
+        if flag == "--set":
+            yield text
+        elif flag.startswith("--set="):
+            yield flag.removeprefix("--set=")
+
+
+def _read(options: Options, option: _Option) -> str | Sequence[str] | None:
+    if option.name in _PATTERNS and not was_set(options, option.name):
+        return None
     values: Sequence[str] = getattr(options, option.name)
     if option.default is None:
         return tuple(values)

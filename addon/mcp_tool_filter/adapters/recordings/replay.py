@@ -75,7 +75,8 @@ def replay(
     ``options`` are the further options of the addon, as text. Raises StartError for patterns and
     options that are wrong, and for a recording that does not know the upstream's tools.
     """
-    patterns = {"deny": _texts(deny), "allow": _texts(allow)}
+    given = {"deny": _texts(deny), "allow": _texts(allow)}
+    patterns = {option: texts for option, texts in given.items() if texts}
     parse_config(**patterns, **options)  # type: ignore[arg-type]
     fetched = recording.fetched or known_tools(recording)
     if fetched is None:
@@ -92,7 +93,7 @@ class _Offline(ToolFilter):
         async def fetch(_target: Target) -> Fetched:
             return fetched
 
-        super().__init__(fetch=fetch, report=lambda _report: None)
+        super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
 
     def snapshot(self) -> Snapshot:
         [listener] = self._upstreams.listeners.values()
@@ -273,6 +274,10 @@ def _master(addon: object) -> Iterator[taddons.context]:
     with taddons.context(addon, Proxyserver(), NextLayer()) as context:
         context.master._legacy_log_events.uninstall()
         yield context
+
+
+def _ignore(_text: str) -> None:
+    pass
 
 
 def _texts(patterns: str | Sequence[str]) -> list[str]:

@@ -19,7 +19,12 @@ from mcp_tool_filter.cli.output.terminal import (
 from mcp_tool_filter.cli.settings.flags import FORMATS
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.usage import UsageError
-from mcp_tool_filter.observers.report import estimate_tokens, render_report, shown_url
+from mcp_tool_filter.observers.report import (
+    NOTHING_DENIED,
+    estimate_tokens,
+    render_report,
+    shown_url,
+)
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.tools import Definition
 
@@ -38,10 +43,17 @@ def run(settings: Settings, how: str) -> int:
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
             print(render_report(known.who, known.snapshot))
+            _warn_if_open(settings)
         case _:
             print("\n".join(_table(known)))
             _say_the_rest(known)
+            _warn_if_open(settings)
     return 0
+
+
+def _warn_if_open(settings: Settings) -> None:
+    if not settings.deny and not settings.allow:
+        say(NOTHING_DENIED)
 
 
 def render_json(known: Known) -> str:

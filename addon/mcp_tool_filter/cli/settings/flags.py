@@ -28,6 +28,10 @@ class Flag(NamedTuple):
     choices: tuple[str, ...] = ()
 
     @property
+    def is_number(self) -> bool:
+        return self.value in ("PORT", "MS", "SIZE") or self.name == "verbose"
+
+    @property
     def spellings(self) -> list[str]:
         return ([f"-{self.short}"] if self.short else []) + [f"--{self.name}"]
 
@@ -86,7 +90,7 @@ GROUPS: Final = {
         Flag("no-browser", "with --inspect: open no browser"),
         Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
         Flag("verbose", "say more; twice: still more", short="v", many=True),
-        Flag("quiet", "say nothing but errors", short="q"),
+        Flag("quiet", "print errors only, and a warning if nothing is denied", short="q"),
     ),
     "More": (
         Flag("config", "read settings from this TOML file", "FILE"),
@@ -105,6 +109,11 @@ _OTHER_NAMES = {
     "--output": "--record", "--timeout": "--connection-timeout", "--ssl-insecure": "--insecure",
     "--json": "--format json", "--path": "--endpoint", "--debug": "--verbose",
 }  # fmt: skip
+
+_TWO_UPSTREAMS = (
+    "For two upstreams start two filters, each with its own --port; or one mitmdump -s"
+    ' "$(mcp-tool-filter addon-path)" --mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2'
+)
 
 type Given = dict[str, list[str]]
 """A flag's name to its values, as text; a switch has "true"."""
@@ -133,7 +142,17 @@ def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values(
     found, rest = parser.parse_known_args(argv)
     if rest:
         raise _unknown(rest, flags)
-    return {name: values for name, values in vars(found).items() if values}
+    given: Given = {name: values for name, values in vars(found).items() if values}
+    _refuse_doubles(given, flags)
+    return given
+
+
+def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
+    """Refuse a second value where only one can count: it would silently undo the first."""
+    for flag in flags:
+        if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
+            why = _TWO_UPSTREAMS if flag.name == "upstream" else "Only one can count"
+            raise UsageError(f"--{flag.name} is given twice", why=why)
 
 
 def _unknown(rest: Sequence[str], flags: Sequence[Flag]) -> UsageError:

@@ -1,7 +1,9 @@
 """What the user wants, from the command line, the environment and a config file.
 
 A flag beats the environment, which beats the file. Only what is denied adds up: nobody who types
-one pattern more should thereby open what the file closes.
+one pattern more should thereby open what the file closes. Within one source, a setting that takes
+one value is given once: the second would silently undo the first. An empty ``deny`` or ``allow``
+is refused wherever it stands, since it is likely a slip (an unset variable) that opens the filter.
 
 >>> read_settings(["-u", "http://localhost:3000/mcp", "--deny", "^rm"], {}).endpoint
 '/mcp'
@@ -16,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Given, parse_flags
+from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Flag, Given, parse_flags
 from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import EmptyList, InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.config import Config
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _PREFIX = "MCP_TOOL_FILTER_"
 _ADDS_UP = "deny"
 _LIKE_THIS = "It must look like http://localhost:3000/mcp"
+_PATTERNS = ("deny", "allow")
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
     "upstream_headers": "header",
     "fail_fast": "keep-running",
@@ -84,8 +87,8 @@ class Settings:
     def rules(self) -> dict[str, Sequence[str]]:
         """Return our own options, by mitmproxy's names and in its form."""
         return {
-            "deny": self.deny,
-            "allow": self.allow,
+            **({"deny": self.deny} if self.deny else {}),
+            **({"allow": self.allow} if self.allow else {}),
             "tools_list": (self.tools_list,),
             "endpoint": (self.endpoint,),
             "upstream_headers": self.headers,
@@ -106,8 +109,8 @@ class Settings:
 
         with in_our_words():
             return parse_config(
-                deny=self.deny,
-                allow=self.allow,
+                deny=self.deny or None,
+                allow=self.allow or None,
                 tools_list=self.tools_list,
                 endpoint=self.endpoint,
                 upstream_headers=self.headers,
@@ -200,19 +203,65 @@ def read_file(path: str) -> Given:
         raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
     except ValueError as error:  # neither TOML nor UTF-8
         raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
-    return dict(_read_entry(path, key.replace("_", "-"), value) for key, value in table.items())
+    given: Given = {}
+    for key, value in table.items():
+        name, texts = _read_entry(path, key.replace("_", "-"), value)
+        if name in given:
+            raise UsageError(f"{name} is in {path} twice", why="Once with _ and once with -")
+        given[name] = texts
+    return given
 
 
 def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
     known = [flag.name for flag in FLAGS.values() if not flag.only_typed]
     if name not in known:
         raise no_such(f"setting in {path} called", name, known)
-    values = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, str | int) for each in values):
-        raise UsageError(f"{name} in {path} must be a text, a number, or true or false")
-    if len(values) != 1 and not FLAGS[name].many:
+    flag = FLAGS[name]
+    if isinstance(value, list) and not flag.many:
         raise UsageError(f"{name} in {path} must be one value, not a list")
-    return name, [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+    values = value if isinstance(value, list) else [value]
+    if wrong := [each for each in values if not _fits(each, flag)]:
+        what = f"{name} in {path} cannot be {_KINDS.get(type(wrong[0]), 'a date or time')}"
+        raise UsageError(what, why=_what_fits(flag))
+    texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+    _refuse_empty(name, texts, source=f"{name} in {path}")
+    return name, texts
+
+
+_KINDS = {  # of TOML's values
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a fraction",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def _fits(value: object, flag: Flag) -> bool:
+    if isinstance(value, str):
+        return True
+    if isinstance(value, bool):
+        return not flag.value
+    return isinstance(value, int) and flag.is_number
+
+
+def _what_fits(flag: Flag) -> str:
+    if not flag.value:
+        return f"Write it as {flag.name} = true"
+    if flag.is_number:
+        return f"Write it as {flag.name} = 1"
+    example = f'{flag.name} = "{flag.value}"'
+    return (
+        f'Write it as {example} or {flag.name} = ["{flag.value}"]'
+        if flag.many
+        else (f"Write it as {example}")
+    )
+
+
+def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
+    if name in _PATTERNS and not any(text.strip() for text in texts):
+        raise EmptyList(name, source=source)
 
 
 def _read_environment(environment: Mapping[str, str]) -> Given:
@@ -220,12 +269,15 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
     names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
     given: Given = {}
     for variable, text in environment.items():
-        if not variable.startswith(_PREFIX) or not text:
+        if not variable.startswith(_PREFIX):
             continue
         name = variable.removeprefix(_PREFIX)
         flag = names.get(name)
         if flag and not flag.only_typed:
-            given[flag.name] = [part for part in text.splitlines() if part] if flag.many else [text]
+            _refuse_empty(flag.name, [text], source=variable)
+            if text:
+                lines = [line for line in text.splitlines() if line.strip()]
+                given[flag.name] = lines if flag.many else [text]
         elif not flag and (meant := _meant(name, names)):
             raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
     return given

@@ -1,0 +1,160 @@
+"""No filter starts open, or becomes open, because of a slip: the same in every host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from mitmproxy.exceptions import OptionsError
+from mitmproxy.options import Options
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.cli.launched import launched
+from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
+from tests.proxy import SCRIPT, RunningProxy, proxy
+from tests.proxy import tool as host
+from tests.raw_upstream import free_port
+
+TOOLS = [tool("read_file"), tool("rm_rf")]
+MODE = ("-s", SCRIPT, "--mode", "reverse:http://127.0.0.1:1")
+WARNING = "Warning: nothing is denied: there is no deny or allow pattern\n"
+NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
+
+
+@pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["deny"], f"Error: deny {NO_PATTERN}to deny nothing on purpose, use (?!), "),
+        (["allow"], f"Error: allow {NO_PATTERN}to allow every tool on purpose, use ^, "),
+        (["allow", "deny=^rm"], f"Error: allow {NO_PATTERN}"),
+        (["deny", "deny=^rm"], f"Error: --set deny {NO_PATTERN}"),
+        (["deny="], 'Error: Invalid regex pattern in deny list: ""\n'),
+        (["deny=^rm", "allow=,"], 'Error: Invalid regex pattern in allow list: ""\n'),
+        (["deny= "], 'Error: Blank pattern in deny list: " "\n'),
+        (["deny=^rm,\t"], 'Error: Blank pattern in deny list: "\t"\n'),
+    ],
+    ids=str,
+)
+def test_a_list_without_a_pattern_stops_the_start(
+    name: str, words: list[str], said: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        sets = [word for text in words for word in ("--set", text)]
+        async with host(name, *MODE, *sets, home=tmp_path) as running:
+            assert await running.exit_code() == 1
+            assert said in running.stderr
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["deny: []", "deny:", 'deny: ""', "deny: ['']", "allow: []"])
+def test_so_does_one_in_the_configuration_file_of_mitmproxy(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+
+    async def main() -> None:
+        async with host("mitmdump", *MODE, home=tmp_path) as running:
+            assert await running.exit_code() == 1
+            assert running.stderr.startswith("Error: ")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_without_any_pattern_a_host_warns_once(name: str, quiet: bool, tmp_path: Path) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        modes = [
+            f"--mode=reverse:{upstream.url}@127.0.0.1:{free_port()}",
+            f"--mode=reverse:{upstream.url}",
+        ]
+        words = ["-s", SCRIPT, *modes, *(["-q"] if quiet and name == "mitmdump" else [])]
+        async with host(name, *words, home=tmp_path) as running:
+            await running.says("nothing is denied")
+            running.interrupt()
+            assert await running.exit_code() == 0
+            assert (running.stdout + running.stderr).count(WARNING) == 1
+
+    asyncio.run(beside_upstream(main))
+
+
+@pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
+def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: Path) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
+            await running.says("nothing is denied")
+            running.interrupt()
+            assert await running.exit_code() == 0
+            assert running.stderr.count(WARNING) == 1
+
+    asyncio.run(beside_upstream(main))
+
+
+@pytest.mark.parametrize("words", [["--deny", "^rm"], ["--allow", "^read"]], ids=str)
+def test_with_a_pattern_nobody_is_warned(words: list[str], tmp_path: Path) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
+            await running.serving()
+            assert "nothing is denied" not in running.stderr
+
+    asyncio.run(beside_upstream(main))
+
+
+def reset(options: Options, name: str) -> None:
+    options._options[name].reset()
+    options.changed.send(updated={name})
+
+
+@pytest.mark.parametrize(
+    ("option", "edit"),
+    [
+        ("deny", lambda options: options.update(deny=[])),
+        ("deny", lambda options: options.update(deny=[""])),
+        ("deny", lambda options: options.update(deny=[" "])),
+        ("deny", lambda options: reset(options, "deny")),
+        ("allow", lambda options: options.update(allow=[])),
+        ("allow", lambda options: reset(options, "allow")),
+    ],
+    ids=["none", "empty", "blank", "reset", "allow none", "allow reset"],
+)
+def test_an_edit_that_takes_the_last_pattern_away_is_refused(
+    option: str, edit: Callable[[Options], None], tmp_path: Path
+) -> None:
+    """The filter that was in force stays."""
+
+    async def main(running: RunningProxy, addon: ToolFilter) -> None:
+        with pytest.raises(OptionsError, match=r"no pattern|pattern in deny list"):
+            edit(running.master.options)
+        [listener] = addon._upstreams.listeners.values()
+        assert list(listener.snapshot.allowed) == ["read_file"]
+
+    patterns = {"deny": ["^rm"], "allow": ["^read"]}
+    beside(main, tmp_path, **{option: patterns[option]})
+
+
+def test_to_deny_nothing_on_purpose_a_pattern_matches_no_name(tmp_path: Path) -> None:
+    async def main(running: RunningProxy, addon: ToolFilter) -> None:
+        running.master.options.update(deny=["(?!)"])
+        [listener] = addon._upstreams.listeners.values()
+        assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
+
+    beside(main, tmp_path, deny=["^rm"])
+
+
+async def beside_upstream(main: Callable[[McpUpstream], Awaitable[None]]) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        await main(upstream)
+
+
+def beside(
+    main: Callable[[RunningProxy, ToolFilter], Awaitable[None]], home: Path, **options: object
+) -> None:
+    async def scenario(upstream: McpUpstream) -> None:
+        addon = ToolFilter(report=lambda _report: None)
+        async with proxy(addon, to=upstream.url, home=home, **options) as running:
+            await addon._ready.wait()
+            await main(running, addon)
+
+    asyncio.run(beside_upstream(scenario))
