@@ -165,7 +165,9 @@ class Listener:
         if head.method == "DELETE" and (session_id := head.get(b"mcp-session-id")):
             self.sessions.close(session_id)
         asked = Asked(Exchanges())
-        self._note_asker(head, asked, self._session_of(head))
+        session_id = head.get(b"mcp-session-id")
+        session = self.sessions.get(session_id, self.clock()) if session_id else None
+        self._note_asker(head, asked, session)
         return Passed(asked)
 
     def _judge_message(self, head: Head, message: Message, body: bytes) -> Passed | Answered:
@@ -197,7 +199,7 @@ class Listener:
             asked = Asked(stream.session.exchanges, stream.session)
         else:
             session_id = head.get(b"mcp-session-id")
-            session = self._session_of(head)
+            session = self.sessions.get(session_id, self.clock()) if session_id else None
             said = head.get(b"mcp-protocol-version")
             asked = Asked(
                 Exchanges(most=self.config.limits.exchanges),
@@ -208,22 +210,17 @@ class Listener:
         self._note_asker(head, asked, asked.session)
         return asked
 
-    def _session_of(self, head: Head) -> Session | None:
-        session_id = head.get(b"mcp-session-id")
-        return self.sessions.get(session_id, self.clock()) if session_id else None
-
     def _note_asker(self, head: Head, asked: Asked, session: Session | None) -> None:
         """Note whether the upstream can tell the client from us; it may remember for a session."""
+        if is_like_the_fetch(head) and not self.keeps_host:
+            return
         config = self.config
         replaced = config.header_names if config.header_override else frozenset()
         page = page_of(head.get(b"origin"), head.target, has_cookie=False)
-        is_like = not self.keeps_host and is_like_the_fetch(
-            head,
-            replaced=replaced,
-            known_origin=page is not None and self.cors.is_allowed(page),
-        )
-        asked.is_like_the_fetch = is_like
-        if session and not is_like:
+        known = page is not None and self.cors.is_allowed(page)
+        is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
+        asked.is_like_the_fetch = is_like and not self.keeps_host
+        if session and not asked.is_like_the_fetch:
             session.is_like_the_fetch = False
 
     def _situation(self, head: Head, message: Message, asked: Asked) -> Situation:
