@@ -51,6 +51,8 @@ class Config:
     fail_fast: bool = True
     max_clients: int | None = None
     """None: as many as there are descriptors for."""
+    fast: bool = True
+    """Use our shortcuts in place of mitmproxy's own code."""
 
     @property
     def replaces_credentials(self) -> bool:
@@ -84,6 +86,7 @@ def parse_config(
     paths: str = "all",
     fail_fast: str = "true",
     max_clients: str = "auto",
+    fast: str = "true",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
     """Check what a user set. Raises StartError with the text that is wrong.
@@ -105,6 +108,7 @@ def parse_config(
         only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
         fail_fast=_parse_bool("fail_fast", fail_fast),
         max_clients=_parse_max_clients(max_clients),
+        fast=_parse_bool("fast", fast),
     )
 
 

@@ -58,7 +58,7 @@ _LIKE_AN_ID = re.compile(
     rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
 )
 _NEAR = 4096
-_LONGEST_ID = 4096  # characters as written: every client that we know needs fewer than 100
+_LONGEST_ID = 16 * 1024  # characters as written: every client that we know needs fewer than 100
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 _LIKE_A_CALL = re.compile(r"(?:.*[\W_])?tools[\W_]*call[\W_]*", re.DOTALL)
 _AS_IN_A_URL = re.compile(r"[?#;]")

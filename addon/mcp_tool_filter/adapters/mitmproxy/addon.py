@@ -33,12 +33,8 @@ from mcp_tool_filter.adapters.mitmproxy.errors import (
     invalid_answer,
 )
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.fast.connections import install_quick_connections
-from mcp_tool_filter.adapters.mitmproxy.fast.headers import install_quick_headers
-from mcp_tool_filter.adapters.mitmproxy.fast.hooks import make_quick
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back, keep_room
-from mcp_tool_filter.adapters.mitmproxy.fast.messages import install_quick_checks
-from mcp_tool_filter.adapters.mitmproxy.fast.option_values import make_values_quick
+from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back
+from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
     check_answer_head,
@@ -104,7 +100,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
 from mcp_tool_filter.adapters.mitmproxy.web.views import Views
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_message, newest_message
 from mcp_tool_filter.conversation.session import Exchanges
-from mcp_tool_filter.errors import LostUpstream, ProtocolError, StartError
+from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import FilteredStream
 from mcp_tool_filter.http.exchange import Answered, Asked
 from mcp_tool_filter.http.gate import problem_in_source
@@ -163,6 +159,7 @@ class ToolFilter:
         self._is_lost = False  # and that has been said
         self._is_running = False
         self._has_warned = False
+        self._is_fast: bool | None = None  # not chosen yet
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = Views(self._upstreams.listeners)
@@ -176,12 +173,6 @@ class ToolFilter:
         self._loopback.load(ctx.options)
         self.views.load(ctx.master)
         install_error_answers(self._error_answer)
-        install_quick_connections()
-        install_quick_headers()
-        install_quick_checks()
-        keep_room()
-        make_quick(ctx.master.addons)
-        make_values_quick(ctx.options)
 
     def configure(self, updated: set[str]) -> None:
         try:
@@ -235,12 +226,22 @@ class ToolFilter:
     def _adopt(self, config: Config) -> None:
         if self._is_running:
             refuse_to_open(self._upstreams.config, config)
+        self._choose_speed(config.fast)
         if config != self._upstreams.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
         if config.replaces_credentials and not self._upstreams.config.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         self._upstreams.adopt(config)
         self._crowd.adopt(config.max_clients)
+
+    def _choose_speed(self, fast: bool) -> None:
+        """Take the shortcuts, or not, for good: connections that are open cannot change over."""
+        if self._is_fast is None:
+            self._is_fast = fast
+            if fast:
+                speed_up(ctx.master)
+        elif fast is not self._is_fast:
+            raise InvalidOption("fast", str(fast).lower(), why="It can only be set at start")
 
     async def _start(self) -> None:
         await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
@@ -268,7 +269,8 @@ class ToolFilter:
         self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
         who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
         self._report(render_report(who, listener.snapshot))
-        give_back()
+        if self._is_fast:
+            give_back()
 
     # Requests
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.http import Headers, HTTPFlow, Request, Response
 
-from mcp_tool_filter.adapters.mitmproxy.fast.headers import has_any
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
@@ -232,3 +231,8 @@ def _kept(url: str, upstream: str) -> str | None:
     if kept is not None:
         return kept
     return None if may_lead_round(url, upstream) else url
+
+
+def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
+    """Tell whether there is a field of one of these names, which are in lower case."""
+    return any(name.lower() in names for name, _ in headers.fields)

@@ -6,6 +6,7 @@ addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_confi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -48,6 +49,11 @@ _OPTIONS = (
     _Option("paths", "all", "Which paths pass: all, or mcp for the MCP endpoint and logins only."),
     _Option(
         "max_clients", "auto", "Clients that may be connected. Default: as the descriptors allow."
+    ),
+    _Option(
+        "fast",
+        os.environ.get("MCP_TOOL_FILTER_FAST", "true"),
+        "Use shortcuts in place of mitmproxy's own code. False tells whether one is at fault.",
     ),
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
 )

@@ -5,7 +5,7 @@ the event loop, although most hooks are through at once; and it sends what it ha
 piece, a head and its body each by itself. Here both are done without going round: what follows from
 a hook that is through is the next thing that happens, and what goes to one peer goes as one.
 
-A stream may ask its hooks itself (``hook_asker``), and what has come is read all at once.
+A stream may run its hooks itself (``hook_runner``), and all bytes that have come are read at once.
 
 Internals of mitmproxy that are used: that a connection asks its ``layer`` for commands under a lock
 and carries them out without waiting, that it keeps its reader in ``transports``, and that a
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from asyncio import StreamReader
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Generator
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -28,24 +28,19 @@ from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
 from mitmproxy.utils.asyncio_utils import create_task
 
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, args_of
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import RunHook
 
 _MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
 _LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
 
 type Steps = Generator[commands.Command, Any, None]
-type AskHook = Callable[[commands.StartHook], bool]
-"""Begins a hook, and tells whether all addons are through with it."""
-
 _serving: WeakValueDictionary[str, QuickConnectionHandler] = WeakValueDictionary()  # by client
 
 
-def hook_asker(client: Client) -> AskHook | None:
-    """Return what a layer may ask a client's hooks by, without a way up to the connection and back.
-
-    (A hook that it says has ended is not to be yielded; one that has not, is.)
-    """
+def hook_runner(client: Client) -> RunHook | None:
+    """Return what runs a client's hooks at once, without the way up to the connection and back."""
     handler = _serving.get(client.id)
-    return handler.is_through if handler else None
+    return handler.run_hook if handler else None
 
 
 def install_quick_connections() -> None:
@@ -75,8 +70,8 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         shortened: Layer = cast(Any, _Shortened(self.layer, self))  # no Layer, but asked as one
         return shortened
 
-    def is_through(self, hook: commands.StartHook) -> bool:
-        """Ask the addons, once; if one takes its time, the connection is told afterwards."""
+    def run_hook(self, hook: commands.StartHook) -> bool:
+        """Run a hook, once; if an addon takes its time, the connection is told afterwards."""
         if getattr(hook, "has_begun", False):
             return False
         hook.has_begun = True  # type: ignore[attr-defined]  # a mark of ours, none of mitmproxy's
@@ -133,7 +128,7 @@ class _Shortened:
                         held = None
                     if not isinstance(command, commands.StartHook):
                         yield command
-                    elif self._handler.is_through(command) and command.blocking:
+                    elif self._handler.run_hook(command) and command.blocking:
                         due.append(events.HookCompleted(command))
         except Exception:
             if held is not None:  # it was said before we stumbled

@@ -78,11 +78,6 @@ def set_all(headers: Headers, name: str | bytes, values: Iterable[str | bytes]) 
     headers.fields = (*fields, *((first, value) for value in rest))
 
 
-def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
-    """Tell whether there is a field of one of these names, which are in lower case."""
-    return not names.isdisjoint(_index_of(headers))
-
-
 def _values(headers: Headers, name: str | bytes) -> Sequence[bytes]:
     return _index_of(headers).get(_known.get(name) or _key(name), _NONE)
 

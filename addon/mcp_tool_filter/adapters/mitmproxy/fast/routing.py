@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import Layer
 from mitmproxy.proxy.layers.http import (
     DropStream,
@@ -27,14 +27,15 @@ from mitmproxy.proxy.layers.http._events import RequestHeaders
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, PatientHttp1Client
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
 
 _NEVER_PAUSE = (BoundedHttp1Server, PatientHttp1Client)
 
 type Steps = Generator[commands.Command, Any, None]
 
 
-class QuickHttpLayer(layers.HttpLayer):
-    """Does what ``HttpLayer`` does."""
+class QuickHttpLayer(FilteredHttpLayer):
+    """Does what ``FilteredHttpLayer`` does."""
 
     def event_to_child(self, child: Layer, event: events.Event) -> Steps:
         if type(child) in _NEVER_PAUSE and child.debug is None:

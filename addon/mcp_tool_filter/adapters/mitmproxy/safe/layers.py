@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Any
 from weakref import WeakValueDictionary
 
+from mitmproxy.connection import Client
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
@@ -59,8 +60,6 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack
 from mitmproxy.utils import human
 
-from mcp_tool_filter.adapters.mitmproxy.fast.connections import AskHook, hook_asker
-from mcp_tool_filter.adapters.mitmproxy.fast.routing import QuickHttpLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
     BoundedHttp1Server,
     bounded_server,
@@ -98,11 +97,9 @@ class ErrorAnswer:
     """The end of the stream, if one is under way."""
 
 
+type RunHook = Callable[[commands.StartHook], bool]
+"""Runs a hook; returns whether all addons have finished. If not, the hook is to be yielded."""
 type ErrorAnswers = Callable[[HTTPFlow, Failure], ErrorAnswer | None]
-
-
-def _later(_hook: commands.StartHook) -> bool:
-    return False
 
 
 def _mitmproxys_own(_flow: HTTPFlow, _failure: Failure) -> ErrorAnswer | None:
@@ -190,7 +187,7 @@ def choose_layer(next_layer: NextLayer) -> None:
             stack /= layers.ServerTLSLayer(context)
         if starts_like_tls_record(next_layer.data_client()):
             stack /= layers.ClientTLSLayer(context)
-        stack /= FilteredHttpLayer(context, HTTPMode.transparent)
+        stack /= _shortcuts.http_layer(context, HTTPMode.transparent)
     next_layer.layer = stack[0]
 
 
@@ -204,7 +201,7 @@ class RefusingLayer(Layer):
         yield commands.CloseConnection(self.context.client)
 
 
-class FilteredHttpLayer(QuickHttpLayer):
+class FilteredHttpLayer(layers.HttpLayer):
     """One client connection."""
 
     def make_stream(self, stream_id: int) -> Steps:
@@ -259,6 +256,30 @@ class FilteredHttpLayer(QuickHttpLayer):
                 yield from self.event_to_child(stream, stream.upstream_error(why))
 
 
+def _leave_to_connection(_hook: commands.StartHook) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class _Shortcuts:
+    """What ``fast`` may put in the place of the plain way. Each does the same with less work."""
+
+    http_layer: type[FilteredHttpLayer] = FilteredHttpLayer
+    hook_runner: Callable[[Client], RunHook] = lambda _client: _leave_to_connection
+    """Returns what runs a hook of this client at once, without the way up to the connection."""
+
+
+_shortcuts = _Shortcuts()
+
+
+def use_shortcuts(
+    http_layer: type[FilteredHttpLayer], hook_runner: Callable[[Client], RunHook | None]
+) -> None:
+    """Read all connections that come from now on this way."""
+    _shortcuts.http_layer = http_layer
+    _shortcuts.hook_runner = lambda client: hook_runner(client) or _leave_to_connection
+
+
 def _forked(context: Context) -> Context:
     """As ``Context.fork``, but for the server that it makes, with a random id, to throw it away."""
     fork = Context.__new__(Context)
@@ -279,7 +300,7 @@ class FilteredStream(HttpStream):
         self.refusal: Response | None = None  # the answer to a request refused by its head
         self.over = False  # the client has had its last byte
         self.held: list[Any] = []  # what the response goes through, once that has been chosen
-        self._is_through: AskHook = hook_asker(context.client) or _later
+        self._run_hook = _shortcuts.hook_runner(context.client)
         self._upstream_asked = False
         self._headers_sent = False
         self._is_dropped = False  # nobody will ask us anything any more
@@ -405,7 +426,7 @@ class FilteredStream(HttpStream):
                 elif isinstance(command, commands.StartHook):
                     yield from self._before(command)
                     # A layer within us has stopped to wait for its own.
-                    if command.blocking is not True or not self._is_through(command):
+                    if command.blocking is not True or not self._run_hook(command):
                         yield command
                     self._hold_on(command)
                     if isinstance(command, HttpRequestHeadersHook) and self._is_refused:
