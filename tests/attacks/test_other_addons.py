@@ -105,3 +105,32 @@ def test_no_call_gets_past(other: str, is_first: bool, tmp_path: Path) -> None:
             assert not shows(upstream.raw, DENIED)
 
     asyncio.run(scene())
+
+
+class HasTextForAHook:
+    """An addon that names a value as mitmproxy names a hook."""
+
+    request = "text"
+    responseheaders = "text"
+    response = "text"
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
+def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
+    is_first: bool, tmp_path: Path
+) -> None:
+    """mitmproxy logs it as an error and goes on."""
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        await link.say(answer(TOOLS))
+
+    async def scene() -> None:
+        addons = [ToolFilter()]
+        addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]
+        async with raised(tmp_path, *addons) as (upstream, running):
+            upstream.respond = respond
+            heard = await speak(running.port, ASKED["tools/list"])
+            assert b"HTTP/1.1 200" in heard
+            assert not shows(heard, DENIED, MARK), heard
+
+    asyncio.run(scene())

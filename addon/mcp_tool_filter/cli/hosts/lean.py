@@ -29,7 +29,6 @@ from mitmproxy.options import Options
 from mitmproxy.proxy.layers.quic import QuicTlsData
 from mitmproxy.tls import TlsData
 
-from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager
 from mcp_tool_filter.adapters.mitmproxy.settings import was_set
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import put_addons_together
 
@@ -42,8 +41,7 @@ class LeanMaster(Master):
     def __init__(self, options: Options, addon: object) -> None:
         super().__init__(options)
         self._legacy_log_events.uninstall()  # nobody here hears its add_log
-        manager: AddonManager = QuickAddonManager(self)
-        self.addons = manager
+        manager: AddonManager = self.addons
         addons = [addon, *_lean_addons()]
         for one in addons:
             manager.register(one)

@@ -94,6 +94,8 @@ GROUPS: Final = {
     ),
     "More": (
         Flag("config", "read settings from this TOML file", "FILE"),
+        Flag("fast", "false: leave out our shortcuts, to find out whether one is at fault",
+             "BOOL", choices=("true", "false")),
         Flag("set", "set any option of mitmproxy", "OPTION=VALUE", many=True),
         Flag("help", "show this", short="h", only_typed=True),
         Flag("version", "show the version", only_typed=True),

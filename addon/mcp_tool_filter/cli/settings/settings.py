@@ -61,6 +61,7 @@ class Settings:
     message_limit: str
     max_clients: str
     keep_running: bool
+    fast: str
     ca: str | None
     client_cert: str | None
     cert: str | None
@@ -101,6 +102,7 @@ class Settings:
             "allowed_hosts": self.allowed_hosts,
             "paths": (self.paths,),
             "fail_fast": ("false" if self.keep_running else "true",),
+            "fast": (self.fast,),
         }
 
     def config(self) -> Config:
@@ -123,6 +125,7 @@ class Settings:
                 allowed_hosts=self.allowed_hosts,
                 paths=self.paths,
                 fail_fast="false" if self.keep_running else "true",
+                fast=self.fast,
             )
 
 
@@ -180,6 +183,7 @@ def settle(given: Given) -> Settings:
         message_limit=one.get("message-limit", "10MB"),
         max_clients=one.get("max-clients", "auto"),
         keep_running=_is_on(one, "keep-running"),
+        fast=one.get("fast", "true"),
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),
         cert=one.get("cert"),

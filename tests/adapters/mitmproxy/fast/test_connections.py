@@ -18,13 +18,13 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test.tflow import tclient_conn, tflow
 
 from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
-    AskHook,
     GreedyReader,
     QuickConnectionHandler,
     Steps,
-    hook_asker,
+    hook_runner,
 )
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import RunHook
 
 PEER, OTHER = tclient_conn(), tclient_conn()
 
@@ -172,7 +172,7 @@ class Counting:
 class Asking(Scripted):
     """Asks its hook where it stands, and passes it on only if it has to wait."""
 
-    ask: AskHook | None = None
+    ask: RunHook | None = None
 
     def handle_event(self, event: events.Event) -> Steps:
         self.heard.append(type(event))
@@ -185,7 +185,7 @@ def asked_below(addon: Counting) -> list[str]:
     async def main() -> list[str]:
         layer = Asking({})
         handler = await served(layer, addon)
-        layer.ask = handler.is_through
+        layer.ask = handler.run_hook
         await handler.server_event(events.Start())
         for _ in range(5):
             await asyncio.sleep(0)
@@ -202,7 +202,7 @@ def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
 
 
 def test_who_serves_no_client_is_asked_for_nothing() -> None:
-    assert hook_asker(tclient_conn()) is None
+    assert hook_runner(tclient_conn()) is None
 
 
 def test_all_that_has_come_is_read_at_once() -> None:

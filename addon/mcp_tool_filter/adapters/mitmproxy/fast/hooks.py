@@ -1,7 +1,7 @@
-"""Asks only the addons that have something to say, and waits for none that is through at once.
+"""Runs only the hooks that addons have, and does not wait for those that finish at once.
 
-mitmproxy asks each of some 35 addons whether it has a hook, eight times for each request, which is
-half of what mitmdump does. What is found once holds for as long as the addons stay as they are.
+mitmproxy looks through some 35 addons for each hook, eight times for each request, which is half of
+what mitmdump does. Here it looks once, and again only when the addons change.
 
 Internals of mitmproxy that are used: the chain of ``AddonManager``, whose addons may hold others,
 and that nothing in it but its three methods here asks them.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from inspect import isawaitable
 from operator import is_
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from mitmproxy.addonmanager import AddonManager, safecall, traverse
 from mitmproxy.exceptions import AddonHalt
@@ -24,7 +25,11 @@ from mitmproxy.master import Master
 _UPDATE = UpdateHook([])
 _fields: dict[type[Hook], list[str]] = {}
 
-type Handler = Callable[..., Any]
+
+class Handler(NamedTuple):
+    function: Callable[..., Any]
+    next_group: int
+    """Number of the first handler behind this addon's own and those it holds."""
 
 
 class QuickAddonManager(AddonManager):
@@ -42,9 +47,9 @@ class QuickAddonManager(AddonManager):
         self._tells_of_updates = False
 
     def begin(self, event: Hook) -> Awaitable[None] | None:
-        """Ask all who have a hook; return what remains to be awaited, if anything does."""
+        """Run a hook of all addons that have it; return what remains to be awaited, if anything."""
         handlers = self._handlers_of(event)
-        return self._ask(iter(handlers), args_of(event)) if handlers else None
+        return self._run(handlers, 0, args_of(event)) if handlers else None
 
     def begin_lifecycle(self, event: Hook) -> Awaitable[None] | None:
         """The same; who wants to know of every change of a flow is told besides."""
@@ -53,6 +58,10 @@ class QuickAddonManager(AddonManager):
         if self._tells_of_updates and isinstance(flow := args_of(event)[0], Flow):
             return self.begin(UpdateHook([flow]))
         return None
+
+    def trigger(self, event: Hook) -> None:
+        super().trigger(event)
+        self.forget()  # whoever was configured may have other hooks now
 
     async def trigger_event(self, event: Hook) -> None:
         if rest := self.begin(event):
@@ -67,31 +76,36 @@ class QuickAddonManager(AddonManager):
         if isinstance(flow := event.args()[0], Flow):
             await self.trigger_event(UpdateHook([flow]))
 
-    def _ask(self, handlers: Iterator[Handler], args: list[Any]) -> Awaitable[None] | None:
-        for handler in handlers:
+    def _run(
+        self, handlers: Sequence[Handler], number: int, args: list[Any]
+    ) -> Awaitable[None] | None:
+        """Run the handlers from this number on."""
+        while number < len(handlers):
+            handler = handlers[number]
+            number += 1
             try:
-                result = handler(*args)
+                result = handler.function(*args)
             except AddonHalt:
                 return None
             except Exception:
-                with safecall():  # which logs it, as ever
-                    raise
+                _log_as_ever()
+                number = handler.next_group
             else:
                 if result is not None and isawaitable(result):
-                    return self._wait_and_ask(result, handlers, args)
+                    return self._wait_and_run(result, handlers, number, args)
         return None
 
-    async def _wait_and_ask(
-        self, result: Awaitable[object], handlers: Iterator[Handler], args: list[Any]
+    async def _wait_and_run(
+        self, result: Awaitable[object], handlers: Sequence[Handler], number: int, args: list[Any]
     ) -> None:
         try:
             await result
         except AddonHalt:
             return
         except Exception:
-            with safecall():
-                raise
-        if rest := self._ask(handlers, args):
+            _log_as_ever()
+            number = handlers[number - 1].next_group
+        if rest := self._run(handlers, number, args):
             await rest
 
     def _handlers_of(self, event: Hook) -> Sequence[Handler]:
@@ -103,7 +117,25 @@ class QuickAddonManager(AddonManager):
         return found
 
     def _find(self, event: Hook) -> Sequence[Handler]:
-        return [func for addon in self.chain for _, func in self._iter_hooks(addon, event)]
+        """Find the handlers of all addons; what stops mitmproxy within a group stops us there."""
+        handlers: list[Handler] = []
+        for addon in self.chain:
+            functions = list(self._functions_of(addon, event))
+            next_group = len(handlers) + len(functions)
+            handlers += [Handler(function, next_group) for function in functions]
+        return handlers
+
+    def _functions_of(self, addon: object, event: Hook) -> Iterator[Callable[..., Any]]:
+        found = self._iter_hooks(addon, event)
+        while True:
+            try:
+                _, function = next(found)
+            except StopIteration:
+                return
+            except Exception as problem:  # no function, or a property that raises
+                yield partial(_complain, problem)
+                return
+            yield function
 
     def _is_as_it_was(self) -> bool:
         # Not ==: an addon may be equal to another.
@@ -117,6 +149,16 @@ class QuickAddonManager(AddonManager):
         self._groups = [addon for addon in self.chain if hasattr(addon, "addons")]
         self._members = list(traverse(self._groups))
         self._tells_of_updates = bool(self._find(_UPDATE))
+
+
+def _complain(problem: Exception, *_args: object) -> None:
+    raise problem.with_traceback(None)
+
+
+def _log_as_ever() -> None:
+    """Log the exception at hand as mitmproxy does; raises those that are not for the log."""
+    with safecall():
+        raise
 
 
 def args_of(hook: Hook) -> list[Any]:
