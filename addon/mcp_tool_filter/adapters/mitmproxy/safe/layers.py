@@ -462,7 +462,7 @@ class FilteredStream(HttpStream):
         else:
             yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
         hook = HttpResponseHook(self.flow)  # for those who only look: mitmweb, a recording
-        if not self._is_through(hook):
+        if not self._run_hook(hook):
             yield hook
 
     def _before(self, hook: commands.StartHook) -> Steps:
