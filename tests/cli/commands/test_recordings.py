@@ -82,7 +82,7 @@ def test_scrub_writes_a_clean_copy(tmp_path: Path) -> None:
     source, target = RECORDINGS / "mcp1-sse.flow", tmp_path / "clean.flow"
     done = run("scrub", source, target, "--field", "path")
     assert done.returncode == 0
-    assert done.stderr == f"12 flows, 0 secrets masked: {target}\n"
+    assert done.stderr == f"12 flows, 1 secrets masked: {target}\n"
     assert b'"path":"xxxxxxxxx"' in target.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["clean.flow"]
 

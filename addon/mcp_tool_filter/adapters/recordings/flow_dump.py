@@ -8,11 +8,10 @@ nobody filtered then, so what the client got is what the upstream said.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mitmproxy.exceptions import FlowReadException
 from mitmproxy.flow import Flow
@@ -166,23 +165,32 @@ def keep_chunk(kept: Kept, data: bytes, now: float) -> None:
 
 def read_flows(path: Path) -> list[HTTPFlow]:
     """Read the HTTP flows of a dump. Raises UnreadableRecording."""
+    return [flow for flow in read_all_flows(path) if isinstance(flow, HTTPFlow)]
+
+
+def read_all_flows(path: Path) -> list[Flow]:
+    """Read the flows of a dump, those of other protocols included. Raises UnreadableRecording."""
     try:
         with path.open("rb") as file:
-            flows: list[Flow] = list(FlowReader(file).stream())
+            return list(FlowReader(file).stream())
     except OSError as error:
         raise UnreadableRecording(path, why=error.strerror or str(error)) from error
     except FlowReadException as error:
         raise UnreadableRecording(path, why=f"It is no flow dump of mitmproxy: {error}") from error
-    return [flow for flow in flows if isinstance(flow, HTTPFlow)]
 
 
 def write_flows(path: Path, flows: Iterable[HTTPFlow]) -> None:
     """Write a dump; what was read from one and not changed is written as it was written here."""
     with path.open("wb") as file:
-        writer = FlowWriter(file)
-        for flow in flows:
-            flow.metadata = _sorted(flow.metadata)  # reading turns dicts round
-            writer.add(flow)
+        write_flows_to(file, flows)
+
+
+def write_flows_to(file: IO[bytes], flows: Iterable[HTTPFlow]) -> None:
+    """Write a dump to an open file."""
+    writer = FlowWriter(file)
+    for flow in flows:
+        flow.metadata = _sorted(flow.metadata)  # reading turns dicts round
+        writer.add(flow)
 
 
 def _sorted(value: Any) -> Any:
@@ -279,16 +287,3 @@ def _fields(headers: Headers) -> _Fields:
 
 def _pairs(fields: _Fields) -> tuple[tuple[bytes, bytes], ...]:
     return tuple((name, value) for name, value in fields)
-
-
-def recut(chunks: Sequence[bytes], joined: bytes) -> Iterator[bytes]:
-    """Cut ``joined`` where ``chunks`` were cut; it is as long as they are together.
-
-    >>> list(recut([b"ab", b"c"], b"xyz"))
-    [b'xy', b'z']
-    """
-    ends = [0]
-    for chunk in chunks:
-        ends.append(ends[-1] + len(chunk))
-    for start, end in pairwise(ends):
-        yield joined[start:end]

@@ -1,189 +1,339 @@
-"""Takes secrets out of recordings: credentials, cookies, session ids, and fields you name.
+"""Takes secrets out of recordings, wherever a flow holds text.
 
-A secret is replaced by a mask, the same wherever it stands, so that a recorded session still
-hangs together; and by one just as long where length counts (in bodies and URLs), so that the rest
-stays as it was. What has been scrubbed stays as it is when it is scrubbed again:
+Secrets are found by name (``client_secret``, ``Authorization``) and by shape (``ghp_…``), with
+``observers.redaction``. Each gets a mask of its own length, the same wherever it stands, so that a
+recorded session can still be replayed. Long secrets are then looked for everywhere else. Scrubbing
+again changes nothing:
 
->>> scrub_json(b'{"password": "hunter2", "n": 1}', frozenset({"password"}))
-b'{"password": "xxxxxxx", "n": 1}'
+>>> mask_for(b"a-long-session-id", 1), mask_for(b"short", 1)
+(b'scrubbed-1-------', b'xxxxx')
+
+What could not be read (an unknown coding, binary data) stays as it is and is named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
 
-from mitmproxy.http import HTTPFlow, Message
+from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.adapters.recordings.flow_dump import KEY, Kept, recut
-from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.adapters.recordings.flow_dump import KEY
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.observers.redaction.finder import Finder, Findings, Secret, replace
+from mcp_tool_filter.protocol.limits import MEBIBYTE
 
-DEFAULT_FIELDS = frozenset({
-    "password", "passwd", "secret", "client_secret", "token", "access_token", "refresh_token",
-    "id_token", "api_key", "apikey", "authorization", "private_key",
-})  # fmt: skip
+type _State = dict[str, Any]
+type _Fields = Iterable[Sequence[bytes]]
 
-_COOKIES = (b"cookie", b"set-cookie")
-_SESSION_IDS = (b"mcp-session-id",)
-_IN_URL = re.compile(
-    rb"(?<=[?&])((?:session_?id|sessionid|token|access_token|api_?key|key|code|auth)=)([^&#\s\"\\]+)",
-    re.IGNORECASE,
-)
-_COOKIE_VALUE = re.compile(rb"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
-_ATTRIBUTES = re.compile(rb"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.IGNORECASE)
-_MASK = re.compile(rb"(?:(?:basic|bearer|digest) )?(?:scrubbed-\d+-*|x+)", re.IGNORECASE)
-_NUMBERED = re.compile(rb"scrubbed-(\d+)")
-_SCHEME = re.compile(rb"(basic|bearer|digest) +", re.IGNORECASE)
+_MASK = re.compile(r"(?:scrubbed-[0-9]+-*|x(?:[0-9]+)?x*)")
+_NUMBERED = re.compile(r"scrubbed-([0-9]+)")
+_SHORTEST_NUMBERED = len("scrubbed-1")
 _LONG_ENOUGH = 12
 """Bytes from which on a secret is looked for everywhere; a shorter one could be any word."""
+_WORDS = re.compile(r"[A-Za-z _.-]{1,19}")
+_LARGEST = 512 * MEBIBYTE  # of a body when decoded
 
 
 @dataclass(slots=True)
 class Scrubber:
     """Scrubs the flows of one recording; the same secret gets the same mask in all of them."""
 
-    fields: frozenset[str] = DEFAULT_FIELDS
+    fields: frozenset[str] = frozenset()
+    """Further names of JSON members, form fields and parameters that hold secrets."""
     headers: frozenset[bytes] = frozenset()
-    """Headers of which you know that they are secret, in lower case."""
-    _masks: dict[bytes, bytes] = field(default_factory=dict)
+    """Further headers that are secret."""
+    unread: list[str] = field(default_factory=list)
+    """What could not be read and may still hold secrets, in words."""
+    _masks: dict[str, bytes] = field(default_factory=dict)
+    _taken: set[bytes] = field(default_factory=set)
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
         """Take the secrets out of all flows; return how many there were."""
-        found = dict.fromkeys(secret for flow in flows for secret in _secrets(flow, self))
-        taken = [int(old[1]) for secret in found if (old := _NUMBERED.search(secret))]
-        secrets = [secret for secret in found if secret and not _MASK.fullmatch(secret)]
-        for number, secret in enumerate(secrets, max(taken, default=0) + 1):
-            self._masks[secret] = _mask(secret, number)
-        for flow in flows:
-            self._clean(flow)
+        finder = Finder(
+            frozenset(name.lower() for name in self.fields),
+            frozenset(name.decode().lower() for name in self.headers),
+        )
+        states = [flow.get_state() for flow in flows]
+        values: dict[str, bool] = {}
+        search = _Walk(finder, lambda found: values.update(_values_in(found)))
+        for state in states:
+            search.flow(state)
+        self._choose_masks(values)
+        known = sorted(filter(_is_distinctive, self._masks), key=len, reverse=True)
+        clean = _Walk(Finder(finder.fields, finder.headers, tuple(known)), mask=self._mask)
+        for number, (flow, state) in enumerate(zip(flows, states, strict=True), 1):
+            clean.unread = {}
+            flow.set_state(clean.flow(state))
+            label = f"flow {number} ({flow.request.method})"
+            self.unread += [f"{label}, {what}" for what in clean.unread]
         return len(self._masks)
 
-    # What is secret
+    def _choose_masks(self, values: dict[str, bool]) -> None:
+        self._taken.update(_bytes(value) for value in values if _is_mask(value))
+        numbers = [int(found[1]) for value in values if (found := _NUMBERED.search(value))]
+        number = max(numbers, default=0)
+        for value, is_number in values.items():
+            if not _is_mask(value) and value not in self._masks:
+                number += 1
+                mask = b"1" * len(value) if is_number else self._free_mask(value, number)
+                self._masks[value] = mask
 
-    def secrets_in(self, name: bytes, value: bytes) -> Iterator[bytes]:
-        """Yield what is secret in a header."""
-        if name in _COOKIES:
-            for key, secret in _COOKIE_VALUE.findall(value):
-                if not _ATTRIBUTES.match(key):
-                    yield secret
-        elif self._is_secret(name):
-            yield _SCHEME.sub(b"", value, count=1)
+    def _free_mask(self, value: str, number: int) -> bytes:
+        secret = _bytes(value)
+        mask = mask_for(secret, number)
+        if mask.startswith(b"x"):  # short: the first of its length gets no number
+            others = (mask_for(secret, other, short=True) for other in range(1, 10 ** len(secret)))
+            mask = next((other for other in others if other not in self._taken), mask)
+        self._taken.add(mask)
+        return mask
 
-    def _is_secret(self, name: bytes) -> bool:
-        is_credential = bool(Head("GET", "/", ((name, b""),)).credentials)
-        return is_credential or name in _SESSION_IDS or name in self.headers
-
-    def mask_of(self, secret: bytes) -> bytes:
-        return self._masks.get(secret, secret)
-
-    # Taking it out
-
-    def _clean(self, flow: HTTPFlow) -> None:
-        request, response = flow.request, flow.response
-        request.data.path = self._replaced(_clean_url(request.data.path, self))
-        request.headers.fields = self._clean_fields(request.headers.fields)
-        self._clean_body(request)
-        if response:
-            response.headers.fields = self._clean_fields(response.headers.fields)
-            self._clean_body(response)
-        if kept := flow.metadata.get(KEY):
-            self._clean_kept(kept)
-        for message in flow.websocket.messages if flow.websocket else ():
-            message.content = self._clean_text(message.content)
-        flow.comment = self._clean_text(flow.comment.encode()).decode()
-
-    def _clean_kept(self, kept: Kept) -> None:
-        if asked := kept.get("asked"):
-            asked["headers"] = [list(one) for one in self._clean_fields(asked["headers"])]
-            asked["body"] = self._clean_text(asked["body"])
-        if said := kept.get("said"):
-            said["headers"] = [list(one) for one in self._clean_fields(said["headers"])]
-            times = [at for at, _ in said["chunks"]]
-            chunks = [data for _, data in said["chunks"]]
-            clean = recut(chunks, self._clean_text(b"".join(chunks)))
-            said["chunks"] = [[at, data] for at, data in zip(times, clean, strict=True)]
-
-    def _clean_fields(self, fields: Iterable[Sequence[bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-        return tuple((name, self._clean_value(name.lower(), value)) for name, value in fields)
-
-    def _clean_value(self, name: bytes, value: bytes) -> bytes:
-        for secret in self.secrets_in(name, value):
-            if secret:
-                value = value.replace(secret, self.mask_of(secret))
-        return self._replaced(_clean_url(value, self))
-
-    def _clean_body(self, message: Message) -> None:
-        content = message.data.content
-        if not content:
-            return
-        coding = message.headers.get("content-encoding", "identity").lower()
-        if coding == "identity":
-            message.data.content = self._clean_text(content)
-            return
-        plain = message.get_content(strict=False) or b""
-        clean = self._clean_text(plain)
-        if clean != plain:  # nobody could tell what is in it while it was compressed
-            del message.headers["content-encoding"]
-            message.content = clean
-
-    def _clean_text(self, text: bytes) -> bytes:
-        return self._replaced(_clean_url(scrub_json(text, self.fields), self))
-
-    def _replaced(self, text: bytes) -> bytes:
-        for secret in sorted(self._masks, key=len, reverse=True):  # one may hold another
-            if len(secret) >= _LONG_ENOUGH:
-                text = text.replace(secret, self._masks[secret])
-        return text
+    def _mask(self, secret: Secret) -> str:
+        mask = self._masks.get(secret.value, b"").decode()
+        if mask.startswith("x"):  # a short one may fill the place, with its escapes
+            return mask.ljust(secret.end - secret.start, "x")
+        return mask if mask or _is_mask(secret.value) else "x" * (secret.end - secret.start)
 
 
-def scrub_json(text: bytes, fields: Iterable[str]) -> bytes:
-    """Mask the strings that stand in members of these names, at any depth; lengths stay."""
-    names = b"|".join(re.escape(name.encode()) for name in sorted(fields))
-    if not names:
-        return text
-    member = re.compile(rb'("(?:' + names + rb')"\s*:\s*")((?:[^"\\]|\\.)*)(?=")', re.IGNORECASE)
-    return member.sub(lambda found: found[1] + _blank(found[2]), text)
-
-
-def _blank(secret: bytes) -> bytes:
-    return secret if _MASK.fullmatch(secret) else b"x" * len(secret)
-
-
-def _clean_url(text: bytes, scrubber: Scrubber) -> bytes:
-    return _IN_URL.sub(lambda found: found[1] + scrubber.mask_of(found[2]), text)
-
-
-def _mask(secret: bytes, number: int) -> bytes:
-    """Return what stands for a secret: as long as it is."""
+def mask_for(secret: bytes, number: int, *, short: bool = False) -> bytes:
+    """Return what stands for a secret: as long as it is, and with a number if there is room."""
     mask = b"scrubbed-%d" % number
-    return mask.ljust(len(secret), b"-") if len(mask) <= len(secret) else b"x" * len(secret)
+    if len(mask) <= len(secret) and not short:
+        return mask.ljust(len(secret), b"-")
+    mask = b"x" if number == 1 or len(secret) < 3 else b"x%d" % number
+    return mask.ljust(len(secret), b"x") if len(mask) <= len(secret) else b"x" * len(secret)
 
 
-def _secrets(flow: HTTPFlow, scrubber: Scrubber) -> Iterator[bytes]:
-    for fields in _all_fields(flow):
-        for name, value in fields:
-            yield from scrubber.secrets_in(name.lower(), value)
-    for text in (flow.request.data.path, *_bodies(flow)):
-        yield from (secret for _, secret in _IN_URL.findall(text))
+def _is_mask(value: str) -> bool:
+    return _MASK.fullmatch(value) is not None
 
 
-def _all_fields(flow: HTTPFlow) -> Iterator[Iterable[Sequence[bytes]]]:
-    yield flow.request.headers.fields
-    if flow.response:
-        yield flow.response.headers.fields
-    for part in _kept_parts(flow):
-        yield part["headers"]
+def _is_distinctive(value: str) -> bool:
+    """Tell whether a secret can be looked for everywhere without finding ordinary words."""
+    return len(value) >= _LONG_ENOUGH and not _WORDS.fullmatch(value)
 
 
-def _bodies(flow: HTTPFlow) -> Iterator[bytes]:
-    for message in (flow.request, flow.response):
-        if message is not None and message.data.content:
-            yield message.get_content(strict=False) or b""
-    for part in _kept_parts(flow):
-        yield b"".join(data for _, data in part["chunks"]) if "chunks" in part else part["body"]
+def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
+    """Yield what is secret, and whether it is a number."""
+    for secret in found.secrets:
+        if not (secret.is_number and not secret.value.strip("1")):
+            yield secret.value, secret.is_number
+    for related in found.related:
+        if _is_distinctive(related):
+            yield related, False
 
 
-def _kept_parts(flow: HTTPFlow) -> list[Kept]:
-    kept = flow.metadata.get(KEY) or {}
-    return [kept[name] for name in ("asked", "said") if kept.get(name)]
+def _bytes(value: str) -> bytes:
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through all places of a flow's state, and makes a new state of it."""
+
+    finder: Finder
+    note: Callable[[Findings], None] = lambda _found: None
+    mask: Callable[[Secret], str] | None = None
+    """What to write instead of a secret; "" leaves it."""
+    unread: dict[str, None] = field(default_factory=dict)
+
+    def flow(self, state: _State) -> _State:
+        return {key: self._part(key, value) for key, value in state.items()}
+
+    def _part(self, key: str, value: Any) -> Any:
+        match key, value:
+            case "request", dict():
+                return self._message(value, "request")
+            case "response", dict():
+                return self._message(value, "answer")
+            case "websocket", dict():
+                messages = [self._websocket_message(one) for one in value["messages"]]
+                return {**self._any(key, {**value, "messages": []}), "messages": messages}
+            case "metadata", dict():
+                rest = {name: part for name, part in value.items() if name != KEY}
+                kept = {KEY: self._kept(value[KEY])} if value.get(KEY) else {}
+                clean = {**self._any(key, rest), **kept}
+                return {name: clean[name] for name in value if name in clean}
+            case "backup", dict():
+                return self.flow(value)
+        return self._any(key, value)
+
+    # Messages
+
+    def _message(self, state: _State, label: str) -> _State:
+        clean = dict(state)
+        for key, value in state.items():
+            if key in ("path", "authority", "host") and value:
+                clean[key] = self._url(value)
+            elif key in ("headers", "trailers") and value is not None:
+                clean[key] = tuple((name, said) for name, said in self._fields(value))
+            elif key != "content":
+                clean[key] = self._any(key, value)
+        if state["content"]:
+            body, headers, _ = self._body([state["content"]], clean["headers"], label)
+            clean["content"], clean["headers"] = b"".join(body), tuple(headers)
+        return clean
+
+    def _websocket_message(self, message: Any) -> Any:
+        type_, from_client, content, *rest = message
+        found = self.finder.in_body(content, "")
+        self._report(found, "a WebSocket message")
+        return (type_, from_client, self._replaced(content, found), *rest)
+
+    def _kept(self, kept: _State) -> _State:
+        clean = {
+            key: value if key in ("asked", "said", "fetched") and value else self._any(key, value)
+            for key, value in kept.items()
+        }
+        if asked := kept.get("asked"):
+            headers = self._fields(asked["headers"])
+            body, headers, _ = self._body([asked["body"]], headers, "request")
+            host = self._any("host", asked["host"])
+            clean["asked"] = {
+                **asked, "host": host, "headers": _lists(headers), "body": b"".join(body)
+            }  # fmt: skip
+        if said := kept.get("said"):
+            headers = self._fields(said["headers"])
+            chunks, headers, size = self._body(
+                [data for _, data in said["chunks"]], headers, "answer"
+            )
+            times = [at for at, _ in said["chunks"]]
+            pieces = [[at, data] for at, data in zip(times, chunks, strict=True)]
+            clean["said"] = {**said, "headers": _lists(headers), "chunks": pieces}
+            if "size" in said and size is not None:
+                clean["said"]["size"] = size
+        if fetched := kept.get("fetched"):
+            clean["fetched"] = {
+                **self._any("fetched", {**fetched, "pages": [], "endpoint": ""}),
+                "pages": [self._json(page) for page in fetched["pages"]],
+                "endpoint": self._url(fetched["endpoint"]),
+            }
+        return clean
+
+    def _body(
+        self, chunks: list[bytes], headers: list[tuple[bytes, bytes]] | Any, label: str
+    ) -> tuple[list[bytes], list[tuple[bytes, bytes]], int | None]:
+        """Return the chunks, the headers with the right length, and the size if it changed."""
+        headers = list(headers)
+        raw = b"".join(chunks)
+        if not raw:
+            return chunks, headers, None
+        try:
+            plain = _decoded(raw, headers)
+        except ProtocolError as error:
+            self.unread[f"{label}: {error}"] = None
+            return chunks, headers, None
+        found = self.finder.in_body(plain, _value_of(headers, b"content-type"))
+        self._report(found, label)
+        clean = self._replaced(plain, found)
+        if clean == plain:
+            return chunks, headers, None
+        if plain != raw:  # its chunks were cut while it was compressed
+            headers = [pair for pair in headers if pair[0].lower() != b"content-encoding"]
+            chunks = [b""] * (len(chunks) - 1) + [clean]
+        else:
+            chunks = list(self._recut(chunks, plain, found))
+        return chunks, _with_length(headers, len(clean)), len(clean)
+
+    def _recut(self, chunks: list[bytes], plain: bytes, found: Findings) -> Iterator[bytes]:
+        """Cut the new body where the old one was cut; within a secret, somewhere in its mask."""
+        text, ends = plain.decode("latin-1"), [0, *accumulate(map(len, chunks))]
+        new_ends = []
+        for end in ends:
+            before = [one for one in found.secrets if one.end <= end]
+            across = next((one for one in found.secrets if one.start < end < one.end), None)
+            start = across.start if across else end
+            size = len(self._written(text[:start], before))
+            if across:
+                size += min(end - start, len(self._written_one(text, across)))
+            new_ends.append(size)
+        clean = self._replaced(plain, found)
+        for start, end in pairwise(new_ends):
+            yield clean[start:end]
+
+    # Pieces
+
+    def _fields(self, fields: _Fields) -> list[tuple[bytes, bytes]]:
+        return [(name, self._header(name, value)) for name, value in fields]
+
+    def _header(self, name: bytes, value: bytes) -> bytes:
+        found = self.finder.in_header(name.decode("latin-1"), value.decode("latin-1"))
+        return self._replaced(value, found)
+
+    def _url(self, value: Any) -> Any:
+        raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        clean = self._replaced(raw, self.finder.in_url(raw.decode("latin-1")))
+        return clean.decode("utf-8", "surrogateescape") if isinstance(value, str) else clean
+
+    def _json(self, raw: bytes) -> bytes:
+        found = self.finder.in_body(raw, "application/json")
+        self._report(found, "the fetched tool list")
+        return self._replaced(raw, found)
+
+    def _any(self, name: str, value: Any) -> Any:
+        """Go through whatever a state may hold: texts, and containers of them."""
+        match value:
+            case str() if name == "proxy_mode" and "@" in value:  # reverse:URL@HOST:PORT
+                mode, at, address = value.rpartition("@")
+                return self._any("", mode) + at + address
+            case str():
+                raw = value.encode("utf-8", "surrogateescape")
+                return self._named(name, raw).decode("utf-8", "surrogateescape")
+            case bytes():
+                return self._named(name, value)
+            case dict():
+                return {key: self._any(str(key), part) for key, part in value.items()}
+            case list():
+                return [self._any(name, part) for part in value]
+            case tuple():
+                return tuple(self._any(name, part) for part in value)
+        return value
+
+    def _named(self, name: str, raw: bytes) -> bytes:
+        """Read a text that stands under a name, as a member of a JSON object would."""
+        return self._replaced(raw, self.finder.under_name(name, raw.decode("latin-1")))
+
+    def _replaced(self, raw: bytes, found: Findings) -> bytes:
+        self.note(found)
+        if self.mask is None or not found.secrets:
+            return raw
+        return self._written(raw.decode("latin-1"), found.secrets).encode("latin-1")
+
+    def _written(self, text: str, secrets: Sequence[Secret]) -> str:
+        return replace(text, secrets, lambda one: self._written_one(text, one))
+
+    def _written_one(self, text: str, secret: Secret) -> str:
+        mask = self.mask(secret) if self.mask else ""
+        return mask or text[secret.start : secret.end]
+
+    def _report(self, found: Findings, label: str) -> None:
+        self.unread.update(dict.fromkeys(f"{label}: {what}" for what in found.unread))
+
+
+def _decoded(raw: bytes, headers: _Fields) -> bytes:
+    for coding in reversed(_value_of(headers, b"content-encoding").split(",")):
+        raw = decode_body(raw, coding, limit=_LARGEST)
+    return raw
+
+
+def _value_of(headers: _Fields, name: bytes) -> str:
+    found = [value for key, value in headers if key.lower() == name]
+    return b",".join(found).decode("latin-1")
+
+
+def _with_length(headers: _Fields, length: int) -> list[tuple[bytes, bytes]]:
+    return [
+        (name, b"%d" % length if name.lower() == b"content-length" else value)
+        for name, value in headers
+    ]
+
+
+def _lists(fields: _Fields) -> list[list[bytes]]:
+    return [list(field) for field in fields]

@@ -7,14 +7,20 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
-    from mcp_tool_filter.adapters.recordings.flow_dump import read_flows, write_flows
-    from mcp_tool_filter.adapters.recordings.scrub import DEFAULT_FIELDS, Scrubber
+    from mitmproxy.http import HTTPFlow
+
+    from mcp_tool_filter.adapters.recordings.flow_dump import read_all_flows, write_flows_to
+    from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
 from mcp_tool_filter.errors import StartError
+
+_MOST_SHOWN = 20
 
 
 class CannotWrite(StartError):
@@ -26,34 +32,66 @@ def run(argv: Sequence[str]) -> int:
     """Read one file, write the other; return the exit status."""
     args = _parser().parse_args(argv)
     scrubber = Scrubber(
-        fields=DEFAULT_FIELDS | frozenset(args.field),
-        headers=frozenset(name.lower().encode() for name in args.header),
+        fields=frozenset(args.field), headers=frozenset(map(str.encode, args.header))
     )
-    flows = read_flows(args.source)
+    everything = read_all_flows(args.source)
+    flows = [flow for flow in everything if isinstance(flow, HTTPFlow)]
     found = scrubber.scrub(flows)
-    partial = args.target.with_name(args.target.name + ".part")
     try:
-        write_flows(partial, flows)
-        os.replace(partial, args.target)  # so that both may be the same file
+        _write(args.target.resolve(), flows)
     except OSError as error:
         raise CannotWrite(args.target, error.strerror or str(error)) from error
     print(f"{len(flows)} flows, {found} secrets masked: {args.target}", file=sys.stderr)
+    if others := len(everything) - len(flows):
+        print(f"Left out: {others} flows that are not HTTP", file=sys.stderr)
+    _warn_of(scrubber.unread)
     return 0
+
+
+def _write(target: Path, flows: Sequence[HTTPFlow]) -> None:
+    """Write the whole file or nothing; only its owner may read it."""
+    if target.is_dir():
+        raise IsADirectoryError(None, "Is a directory")
+    with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as partial:
+        try:
+            write_flows_to(partial.file, flows)
+            partial.flush()
+            os.fsync(partial.fileno())
+            os.replace(partial.name, target)  # so that both may be the same file
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial.name)
+            raise
+
+
+def _warn_of(unread: Sequence[str]) -> None:
+    if not unread:
+        return
+    print("Warning: these parts could not be read and may still hold secrets:", file=sys.stderr)
+    for part in unread[:_MOST_SHOWN]:
+        print(f"  {part}", file=sys.stderr)
+    if len(unread) > _MOST_SHOWN:
+        print(f"  and {len(unread) - _MOST_SHOWN} more", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcp-tool-filter scrub",
-        description="Take secrets out of a recording: authorization and other credentials, "
-        "cookies, session ids, and the JSON fields "
-        f"{', '.join(sorted(DEFAULT_FIELDS))}. What else is secret you have to name.",
+        description="Take the secrets out of a recording: credentials in headers, cookies, "
+        "session ids, values with names such as api_key, password or accessToken in JSON, forms "
+        "and URLs, and tokens that are known by their shape (Bearer, JWT, ghp_, sk-, private "
+        "keys). Name whatever else is secret.",
     )
     parser.add_argument("source", type=Path, help="a flow dump, as mitmdump -w writes it")
-    parser.add_argument("target", type=Path, help="where the clean one goes")
+    parser.add_argument("target", type=Path, help="where to write the clean one (mode 0600)")
     parser.add_argument(
-        "--field", action="append", default=[], metavar="NAME", help="a further JSON field"
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further secret JSON member, form field or URL parameter",
     )
     parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME", help="a further header"
+        "--header", action="append", default=[], metavar="NAME", help="a further secret header"
     )
     return parser

@@ -1,0 +1,169 @@
+"""The strings of a JSON document, with their places, and which of them are secret by their name.
+
+>>> text = '{"token": "t-1", "env": [{"name": "DB_PASSWORD", "value": "p-2"}], "n": 1}'
+>>> from mcp_tool_filter.observers.redaction.names import is_secret_name
+>>> [place.view.text for place in places_in(View.of(text), is_secret_name) if place.is_secret]
+['t-1', 'p-2']
+
+A JSON schema may describe a property called ``password``: an object below such a name holds no
+secret but in its ``value``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.observers.redaction.names import is_secret_header
+from mcp_tool_filter.observers.redaction.views import View, unescape_json
+
+_TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
+_START = re.compile(r"[{\[]")
+_NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{3,}")
+_LONG_KEY = 16  # characters of a key that could be a secret itself
+_MOST_FAILURES = 16  # starts that are no JSON; a text with more is code
+
+_VALUES = frozenset({"value", "values", "plaintext", "raw"})
+_NAMES = frozenset({"name", "key", "header", "field", "variable"})
+_LOGIN = frozenset({
+    "grant_type", "code_verifier", "client_id", "redirect_uri", "granttype", "codeverifier",
+    "clientid", "redirecturi",
+})  # fmt: skip
+"""Beside one of these, a ``code`` is what a login is completed with, and not a number or text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A string without its quotes, or a number."""
+
+    view: View
+    is_secret: bool
+    is_number: bool = False
+
+
+@dataclass(slots=True)
+class _Level:
+    """An object or array that is open."""
+
+    is_object: bool
+    kind: str = ""
+    """The name above it if that matters: ``secret``, ``headers`` or ``cookies``."""
+    key: str | None = None
+    keys: set[str] = field(default_factory=set)
+    name: str = ""
+    values: list[View] = field(default_factory=list)
+    codes: list[View] = field(default_factory=list)
+    strings: list[View] = field(default_factory=list)
+
+
+def documents_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where objects and lists stand in a text."""
+    failures = at = 0
+    while failures < _MOST_FAILURES and (start := _START.search(text, at)):
+        end = _end_of_document(text, start.start())
+        if end is None:
+            failures += 1
+            at = start.end()
+        else:
+            yield start.start(), end
+            at = end
+
+
+def _end_of_document(text: str, start: int) -> int | None:
+    try:
+        _, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return end
+
+
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, strict=False, object_pairs_hook=bool)
+
+
+def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
+    """Yield the strings of a document, and the numbers that are secret."""
+    levels = [_Level(is_object=False)]
+    pending: View | None = None  # a string that may be a key
+    for token in _TOKEN.finditer(view.text):
+        level = levels[-1]
+        if token[1] is not None:
+            if pending is not None:
+                yield from _value(level, pending, is_secret_name)
+            pending = view.part(*token.span(1))
+            continue
+        if token[2] == ":" and pending is not None:
+            level.key = unescape_json(pending).text
+            level.keys.add(level.key.lower())
+            if len(pending.text) >= _LONG_KEY:
+                yield Place(pending, is_secret=False)
+            pending = None
+            continue
+        if pending is not None:
+            yield from _value(level, pending, is_secret_name)
+            pending = None
+        if token[2] in ("{", "["):
+            levels.append(_opened(level, token[2], is_secret_name))
+        elif token[2] in ("}", "]"):
+            yield from _closed(levels.pop() if len(levels) > 1 else level, is_secret_name)
+            levels[-1].key = None
+        elif token[2] == ",":
+            level.key = None
+        elif token[3] and _NUMBER.fullmatch(token[3]) and _is_secret(level, is_secret_name):
+            yield Place(view.part(*token.span(3)), is_secret=True, is_number=True)
+    if pending is not None:
+        yield from _value(levels[-1], pending, is_secret_name)
+
+
+def _opened(level: _Level, bracket: str, is_secret_name: Callable[[str], bool]) -> _Level:
+    key = (level.key or "").lower()
+    kind = level.kind if not level.is_object else ""
+    if key in ("headers", "cookies"):
+        kind = key
+    elif level.key and is_secret_name(level.key):
+        kind = "secret"
+    return _Level(bracket == "{", kind)
+
+
+def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
+    key = (level.key or "").lower()
+    if _is_secret(level, is_secret_name):
+        yield Place(view, is_secret=True)
+        return
+    if not level.is_object:
+        level.strings.append(view)
+    elif key in _NAMES:
+        level.name = unescape_json(view).text
+    elif key in _VALUES:
+        level.values.append(view)
+    elif key == "code":
+        level.codes.append(view)
+    yield Place(view, is_secret=False)
+
+
+def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:
+    if not level.is_object:
+        return level.kind == "secret"
+    key = level.key or ""
+    match level.kind:
+        case "cookies":
+            return True
+        case "headers" if is_secret_header(key.lower()):
+            return True
+        case "secret" if key.lower() in _VALUES:
+            return True
+    return is_secret_name(key)
+
+
+def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
+    """Yield what turns out to be secret by what stands beside it."""
+    if level.codes and not _LOGIN.isdisjoint(level.keys):
+        yield from (Place(code, is_secret=True) for code in level.codes)
+    if level.values and (is_secret_name(level.name) or is_secret_header(level.name.lower())):
+        yield from (Place(value, is_secret=True) for value in level.values)
+    if len(level.strings) == 2:  # as some write headers: [name, value]
+        name, value = (unescape_json(string).text for string in level.strings)
+        is_value = any(char.isdigit() for char in value) and len(value) >= 6
+        if is_value and (is_secret_name(name) or is_secret_header(name.lower())):
+            yield Place(level.strings[1], is_secret=True)

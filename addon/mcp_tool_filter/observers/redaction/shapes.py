@@ -1,0 +1,111 @@
+"""What secrets look like in free text, whatever their name.
+
+>>> [text[a:b] for text in ["use ghp_0123456789abcdefABCD now"] for a, b in shapes_in(text)]
+['ghp_0123456789abcdefABCD']
+
+Each expression takes a whole run of characters at once and never gives any back, so the time
+grows with the length of the text and not faster.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+
+_VENDORS = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      gh[pousr]_[A-Za-z0-9]{16,}+             # GitHub
+    | github_pat_[A-Za-z0-9_]{16,}+
+    | gl(?:pat|dt|rt|ptt|ft|soat|cbt|agent)-[A-Za-z0-9_.-]{16,}+   # GitLab
+    | (?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}+  # Stripe
+    | whsec_[A-Za-z0-9+/=]{16,}+
+    | xox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}+    # Slack
+    | xapp-[A-Za-z0-9-]{10,}+
+    | (?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])  # AWS
+    | AIza[A-Za-z0-9_-]{30,}+                 # Google
+    | ya29\.[A-Za-z0-9_.-]{16,}+
+    | GOCSPX-[A-Za-z0-9_-]{16,}+
+    | 1//[A-Za-z0-9_-]{30,}+
+    | npm_[A-Za-z0-9]{30,}+
+    | pypi-[A-Za-z0-9_-]{30,}+
+    | hf_[A-Za-z0-9]{30,}+
+    | SG\.[A-Za-z0-9_-]{16,64}\.[A-Za-z0-9_-]{16,}+
+    | [0-9]{8,10}:AA[A-Za-z0-9_-]{30,}+       # Telegram
+    | do[opr]_v1_[0-9a-f]{32,}+
+    | shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32,}+
+    | lin_(?:api|oauth)_[A-Za-z0-9]{20,}+
+    | (?:secret|ntn)_[A-Za-z0-9]{40,}+        # Notion
+    | dapi[0-9a-f]{32}
+    | ATATT3[A-Za-z0-9_=-]{30,}+
+    | hv[sbr]\.[A-Za-z0-9_-]{20,}+            # Vault
+    | dp\.[a-z]{2,6}\.[A-Za-z0-9]{30,}+
+    | AGE-SECRET-KEY-1[A-Z0-9]{30,}+
+    | tskey-[a-z]+-[A-Za-z0-9-]{16,}+
+    | (?:gsk|r8|sbp|figd|sntrys|phx|glc|pat|key)_(?=[A-Za-z0-9_-]{0,40}[0-9])[A-Za-z0-9_-]{30,}+
+    | (?:nvapi|pplx|xai)-[A-Za-z0-9_-]{30,}+
+    )""",
+    re.VERBOSE,
+)
+_SK = re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{12,}+")  # OpenAI, Anthropic and others
+_JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}+(?:\.[A-Za-z0-9_-]*+){2,4}")
+_SCHEME = re.compile(
+    r"(?<![A-Za-z0-9])(bearer|basic|dpop)(?:[ \t]|\\t){1,8}([A-Za-z0-9._~+/-]{6,}+=*+)(?![\"'])",
+    re.IGNORECASE,
+)
+_HOOK = re.compile(
+    r"hooks\.slack\.com/(?:services|workflows|triggers)/([A-Za-z0-9_/-]{10,}+)"
+    r"|discord(?:app)?\.com/api/webhooks/([0-9]{5,}+/[A-Za-z0-9_-]{10,}+)"
+)
+_KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=:, -]+")
+_LONG = 20  # characters; a shorter word after "Bearer" is a credential only if it has a digit
+
+
+def shapes_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where something stands that has the shape of a secret."""
+    yield from (found.span() for found in _VENDORS.finditer(text))
+    for found in _SK.finditer(text):
+        if _has_digit(found[0]):
+            yield found.span()
+    yield from (found.span() for found in _JWT.finditer(text))
+    for found in _SCHEME.finditer(text):
+        if _is_credential(found[1].lower(), found[2]):
+            yield found.span(2)
+    for found in _HOOK.finditer(text):
+        yield found.span(found.lastindex or 0)
+    yield from _key_lines(text)
+
+
+def basic_parts(credential: str) -> list[str]:
+    """Return user and password of a Basic credential, or nothing.
+
+    >>> basic_parts("Ym9iOmh1bnRlcjI=")
+    ['bob', 'hunter2']
+    """
+    try:
+        plain = base64.b64decode(credential + "=" * (-len(credential) % 4), validate=True)
+        user, colon, password = plain.decode().partition(":")
+    except (binascii.Error, ValueError):
+        return []
+    return [user, password] if colon else []
+
+
+def _is_credential(scheme: str, text: str) -> bool:
+    if scheme == "basic":
+        return bool(basic_parts(text))
+    return _has_digit(text) or len(text) >= _LONG
+
+
+def _has_digit(text: str) -> bool:
+    return any(char.isdigit() for char in text)
+
+
+def _key_lines(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the lines of private keys; one that is cut off ends with the text."""
+    at = 0
+    while begin := _KEY_BLOCK.search(text, at):
+        end = text.find("-----END", begin.end())
+        at = len(text) if end < 0 else end
+        yield from (line.span() for line in _KEY_LINE.finditer(text, begin.end(), at))
