@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ from mcp_tool_filter.adapters.recordings.flow_dump import KEY, read_flows, write
 from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 from tests.proxy import REPOSITORY
 
+RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
 TOKEN = "sk-1234567890abcdefghij"
+CUT_SHORT = "compressed data cut short, or with something behind it"
 SESSION = "5f1c9f3e8e0b4d0aa7f3b0c3d2a1e9f8"
 
 
@@ -149,7 +155,89 @@ def test_scrubbing_twice_changes_nothing_and_lengths_stay(secret: str, around: s
     assert len(made.request.data.content or b"") == len(body)
 
 
-@pytest.mark.parametrize("name", ["mcp1-sse", "mcp2-stateless"])
-def test_what_is_clean_stays_as_it_is_byte_for_byte(tmp_path: Path, name: str) -> None:
-    recording = REPOSITORY / "recordings" / f"{name}.flow"
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_what_is_clean_stays_as_it_is_byte_for_byte(tmp_path: Path, recording: Path) -> None:
     assert written(scrubbed(*read_flows(recording)), tmp_path) == recording.read_bytes()
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_a_real_session_loses_its_secret_and_nothing_else(tmp_path: Path, recording: Path) -> None:
+    """Put a fresh session id or token where the mask is: scrubbing gives the recording again."""
+    masks = re.findall(rb"scrubbed-1-+", recording.read_bytes())
+    secrets = {mask: (b"5f1c9f3e8e0b4d0aa7f3b0c3d2a1e9f8"[: len(mask)]) for mask in set(masks)}
+    dirty = re.sub(
+        rb"scrubbed-1-+", lambda found: secrets[found[0]].ljust(len(found[0]), b"7"),
+        recording.read_bytes(),
+    )  # fmt: skip
+    (tmp_path / "dirty.flow").write_bytes(dirty)
+    assert written(scrubbed(*read_flows(tmp_path / "dirty.flow")), tmp_path) == (
+        recording.read_bytes()
+    )
+
+
+def test_lengths_are_right_where_a_secret_had_escapes() -> None:
+    """Its mask is as long as the secret itself, so that it is the same wherever it stands."""
+    body = rb'{"accessToken":"\u0061bcdefghijkl\/mnop","z":1}'
+    pieces = [body[:20], body[20:30], body[30:31], body[31:]]
+    kept = {
+        "asked": {"host": "h", "headers": [], "body": b""},
+        "said": {
+            "headers": [[b"Content-Length", b"%d" % len(body)]],
+            "chunks": [[float(at), piece] for at, piece in enumerate(pieces)],
+            "size": len(body),
+        },
+    }
+    made = flow(
+        path="/a?access_token=abcdefghijkl%2Fmnop",
+        says=body,
+        response={"Content-Length": str(len(body))},
+        kept=kept,
+    )
+    scrubbed(made)
+    clean = b'{"accessToken":"scrubbed-1-------","z":1}'
+    assert made.request.path == "/a?access_token=scrubbed-1-------"
+    assert made.response
+    assert made.response.raw_content == clean
+    assert made.response.headers["content-length"] == str(len(clean))
+    said = made.metadata[KEY]["said"]
+    assert said["headers"] == [[b"Content-Length", b"%d" % len(clean)]]
+    assert said["size"] == len(clean)
+    assert [at for at, _ in said["chunks"]] == [0.0, 1.0, 2.0, 3.0]
+    assert b"".join(piece for _, piece in said["chunks"]) == clean
+    assert next(piece for _, piece in said["chunks"]) == clean[:20]
+
+
+def test_a_password_of_basic_authorization_is_found_elsewhere() -> None:
+    credential = base64.b64encode(b"bob:correct horse 7 battery").decode()
+    made = flow(request={"Authorization": f"Basic {credential}"}, says=b"correct horse 7 battery!")
+    scrubbed(made)
+    assert made.response
+    assert b"horse" not in (made.response.content or b"")
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "why"),
+    [
+        ("x-own", b"zzz", "a content coding that is not accepted"),
+        ("gzip", b"zzz", "not valid gzip"),
+        ("gzip", gzip.compress(b"{}")[:-3], CUT_SHORT),
+        ("identity", b"\x89PNG\0\0", "binary data"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named_and_stays(coding: str, body: bytes, why: str) -> None:
+    made = flow(response={"Content-Encoding": coding})
+    assert made.response
+    made.response.raw_content = body
+    scrubber = Scrubber()
+    scrubber.scrub([made])
+    assert scrubber.unread == [f"flow 1 (GET), answer: {why}"]
+    assert made.response.raw_content == body
+
+
+def test_a_part_that_was_not_read_is_named_with_its_flow() -> None:
+    made = tflow.twebsocketflow()
+    assert made.websocket
+    made.websocket.messages[0].content = b"\xff\xfe\0"
+    scrubber = Scrubber()
+    scrubber.scrub([flow(), made])
+    assert scrubber.unread == ["flow 2 (GET), a WebSocket message: binary data"]

@@ -6,7 +6,8 @@ import base64
 import gzip
 import json
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 from mcp_tool_filter.cli.commands.scrub import run
 
 type Plant = Callable[[HTTPFlow, str], None]
+type NamedPlant = Callable[[HTTPFlow, str, str], None]
 
 NAMES = [
     "api_key", "apiKey", "API-KEY", "client_secret", "clientSecret", "refresh_token",
@@ -219,21 +221,38 @@ PLANTS: dict[str, Plant] = {
         made, fetched=fetched("/mcp", json.dumps({"description": f"use ghp_{s}"}).encode())
     ),
     "reason": lambda made, s: setattr(made.response, "reason", f"Bearer {s}"),
-    **{f"header-{name}": lambda made, s, n=name: request_headers(made, n, s) for name in HEADERS},
-    **{f"json-{name}": lambda made, s, n=name: answer_json(made, {"a": {n: s}}) for name in NAMES},
-    **{f"form-{name}": lambda made, s, n=name: form(made, n, s) for name in FORM_NAMES},
-    **{f"multipart-{name}": lambda made, s, n=name: multipart(made, n, s) for name in NAMES},
-    **{
-        f"shape-{shape[:24]}": lambda made, s, t=shape: answer_json(
-            made, {"content": [{"text": f"It says:\n{t.format(s, s)}\nand more"}]}
-        )
-        for shape in SHAPES
-    },
-    **{
-        f"comment-{shape[:24]}": lambda made, s, t=shape: setattr(made, "comment", t.format(s, s))
-        for shape in SHAPES
-    },
 }  # fmt: skip
+
+
+def under_names(kind: str, names: Sequence[str], plant: NamedPlant) -> dict[str, Plant]:
+    return {f"{kind}-{name}": partial(_plant_under, plant, name) for name in names}
+
+
+def _plant_under(plant: NamedPlant, name: str, made: HTTPFlow, secret: str) -> None:
+    plant(made, name, secret)
+
+
+def in_a_result(made: HTTPFlow, shape: str, secret: str) -> None:
+    text = f"It says:\n{shape.format(secret, secret)}\nand more"
+    answer_json(made, {"content": [{"text": text}]})
+
+
+def in_a_comment(made: HTTPFlow, shape: str, secret: str) -> None:
+    made.comment = shape.format(secret, secret)
+
+
+def in_json(made: HTTPFlow, name: str, secret: str) -> None:
+    answer_json(made, {"a": {name: secret}})
+
+
+PLANTS |= {
+    **under_names("header", HEADERS, request_headers),
+    **under_names("json", NAMES, in_json),
+    **under_names("form", FORM_NAMES, form),
+    **under_names("multipart", NAMES, multipart),
+    **under_names("text", SHAPES, in_a_result),
+    **under_names("comment", SHAPES, in_a_comment),
+}
 
 
 def a_flow() -> HTTPFlow:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 from mitmproxy.http import HTTPFlow
@@ -24,7 +24,8 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.recordings.flow_dump import KEY
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.observers.redaction.finder import Finder, Findings, Secret, replace
+from mcp_tool_filter.observers.redaction.finder import Finder
+from mcp_tool_filter.observers.redaction.findings import Findings, Secret, replace
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 type _State = dict[str, Any]
@@ -93,6 +94,8 @@ class Scrubber:
         return mask
 
     def _mask(self, secret: Secret) -> str:
+        if secret.is_number:
+            return "1" * len(secret.value)
         mask = self._masks.get(secret.value, b"").decode()
         if mask.startswith("x"):  # a short one may fill the place, with its escapes
             return mask.ljust(secret.end - secret.start, "x")
@@ -244,19 +247,19 @@ class _Walk:
 
     def _recut(self, chunks: list[bytes], plain: bytes, found: Findings) -> Iterator[bytes]:
         """Cut the new body where the old one was cut; within a secret, somewhere in its mask."""
-        text, ends = plain.decode("latin-1"), [0, *accumulate(map(len, chunks))]
-        new_ends = []
-        for end in ends:
-            before = [one for one in found.secrets if one.end <= end]
-            across = next((one for one in found.secrets if one.start < end < one.end), None)
-            start = across.start if across else end
-            size = len(self._written(text[:start], before))
-            if across:
-                size += min(end - start, len(self._written_one(text, across)))
-            new_ends.append(size)
-        clean = self._replaced(plain, found)
-        for start, end in pairwise(new_ends):
-            yield clean[start:end]
+        text, clean = plain.decode("latin-1"), self._replaced(plain, found)
+        secrets = iter([*found.secrets, Secret(len(text), len(text), "")])
+        secret, moved, start = next(secrets), 0, 0
+        for end in accumulate(map(len, chunks)):
+            while secret.end <= end and secret.value:
+                moved += len(self._written_one(text, secret)) - (secret.end - secret.start)
+                secret = next(secrets)
+            new_end = end + moved
+            if secret.start < end:
+                in_mask = min(end - secret.start, len(self._written_one(text, secret)))
+                new_end = secret.start + moved + in_mask
+            yield clean[start:new_end]
+            start = new_end
 
     # Pieces
 

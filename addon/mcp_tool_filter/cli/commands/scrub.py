@@ -41,9 +41,11 @@ def run(argv: Sequence[str]) -> int:
         _write(args.target.resolve(), flows)
     except OSError as error:
         raise CannotWrite(args.target, error.strerror or str(error)) from error
-    print(f"{len(flows)} flows, {found} secrets masked: {args.target}", file=sys.stderr)
+    counts = f"{_count(len(flows), 'flow')}, {_count(found, 'secret')}"
+    print(f"{counts} masked: {args.target}", file=sys.stderr)
     if others := len(everything) - len(flows):
-        print(f"Left out: {others} flows that are not HTTP", file=sys.stderr)
+        are = "that is" if others == 1 else "that are"
+        print(f"Left out: {_count(others, 'flow')} {are} not HTTP", file=sys.stderr)
     _warn_of(scrubber.unread)
     return 0
 
@@ -62,6 +64,10 @@ def _write(target: Path, flows: Sequence[HTTPFlow]) -> None:
             with suppress(OSError):
                 os.unlink(partial.name)
             raise
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _warn_of(unread: Sequence[str]) -> None:

@@ -13,19 +13,20 @@ Texts stand here as Latin-1, one character for each byte, so that places are pla
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from mcp_tool_filter.observers.redaction import json_places
+from mcp_tool_filter.observers.redaction.findings import Findings, replace
+from mcp_tool_filter.observers.redaction.named_values import named_values_in
 from mcp_tool_filter.observers.redaction.names import (
     is_secret_header,
     is_secret_name,
     is_secret_parameter,
 )
 from mcp_tool_filter.observers.redaction.shapes import basic_parts, shapes_in
+from mcp_tool_filter.observers.redaction.texts import decode_base64, problem_in_text
 from mcp_tool_filter.observers.redaction.views import (
     View,
     joined,
@@ -44,71 +45,18 @@ _FORM = re.compile(
 _FIELD = re.compile(r"([^=&]*+)(?:=([^&]*+))?&?")
 _PARAMETER = re.compile(r"[?&#;]([A-Za-z0-9_.~%\[\]-]{1,100})=([^&#\s\"'<>\\]++)")
 _USERINFO = re.compile(r"://([^\s/?#\"'<>\\@]{1,500}@)+")
-_NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.])(--?)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)(\\*[\"'])?"
-    r"(?:([ \t]{0,4})(=>?|:)([ \t]{0,4})|([ \t]{1,4}))"
-)
-_QUOTED = re.compile(r"(\\*)([\"'])((?:(?!\1\2)[^\r\n])*+)")
-_PLAIN = re.compile(r"(?:(?:bearer|basic|token|digest) +)?([^\s,;&\"'<>(){}\[\]\\]++)(.?)", re.I)
 _COOKIE = re.compile(r"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
-_COOKIE_TEXT = re.compile(r"(?:set-)?cookie", re.I)
 _ATTRIBUTES = re.compile(r"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.I)
 _SCHEME = re.compile(
     r"(?:basic|bearer|digest|dpop|token|apikey|negotiate|ntlm|oauth|hawk|hoba|mutual|vapid|jwt"
     r"|key|aws4-hmac-sha256|privatetoken|scram-sha-[0-9]+)[ ]+",
     re.I,
 )
-_PLACEHOLDER = re.compile(r"\$?\{\{?[\w .-]*\}?\}|<[\w -]*>|\*+|\.{3}|null|none|true|false", re.I)
 _LINE = re.compile(r"[^\r\n]*+(?:\r\n|\r|\n|$)")
 _EVENT = re.compile(r"\s*(?:data|event|id|retry|):")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]{24,}={0,2}|[A-Za-z0-9_-]{40,}={0,2}")
 _BOUNDARY = re.compile(r"boundary=\"?([^\";,\s]{1,200})", re.I)
 _DISPOSITION_NAME = re.compile(r"[;\s]name=\"?([^\";\r\n]*)", re.I)
-_CHARSET = re.compile(r"charset=\"?([\w-]{1,40})", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A secret, and its place."""
-
-    start: int
-    end: int
-    value: str
-    """What it means, without any escapes."""
-    is_number: bool = False
-
-
-@dataclass(slots=True)
-class Findings:
-    """What was found in one text."""
-
-    secrets: list[Secret] = field(default_factory=list)
-    related: list[str] = field(default_factory=list)
-    """Secrets that stand there in another form, as the password in a Basic credential."""
-    unread: list[str] = field(default_factory=list)
-    """What could not be read, in words."""
-
-    def mark(self, view: View, start: int = 0, end: int | None = None) -> None:
-        """Note a secret; each of its lines for itself, so that what splits lines stays."""
-        text = view.text[start : len(view.text) if end is None else end]
-        for line in re.finditer(r"[^\r\n]+", text):
-            if not _PLACEHOLDER.fullmatch(line[0].strip()):
-                raw = view.raw_span(start + line.start(), start + line.end())
-                self.secrets.append(Secret(*raw, line[0]))
-
-    def sorted(self) -> Findings:
-        """Return the same without overlaps: of two secrets, the outer or the first one."""
-        apart: list[Secret] = []
-        done = 0
-        for one in sorted(self.secrets, key=lambda one: (one.start, -one.end)):
-            if one.start >= done and one.end > one.start:
-                apart.append(one)
-                done = one.end
-            elif one.end > done:  # the rest of one that begins within another
-                rest = one.value[-(one.end - done) :]
-                apart.append(Secret(done, one.end, rest, one.is_number))
-                done = one.end
-        return Findings(apart, self.related, list(dict.fromkeys(self.unread)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +148,7 @@ class Finder:
         if kind.startswith("multipart/") and (boundary := _BOUNDARY.search(content_type)):
             self._multipart(view, boundary[1], found, depth)
             return
-        if problem := _problem_in_text(view.text, content_type):
+        if problem := problem_in_text(view.text, content_type):
             found.unread.append(problem)
             self._plain(view, found, depth)
         elif kind == "application/x-www-form-urlencoded":
@@ -292,9 +240,7 @@ class Finder:
                 if inner is not place.view:
                     self._known(inner, found)
             elif place.is_number:
-                found.secrets.append(
-                    Secret(*place.view.raw_span(0, len(place.view.text)), place.view.text, True)
-                )
+                found.mark_number(place.view)
             else:
                 found.mark(unescape_json(place.view))
 
@@ -316,12 +262,12 @@ class Finder:
     def _base64(self, view: View, found: Findings, depth: int) -> None:
         """Mask a text in base64 that holds a secret: its parts cannot be replaced alone."""
         self._plain(view, found, depth)
-        plain = _decoded(view.text)
+        plain = decode_base64(view.text)
         if plain is None:
             return
         inside = Findings()
         inner = View.of(plain.decode("latin-1"))
-        if _problem_in_text(inner.text, ""):
+        if problem_in_text(inner.text, ""):
             if len(plain) > 256:  # a shorter one is a number or a name more likely than a file
                 found.unread.append("binary data in base64")
             return
@@ -343,30 +289,18 @@ class Finder:
             for one in _PARAMETER.finditer(text):
                 value = unescape_percent(view.part(*one.span(2)))
                 self._parameter(one[1], value, found, depth)
-        for one in _NAMED.finditer(text):
-            self._named(view, one, found)
+        for named in named_values_in(text, self._is_name):
+            inner = view.part(named.start, named.end)
+            if named.is_cookie:
+                self._cookies(inner, found)
+            else:
+                found.mark(unescape_json(inner) if named.is_quoted else inner)
 
     def _userinfo(self, view: View, found: Findings) -> None:
         if view.text in _PUBLIC_USERS:
             return
         for part in re.finditer(r"[^:]+", view.text):
             found.mark(unescape_percent(view.part(*part.span())))
-
-    def _named(self, view: View, one: re.Match[str], found: Findings) -> None:
-        """Mark the value behind ``password=``, ``"token": "…"`` or ``--api-key``."""
-        name, is_flag, sign = one[2], bool(one[1]), one[5]
-        if not self._is_name(name) or not (sign or is_flag):
-            return
-        if _COOKIE_TEXT.fullmatch(name):
-            line = re.compile(r"[^\r\n\"']*").match(view.text, one.end())
-            self._cookies(view.part(*line.span()) if line else view.part(0, 0), found)
-        elif quoted := _QUOTED.match(view.text, one.end()):
-            found.mark(unescape_json(view.part(*quoted.span(3))))
-        elif plain := _PLAIN.match(view.text, one.end()):
-            is_tight = sign == "=" and not one[4] and not one[6]
-            is_code = plain[2] in ("(", "[") or is_same_name(name, plain[1])
-            if (is_tight and not is_code) or (is_random(plain[1]) and plain[2] != "("):
-                found.mark(view, *plain.span(1))
 
     def _known(self, view: View, found: Findings) -> None:
         for secret in self.known:
@@ -396,45 +330,3 @@ def redact_header(name: str, value: str, mask: str = MASK) -> str:
     'Bearer [secret]'
     """
     return replace(value, Finder().in_header(name, value).secrets, lambda _: mask)
-
-
-def replace(text: str, secrets: Iterable[Secret], mask: Callable[[Secret], str]) -> str:
-    """Return the text with each secret replaced; they do not overlap and are in order."""
-    parts: list[str] = []
-    done = 0
-    for one in secrets:
-        parts += [text[done : one.start], mask(one)]
-        done = one.end
-    return "".join([*parts, text[done:]])
-
-
-def is_random(value: str) -> bool:
-    """Tell a secret from a word, as far as that can be known."""
-    return len(value) >= 6 and any(char.isdigit() for char in value)
-
-
-def is_same_name(name: str, value: str) -> bool:
-    """Tell whether a value is only the name again: ``token=token``, ``password=args.password``."""
-    return value.lower().replace("-", "_").endswith(name.lower().replace("-", "_"))
-
-
-def _problem_in_text(text: str, content_type: str) -> str | None:
-    """Return why bytes cannot be read as text, or None."""
-    charset = _CHARSET.search(content_type)
-    if charset and charset[1].lower() not in ("utf-8", "utf8", "us-ascii", "iso-8859-1", "latin1"):
-        return f"text in the charset {charset[1]}"
-    if "\0" in text:
-        return "binary data"
-    try:
-        text.encode("latin-1").decode()
-    except ValueError:
-        return None if charset and charset[1].lower() in ("iso-8859-1", "latin1") else "binary data"
-    return None
-
-
-def _decoded(text: str) -> bytes | None:
-    compact = re.sub(r"[\r\n=]", "", text).translate(str.maketrans("-_", "+/"))
-    try:
-        return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return None
