@@ -13,7 +13,7 @@ from mcp_tool_filter.errors import (
     UnsafePattern,
 )
 from mcp_tool_filter.policy.config import Config, parse_config, parse_header, refuse_to_open
-from mcp_tool_filter.policy.tool_filter import ListFrom
+from mcp_tool_filter.policy.list_from import ListFrom
 
 
 def test_without_options_nothing_is_denied() -> None:

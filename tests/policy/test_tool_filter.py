@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.tool_filter import (
     Envelope,
-    ListFrom,
     decide_call,
     decide_list,
     decide_listing,

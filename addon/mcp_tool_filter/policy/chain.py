@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import (
     Envelope,
-    ListFrom,
     decide_call,
     decide_list,
     decide_listing,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import EmptyList, InvalidOption
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.paths import Paths, parse_paths
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
-from mcp_tool_filter.policy.tool_filter import ListFrom
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 
 _UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Single, render_error
@@ -18,14 +18,6 @@ from mcp_tool_filter.protocol.tools import (
     parse_listing,
     shows_tool,
 )
-
-
-class ListFrom(StrEnum):
-    """Where tools/list is answered from, as the option ``tools_list`` says."""
-
-    AUTO = "auto"
-    CACHE = "cache"
-    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from types import FrameType
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.settings.flags import parse_flags
-from mcp_tool_filter.cli.settings.settings import gather, settle
+from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
 
 
 def run(argv: Sequence[str]) -> int:
@@ -24,13 +24,20 @@ def run(argv: Sequence[str]) -> int:
     if "help" in typed:
         return _show_help()
     given = gather(argv, os.environ)
-    if not argv and "upstream" not in given:
+    if not argv and not {"upstream", "upstream-cmd"} & given.keys():
         return _show_help()
     settings = settle(given)
     if "list-tools" in given or "dry-run" in given or "format" in given:
         how = given.get("format", ["table"])[-1] if "dry-run" not in given else "report"
         return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
-    return int(import_module("mcp_tool_filter.cli.commands.http").run(settings))
+    way = _way(settings)
+    return int(import_module(f"mcp_tool_filter.cli.commands.{way}").run(settings))
+
+
+def _way(settings: Settings) -> str:
+    if not settings.is_stdio:
+        return "http"
+    return "relay" if settings.command else "pipe"
 
 
 def _show_help() -> int:

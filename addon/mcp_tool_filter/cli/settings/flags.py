@@ -56,6 +56,13 @@ GROUPS: Final = {
         Flag("tools-list", "answer tools/list from the snapshot: auto, cache or upstream",
              "HOW", choices=("auto", "cache", "upstream")),
     ),
+    "A command instead of a URL": (
+        Flag("upstream-cmd", "the command, split like a shell does (or write it after --)",
+             "COMMAND"),
+        Flag("env", "set an environment variable for the command", "KEY=VALUE", many=True),
+        Flag("cwd", "run the command in this folder", "DIR"),
+        Flag("stdio", "talk to one client over stdin and stdout, also with --upstream URL"),
+    ),
     "Where to listen": (
         Flag("host", "listen address (default: 127.0.0.1)", "ADDRESS"),
         Flag("port", f"listen port (default: {DEFAULT_PORT}); 0 takes a free one",
@@ -117,6 +124,9 @@ _TWO_UPSTREAMS = (
     ' "$(mcp-tool-filter addon-path)" --mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2'
 )
 
+COMMAND: Final = "command"
+"""Among what was given: the words after ``--``."""
+
 type Given = dict[str, list[str]]
 """A flag's name to its values, as text; a switch has "true"."""
 
@@ -132,7 +142,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values())) -> Given:
-    """Read a command line. Raises UsageError for the first thing that is wrong with it."""
+    """Read a command line. Raises UsageError for the first thing that is wrong with it.
+
+    >>> parse_flags(["--deny", "^a", "--", "npx", "-y", "a-server"])
+    {'deny': ['^a'], 'command': ['npx', '-y', 'a-server']}
+    """
+    typed, dashes, command = _cut_at_dashes(argv)
+    if dashes and not command:
+        raise UsageError("There is no command after --")
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for flag in flags:
         if flag.value:
@@ -141,12 +158,12 @@ def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values(
             parser.add_argument(
                 *flag.spellings, action="append_const", const="true", dest=flag.name
             )
-    found, rest = parser.parse_known_args(argv)
+    found, rest = parser.parse_known_args(typed)
     if rest:
         raise _unknown(rest, flags)
     given: Given = {name: values for name, values in vars(found).items() if values}
     _refuse_doubles(given, flags)
-    return given
+    return given | ({COMMAND: command} if command else {})
 
 
 def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
@@ -155,6 +172,13 @@ def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
         if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
             why = _TWO_UPSTREAMS if flag.name == "upstream" else "Only one can count"
             raise UsageError(f"--{flag.name} is given twice", why=why)
+
+
+def _cut_at_dashes(argv: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in argv:
+        return list(argv), False, []
+    at = list(argv).index("--")
+    return list(argv[:at]), True, list(argv[at + 1 :])
 
 
 def _unknown(rest: Sequence[str], flags: Sequence[Flag]) -> UsageError:

@@ -11,10 +11,12 @@ _TOP = """\
 mcp-tool-filter stands before an MCP server and takes away the tools you do not want:
 your model does not see them, cannot call them, pays no token for them.
 
-usage: mcp-tool-filter --upstream URL [--deny PATTERN] [FLAGS]
+usage: mcp-tool-filter [--deny PATTERN] [FLAGS] -- COMMAND ARGS
+       mcp-tool-filter --upstream URL [--deny PATTERN] [FLAGS]
        mcp-tool-filter COMMAND
 
 Examples:
+  mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/work
   mcp-tool-filter --upstream http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
   mcp-tool-filter -u https://example.com/mcp -H 'Authorization: Bearer $TOKEN' --allow '^read_'
   mcp-tool-filter -u http://localhost:3000/mcp --list-tools      what is there, what would go

@@ -12,13 +12,21 @@ is refused wherever it stands, since it is likely a slip (an unset variable) tha
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Flag, Given, parse_flags
+from mcp_tool_filter.cli.settings.flags import (
+    COMMAND,
+    DEFAULT_PORT,
+    FLAGS,
+    Flag,
+    Given,
+    parse_flags,
+)
 from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
 from mcp_tool_filter.errors import EmptyList, InvalidOption
 
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "MCP_TOOL_FILTER_"
 _ADDS_UP = "deny"
+_UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
+_ONLY_FOR_COMMANDS = ("env", "cwd")
 _LIKE_THIS = "It must look like http://localhost:3000/mcp"
 _PATTERNS = ("deny", "allow")
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
@@ -46,6 +56,12 @@ class Settings:
     """Scheme, host and port of the upstream."""
     endpoint: str
     """Path and query; empty if the user gave none."""
+    command: tuple[str, ...]
+    """The words of a command that is the upstream; empty if the upstream is a URL."""
+    env: Mapping[str, str] = field(repr=False)  # holds secrets
+    cwd: str | None
+    is_stdio: bool
+    """Whether our client is whoever started us."""
     host: str
     port: int
     deny: tuple[str, ...]
@@ -75,7 +91,7 @@ class Settings:
 
     @property
     def upstream(self) -> str:
-        return self.origin + self.endpoint
+        return shlex.join(self.command) if self.command else self.origin + self.endpoint
 
     @property
     def listens_at(self) -> str:
@@ -154,20 +170,38 @@ def gather(argv: Sequence[str], environment: Mapping[str, str]) -> Given:
     files = typed.get("config") or surrounding.get("config")
     given: Given = {}
     for source in (read_file(files[-1]) if files else {}, surrounding, typed):
+        if _names_upstream(source):
+            given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
         denied = given.get(_ADDS_UP, []) + source.get(_ADDS_UP, [])
         given |= source | ({_ADDS_UP: denied} if denied else {})
     return given
+
+
+def _names_upstream(source: Given) -> bool:
+    """Tell whether this source says what the upstream is. Raises UsageError if it says two."""
+    named = [name for name in _UPSTREAMS if name in source]
+    if len(named) > 1:
+        first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
+        raise UsageError(f"Give {first} or {second}, not both")
+    return bool(named)
 
 
 def settle(given: Given) -> Settings:
     """Check what was given, and fill in what was not."""
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
-    origin, path = _split_upstream(one.get("upstream", ""))
+    command = many.get(COMMAND) or _split_command(one.get("upstream-cmd", ""))
+    origin, path = ("", "") if command else _split_upstream(one.get("upstream", ""))
+    if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
+        raise UsageError(f"--{misplaced} is for an upstream that is a command")
     _refuse_own_options(many.get("set", ()))
     return Settings(
         origin=origin,
         endpoint=one.get("endpoint", path),
+        command=command,
+        env=dict(map(_parse_variable, many.get("env", ()))),
+        cwd=one.get("cwd"),
+        is_stdio=_is_stdio(one, is_command=bool(command)),
         host=one.get("host", "127.0.0.1"),
         port=_parse_port(one.get("port", str(DEFAULT_PORT))),
         deny=many.get("deny", ()),
@@ -290,6 +324,31 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
 def _meant(name: str, known: Mapping[str, object]) -> str | None:
     longer = next((each for each in known if name.startswith(f"{each}_") or name == f"{each}S"), "")
     return longer or closest(name, known)
+
+
+def _split_command(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:  # a quote that does not end
+        raise UsageError("--upstream-cmd cannot be split into words", why=str(error)) from None
+
+
+def _parse_variable(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE. No error quotes the value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or "\0" in text:
+        raise UsageError("--env is written KEY=VALUE")
+    return name, value
+
+
+def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
+    """Tell whether we talk over stdin and stdout, rather than listen."""
+    asked = _is_on(one, "stdio")
+    listens = "port" in one or _is_on(one, "inspect")
+    if asked and listens:
+        other = "--port" if "port" in one else "--inspect"
+        raise UsageError(f"--stdio listens on no port: leave out {other} or --stdio")
+    return asked or (is_command and not listens)
 
 
 def _split_upstream(url: str) -> tuple[str, str]:

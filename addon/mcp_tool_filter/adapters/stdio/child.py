@@ -1,0 +1,155 @@
+"""The command that we filter: a child process with all that it starts.
+
+It runs in a process group of its own, so that whatever it has started can be ended with it, and a
+Ctrl+C in a terminal reaches it once, through us. Its stderr is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+
+from mcp_tool_filter.errors import ConnectFailed
+
+_READ_SIZE = 64 * 1024
+
+
+class Child:
+    """Starts at once. Raises ConnectFailed if the command cannot be started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        self._process = _start(command, env or {}, cwd)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._stdin = self._process.stdin.fileno()
+        self._stdout = self._process.stdout.fileno()
+        self._closing = Lock()  # nobody writes to a descriptor that is closed and used anew
+        self._takes_input = True
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read(self) -> bytes:
+        """Return the next part of its output; nothing at the end."""
+        return os.read(self._stdout, _READ_SIZE)
+
+    def write(self, data: bytes) -> bool:
+        """Write all of it, however long it takes; return False if the child reads no more."""
+        with self._closing:
+            if not self._takes_input:
+                return False
+            try:
+                write_all(self._stdin, data)
+            except OSError:
+                self._takes_input = False
+                return False
+            return True
+
+    def close_stdin(self) -> None:
+        """Tell it that no more will come; not while something is being written to it."""
+        if self._closing.acquire(blocking=False):
+            try:
+                self._takes_input = False
+                assert self._process.stdin
+                with suppress(OSError):
+                    self._process.stdin.close()
+            finally:
+                self._closing.release()
+
+    def wait(self) -> int:
+        """Wait until it has ended; return its exit code, as a shell would: 128 + N for signal N."""
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def send(self, number: int) -> None:
+        """Send a signal to it and to all that it has started."""
+        if sys.platform == "win32":
+            self._process.terminate()
+        else:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def has_left_nobody(self) -> bool:
+        """Tell whether all of its process group has ended; call it once the child has."""
+        if sys.platform == "win32":
+            return True
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return not _group_lives(self.pid)
+
+
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, in as many parts as the reader takes."""
+    written = os.write(descriptor, data)
+    if written == len(data):
+        return
+    rest = memoryview(data)[written:]
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _start(
+    command: Sequence[str], env: Mapping[str, str], cwd: str | None
+) -> subprocess.Popen[bytes]:
+    words = list(command)
+    surrounding = {**os.environ, **env}
+    if sys.platform == "win32":  # where npx is npx.cmd
+        words[0] = shutil.which(words[0], path=surrounding.get("PATH")) or words[0]
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=surrounding,
+            cwd=cwd,
+            start_new_session=True,  # has no meaning on Windows
+        )
+    except (OSError, ValueError) as error:
+        raise ConnectFailed(shlex.join(command), why=_why(error, words[0], cwd)) from None
+
+
+def _why(error: Exception, program: str, cwd: str | None) -> str:
+    if cwd is not None and not os.path.isdir(cwd):
+        return f"There is no folder {cwd}"
+    if isinstance(error, FileNotFoundError):
+        found = shutil.which(program)
+        return f"Command not found: {program}" if found is None else f"Cannot run {program}"
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {program}"
+    return str(error)
+
+
+def _group_lives(group: int) -> bool:
+    """Look through /proc, where there is one: a zombie that nobody waits for is not alive."""
+    if not os.path.isdir("/proc/self"):
+        return True
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    state, _, pgrp = file.read().rpartition(b")")[2].split()[:3]
+                if int(pgrp) == group and state not in (b"Z", b"X"):
+                    return True
+    return False

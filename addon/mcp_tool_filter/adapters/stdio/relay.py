@@ -1,0 +1,334 @@
+"""stdio in front of stdio: passes lines between our client and a command, judging each.
+
+One thread reads the client, one the child, one waits for the child's end; each reads only as fast
+as the other side takes what it writes, so nothing piles up. Threads and plain reads, not an event
+loop: our stdin and stdout may be shared with others, who would notice if they did not block, and
+the start does not wait for asyncio.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
+from typing import assert_never
+
+from mcp_tool_filter.adapters.stdio.child import KILL, Child, write_all
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.errors import LostUpstream, ProtocolError
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.protocol.scan import scan
+
+_READ_SIZE = 64 * 1024
+_MOST_SHOWN = 2000  # bytes of a line that is not JSON
+_TICK = 0.02  # seconds
+_LAST_WORDS = 0.5  # seconds without a byte, when the child has ended and another holds its stdout
+_GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that the command is given to end."""
+
+    eof: float = 5.0
+    """After its stdin was closed, until SIGTERM."""
+    term: float = 2.0
+    """After SIGTERM, until SIGKILL."""
+    passed_on: float = 1.8
+    """After a SIGTERM that we were sent ourselves: less than the 2 s that clients give us."""
+
+
+_PATIENCE = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class _ClientEnded:
+    """It will say no more, or it listens no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ChildEnded:
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ChildSilent:
+    """Its output has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A bug of ours: the session cannot go on."""
+
+    error: Exception
+
+
+type Happened = int | _ClientEnded | _ChildEnded | _ChildSilent | _Broken
+"""A number is a signal that we got."""
+
+
+class Relay:
+    """One session between a client and a command."""
+
+    def __init__(
+        self,
+        child: Child,
+        judge: LineJudge,
+        happened: SimpleQueue[Happened],
+        *,
+        say: Callable[[str], None],
+        limits: Limits,
+        stdin: int = 0,
+        stdout: int = 1,
+        patience: Patience = _PATIENCE,
+    ) -> None:
+        self._child = child
+        self._judge = judge
+        self._say = say
+        self._limits = limits
+        self._stdin = stdin
+        self._stdout = stdout
+        self._patience = patience
+        self._happened = happened
+        self._to_client = Lock()
+        self._drained = Event()  # all that the child said has been passed on
+        self._heard_last = time.monotonic()
+        self._is_writing = False  # to the client, what the child said
+        self._code: int | None = None
+        self._client_ended = False
+
+    def run(self) -> int:
+        """Pass lines until one side ends; return the exit code."""
+        for work in (self._read_client, self._read_child, self._wait_for_child):
+            Thread(target=self._guarded, args=(work,), daemon=True).start()
+        while True:
+            match self._happened.get():
+                case _ClientEnded():
+                    self._child.close_stdin()
+                    return self._see_out(self._patience.eof, self._patience.term)
+                case int(number):
+                    return self._pass_on(number)
+                case _ChildEnded(code):
+                    self._code = code
+                    return self._end_of_child()
+                case _ChildSilent():
+                    return self._end_of_child()
+                case _Broken(error):
+                    return self._end_with(f"Error: Internal error: {error!r}\nShutting down proxy")
+                case unexpected:
+                    assert_never(unexpected)
+
+    # The threads
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._happened.put(_Broken(error))
+
+    def _read_client(self) -> None:
+        parser = LineParser(max_pending=self._limits.pending)
+        while chunk := _read(self._stdin):
+            self._from_client(parser.feed(chunk))
+        self._from_client(parser.finish())
+        self._happened.put(_ClientEnded())
+
+    def _read_child(self) -> None:
+        parser = LineParser(max_pending=self._limits.pending)
+        while chunk := self._child.read():
+            self._from_child(parser.feed(chunk))
+            self._heard_last = time.monotonic()
+        self._from_child(parser.finish())
+        self._drained.set()
+        self._happened.put(_ChildSilent())
+
+    def _wait_for_child(self) -> None:
+        self._happened.put(_ChildEnded(self._child.wait()))
+
+    # Lines
+
+    def _from_client(self, lines: Iterable[bytes | CutLine]) -> None:
+        forwarded: list[bytes] = []
+        replies: list[bytes] = []
+        for line in lines:
+            match self._judge.from_client(line):
+                case Forward():
+                    assert isinstance(line, bytes)
+                    forwarded.append(line)
+                case Rewrite(text, _, owed):
+                    forwarded.append(text)
+                    replies += owed
+                case Reply(text):
+                    replies.append(text)
+                case Drop():
+                    pass
+                case unexpected:
+                    assert_never(unexpected)
+        if forwarded:
+            self._child.write(_joined(forwarded))
+        if replies:
+            self._tell_client(replies)
+
+    def _from_child(self, lines: Iterable[bytes | CutLine]) -> None:
+        passed: list[bytes] = []
+        for line in lines:
+            match self._judge.from_upstream(line):
+                case Forward():
+                    assert isinstance(line, bytes)
+                    passed.append(line)
+                case Rewrite(text, _, owed):
+                    passed += [text, *owed]
+                case Reply(text):
+                    self._child.write(_joined([text]))
+                case Drop():
+                    self._show(line)
+                case unexpected:
+                    assert_never(unexpected)
+        if passed:
+            self._is_writing = True
+            self._tell_client(passed)
+            self._is_writing = False
+
+    def _tell_client(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        try:
+            with self._to_client:
+                write_all(self._stdout, _joined(lines))
+        except OSError:  # it does not listen any more
+            self._happened.put(_ClientEnded())
+
+    def _show(self, line: bytes | CutLine) -> None:
+        """Write what a command prints between its messages where people read it."""
+        if isinstance(line, bytes) and not _is_json(line, self._limits):
+            text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
+            more = "…" if len(line) > _MOST_SHOWN else ""
+            self._say(f"[not JSON, from the command] {_printable(text)}{more}")
+
+    # The end
+
+    def _pass_on(self, number: int) -> int:
+        self._child.send(number)
+        if number == signal.SIGTERM:
+            return self._see_out(0, self._patience.passed_on)
+        return self._see_out(self._patience.eof, self._patience.term)
+
+    def _see_out(self, until_term: float, until_kill: float) -> int:
+        """Wait for the command and all that it has started to end, with more and more force."""
+        if until_term and not self._is_gone_within(until_term):
+            self._child.send(signal.SIGTERM)
+        if not self._is_gone_within(until_kill):
+            self._child.send(KILL)
+            self._is_gone_within(until_kill)
+        self._hear_out()
+        return self._code if self._code is not None else 1
+
+    def _is_gone_within(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._code is not None and self._child.has_left_nobody():
+                return True
+            try:
+                happened = self._happened.get(
+                    timeout=min(left, _TICK if self._code is not None else left)
+                )
+            except Empty:
+                continue
+            match happened:
+                case _ChildEnded(code):
+                    self._code = code
+                case int(number):
+                    self._child.send(number)
+                    if number == signal.SIGTERM:
+                        end = min(end, time.monotonic() + self._patience.passed_on)
+                case _ClientEnded() | _ChildSilent() | _Broken():
+                    pass
+                case unexpected:
+                    assert_never(unexpected)
+        return False
+
+    def _hear_out(self) -> None:
+        """Let the client have all that the child said; do not wait for others with its stdout."""
+        self._heard_last = time.monotonic()
+        while not self._drained.wait(_TICK):
+            if not self._is_writing and time.monotonic() - self._heard_last > _LAST_WORDS:
+                return
+
+    def _end_of_child(self) -> int:
+        """End because the child has ended, or says no more."""
+        self._hear_out()
+        end = time.monotonic() + _LAST_WORDS
+        while time.monotonic() < end and not (self._client_ended and self._code is not None):
+            try:
+                happened = self._happened.get(timeout=_TICK)
+            except Empty:
+                if self._code is not None:
+                    break
+                continue
+            match happened:
+                case _ClientEnded():
+                    self._client_ended = True
+                case _ChildEnded(code):
+                    self._code = code
+                case int(number):
+                    return self._pass_on(number)
+                case _ChildSilent() | _Broken():
+                    pass
+                case unexpected:
+                    assert_never(unexpected)
+        if self._client_ended:  # it left at the same time, and waits for nothing
+            self._child.close_stdin()
+            return self._see_out(self._patience.eof, self._patience.term)
+        return self._lose()
+
+    def _lose(self) -> int:
+        return self._end_with(f"{LostUpstream()}: {self._how_it_ended()}")
+
+    def _end_with(self, text: str) -> int:
+        """Answer those who wait, say why, and leave nobody behind."""
+        replies = self._judge.lost_replies()
+        goodbye = Thread(target=self._tell_client, args=(replies,), daemon=True)
+        goodbye.start()
+        self._say(text)
+        self._child.send(signal.SIGTERM)
+        if not self._is_gone_within(self._patience.term):
+            self._child.send(KILL)
+        goodbye.join(_GOODBYE)
+        return 1
+
+    def _how_it_ended(self) -> str:
+        if self._code is None:
+            return "the command has closed its output"
+        if self._code > 128:
+            return f"the command was ended by signal {self._code - 128} (exit code {self._code})"
+        return f"the command exited with code {self._code}"
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _READ_SIZE)
+    except OSError:  # a terminal that has gone
+        return b""
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    lines.append(b"")
+    return b"\n".join(lines)
+
+
+def _is_json(line: bytes, limits: Limits) -> bool:
+    try:
+        scan(line, {}, limits)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

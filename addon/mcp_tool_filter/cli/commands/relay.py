@@ -1,0 +1,75 @@
+"""``mcp-tool-filter -- CMD``: in place of a command in a client's configuration.
+
+Neither mitmproxy nor asyncio is imported. The command starts as soon as the settings are checked;
+what else is needed is imported while it starts itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.stdio.judge import LineJudge
+    from mcp_tool_filter.adapters.stdio.relay import Happened
+    from mcp_tool_filter.policy.snapshot import Snapshot
+
+
+def run(settings: Settings) -> int:
+    """Relay until one side ends. Raises StartError."""
+    config = settings.config()
+    happened: SimpleQueue[Happened] = SimpleQueue()
+    _collect_signals(happened)
+    child = Child(settings.command, env=settings.env, cwd=settings.cwd)
+
+    from mcp_tool_filter.adapters.stdio.judge import LineJudge
+    from mcp_tool_filter.adapters.stdio.relay import Relay
+    from mcp_tool_filter.cli.output.log import log_to_stderr
+    from mcp_tool_filter.observers.verdict_log import VerdictLog
+
+    log_to_stderr(settings.verbosity)
+    log = VerdictLog()
+    judge = LineJudge(
+        config,
+        watch=lambda _message, verdict: log.tell(verdict),
+        on_listed=lambda snapshot: _report(settings, judge, snapshot),
+    )
+    status = Relay(child, judge, happened, say=_say, limits=config.limits).run()
+    os._exit(status)  # not sys.exit: a thread still waits for what a client may say
+
+
+def _collect_signals(happened: SimpleQueue[Happened]) -> None:
+    """Let signals wait to be passed on; those that whoever started us ignores stay ignored."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _frame: happened.put(number))
+
+
+def _report(settings: Settings, judge: LineJudge, snapshot: Snapshot) -> None:
+    """Say what is exposed and what is gone, now that the client has seen the whole list."""
+    if settings.is_quiet:
+        return
+    from mcp_tool_filter.observers.report import Introduction, render_report
+
+    who = Introduction(
+        upstream=settings.upstream,
+        server=judge.server.name or "unnamed",
+        transport="stdio",
+        revision=judge.server.revision,
+        listens_at="stdio",
+    )
+    _say(render_report(who, snapshot))
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # a client need not read what we say
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

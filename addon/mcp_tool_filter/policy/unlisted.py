@@ -1,0 +1,114 @@
+r"""Tools before the upstream's whole list is known: their names are judged by the patterns.
+
+A client may call a tool before it has seen a list, and may read a long list page by page. Until
+the last page has passed, a name that the patterns deny is refused and any other goes on. Each
+definition is pinned when it is first seen. Then the list is whole, and is an ordinary snapshot.
+
+>>> from mcp_tool_filter.policy.patterns import parse_pattern
+>>> tools = UnlistedTools([parse_pattern("^rm")], [])
+>>> "read_file" in tools.snapshot.allowed, "rm_rf" in tools.snapshot.denied
+(True, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
+from mcp_tool_filter.policy.snapshot import Definitions, Snapshot, take_snapshot
+from mcp_tool_filter.protocol.limits import MEBIBYTE
+from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
+
+_LONGEST_LIST = 80 * MEBIBYTE  # bytes; beyond that nothing is pinned, only judged by pattern
+
+
+class UnlistedTools:
+    """Learns the upstream's list from the pages that pass."""
+
+    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
+        self._deny = deny
+        self._allow = allow
+        self._denied = _DeniedNames(deny, allow)
+        self._pinned: dict[str, Definition] = {}
+        self._faulty: list[Definition] = []
+        self._size = 0
+        self._next: str | None = None  # the cursor of the page that would go on with the list
+        self.snapshot = Snapshot(allowed=_AllowedNames(self._denied), denied=self._denied)
+        """Judges calls, and whatever else names a tool, by name alone."""
+
+    def judge_page(self, page: Listing) -> Snapshot:
+        """Return what a page is rewritten against; pin the definitions that are new."""
+        shown = [self._pin(definition) for definition in page.definitions]
+        partial = take_snapshot([replace(page, definitions=tuple(shown))], self._deny, self._allow)
+        allowed = Definitions(
+            (name, raw)
+            for name, raw in partial.allowed.items()
+            if not shows_other_tool(raw.decode(), self._denied)
+        )
+        return replace(partial, allowed=allowed, denied=self._denied)
+
+    def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
+        """Note the page that answers this cursor; return the snapshot if the list is whole now."""
+        if asked is not None and asked != self._next:
+            return None
+        self._next = page.next_cursor or None
+        if self._next is not None or self._size > _LONGEST_LIST:
+            return None
+        whole = replace(page, definitions=(*self._pinned.values(), *self._faulty))
+        return take_snapshot([whole], self._deny, self._allow)
+
+    def _pin(self, definition: Definition) -> Definition:
+        """Return the definition of that name that came first."""
+        name = definition.name
+        if name is not None and (known := self._pinned.get(name)):
+            return known
+        self._size += len(definition.raw)
+        if self._size > _LONGEST_LIST:
+            return definition
+        if name is None or definition.problem:
+            self._faulty.append(definition)
+        else:
+            self._pinned[name] = definition
+        return definition
+
+
+class _DeniedNames(Mapping[str, Pattern | None]):
+    """All names that the patterns deny, which nobody can list."""
+
+    def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
+        self._deny = deny
+        self._allow = allow
+
+    def __getitem__(self, name: str) -> Pattern | None:
+        if len(name) > MAX_NAME:
+            raise KeyError(name)  # no such tool is exposed, and no pattern need read it
+        for pattern in self._deny:
+            if pattern.matches(name):
+                return pattern
+        if self._allow and not any(pattern.matches(name) for pattern in self._allow):
+            return None
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        return len(self._deny) + len(self._allow)
+
+    def __iter__(self) -> Iterator[str]:
+        yield ""  # where names are searched for in a text that is no JSON: any could be there
+
+
+class _AllowedNames(Definitions):
+    """All other names."""
+
+    __slots__ = ("_denied",)
+
+    def __init__(self, denied: _DeniedNames) -> None:
+        super().__init__([])
+        self._denied = denied
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or len(name) > MAX_NAME:
+            return False
+        return len(name.encode("utf-16-le", "surrogatepass")) // 2 <= MAX_NAME and (
+            name not in self._denied
+        )

@@ -1,0 +1,154 @@
+r"""Split a byte stream into lines, one JSON-RPC message each, as the stdio transport sends them.
+
+Chunks end anywhere, even between a CR and its LF or inside a character. A line keeps its original
+bytes without its line end. Only LF and CRLF end a line; U+2028 and the like are text:
+
+>>> LineParser().feed(b'{"a":1}\r\n\n{"b":\xe2\x80\xa8')
+[b'{"a":1}']
+
+A line that grows beyond its limit is dropped up to its end. What is kept of it is enough to find
+out whose message it was:
+
+>>> parser = LineParser(max_pending=20, kept=16)
+>>> [cut] = parser.feed(b'{"id": 7, "method": "a very long one"}\n')
+>>> cut, ids_in_cut(cut)
+(CutLine(beginning=b'{"id": 7, "metho', end=b' very long one"}', size=38), ['7'])
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import MEBIBYTE
+from mcp_tool_filter.protocol.messages import ids_guessed_in
+
+_SPACE = b" \t\r"
+_STRING = rb'"(?:[^"\\]|\\.)*+"'
+_NUMBER = rb"-?[0-9][0-9.eE+-]*+"
+# Without backtracking: a string that has no end is met as a lone quote, and ends the search.
+_TOKEN = re.compile(rb'%b|[{}\[\]:,]|[^\s"{}\[\]:,]++|"' % _STRING)
+_LAST_MEMBER = re.compile(rb'(?<!\\)"id"\s*+:\s*+(%b|%b)\s*+\}\s*+\Z' % (_STRING, _NUMBER))
+_IS_ID = re.compile(rb"%b|%b" % (_STRING, _NUMBER)).fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class CutLine:
+    """Stands where a line was longer than we hold."""
+
+    beginning: bytes
+    end: bytes
+    size: int
+
+
+class LineParser:
+    """Use one parser per direction. Chunk boundaries do not matter; the work is linear."""
+
+    def __init__(self, *, max_pending: int = 20 * MEBIBYTE, kept: int = 4096) -> None:
+        self._max_pending = max_pending
+        self._kept = kept
+        self._pending = bytearray()
+        self._dropped: _Dropped | None = None
+
+    def feed(self, chunk: bytes) -> list[bytes | CutLine]:
+        """Take the next chunk; return the lines it completes, oldest first."""
+        *ended, rest = chunk.split(b"\n")
+        lines: list[bytes | CutLine] = []
+        if ended:
+            if self._pending or self._dropped:
+                self._hold(ended[0])
+                ended[0] = b""
+                lines += self.finish()
+            longest = max(map(len, ended))
+            if longest > self._max_pending:
+                lines += [line for part in ended for line in self._whole(part)]
+            else:
+                lines += filter(None, map(_without_end, ended))
+        if rest:
+            self._hold(rest)
+        return lines
+
+    def finish(self) -> list[bytes | CutLine]:
+        """Return the last line, if the stream ended without a newline."""
+        dropped, pending = self._dropped, bytes(self._pending)
+        self._dropped = None
+        self._pending = bytearray()
+        return [dropped.line()] if dropped else self._whole(pending)
+
+    def _whole(self, line: bytes) -> list[bytes | CutLine]:
+        if len(line) > self._max_pending:
+            return [_Dropped(line, self._kept).line()]
+        stripped = _without_end(line)
+        return [stripped] if stripped else []
+
+    def _hold(self, part: bytes) -> None:
+        if self._dropped:
+            self._dropped.add(part)
+            return
+        self._pending += part
+        if len(self._pending) > self._max_pending:
+            self._dropped = _Dropped(bytes(self._pending), self._kept)
+            self._pending = bytearray()
+
+
+class _Dropped:
+    """What is kept of a line that is too long: its ends and its size."""
+
+    def __init__(self, so_far: bytes, kept: int) -> None:
+        self._kept = kept
+        self._beginning = so_far[:kept]
+        self._end = so_far[kept:][-kept:]
+        self._size = len(so_far)
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        self._end = (self._end + part)[-self._kept :]
+
+    def line(self) -> CutLine:
+        return CutLine(self._beginning, self._end, self._size)
+
+
+def _without_end(line: bytes) -> bytes:
+    """Return a line without the CR of its CRLF; nothing if it is blank."""
+    if line[-1:] in b"\r":  # or empty
+        line = line[:-1]
+    return line if line[:1] == b"{" or line.strip(_SPACE) else b""
+
+
+def refuse_hidden_line(line: bytes) -> None:
+    """Raise ProtocolError for a bare CR: JSON white space for us, a line end for Python servers."""
+    if b"\r" in line:
+        raise ProtocolError("a carriage return inside a line")
+
+
+def ids_in_cut(cut: CutLine) -> list[str]:
+    """Return the id of a message of which only the ends are known; several where it is a guess."""
+    found = _id_at_the_beginning(cut.beginning) or _id_at_the_end(cut.end)
+    if found is None:
+        return list(dict.fromkeys(ids_guessed_in(cut.beginning) + ids_guessed_in(cut.end)))
+    try:
+        return [found.decode()]
+    except UnicodeDecodeError:
+        return []
+
+
+def _id_at_the_beginning(beginning: bytes) -> bytes | None:
+    """Find the id among the members of the outermost object."""
+    depth, before = 0, [b"", b""]
+    for token in _TOKEN.finditer(beginning):
+        text = token[0]
+        if text == b'"':
+            return None
+        if depth == 1 and before == [b'"id"', b":"]:
+            is_whole = token.end() < len(beginning) and _IS_ID(text)
+            return text if is_whole else None
+        depth += (text in b"{[") - (text in b"}]")
+        before = [before[1], text]
+    return None
+
+
+def _id_at_the_end(end: bytes) -> bytes | None:
+    """Find the id where it is the last member: the last brace closes the outermost object."""
+    found = _LAST_MEMBER.search(end)
+    return found[1] if found else None
