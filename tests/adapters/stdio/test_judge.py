@@ -25,7 +25,9 @@ class Judged:
         self.verdicts: list[Verdict] = []
         self.listed: list[Snapshot] = []
         self.judge = LineJudge(
-            config or parse_config(deny=deny), watch=self._watch, on_listed=self.listed.append
+            config or parse_config(deny=deny or None),
+            watch=self._watch,
+            on_listed=self.listed.append,
         )
 
     def _watch(self, _message: Message | None, verdict: Verdict) -> None:

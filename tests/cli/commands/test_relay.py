@@ -137,6 +137,11 @@ def test_a_bare_carriage_return_hides_no_call(tmp_path: Path) -> None:
     assert b"delete_file" not in journal.read_bytes()
 
 
+def test_a_relay_that_denies_nothing_says_so(tmp_path: Path) -> None:
+    with filtered("-q", "--", *upstream(), home=tmp_path) as client:
+        client.said_on_stderr("Warning: nothing is denied")
+
+
 def test_a_line_that_is_not_json_is_answered(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.say(b"hello")
@@ -213,7 +218,7 @@ def test_the_exit_code_of_the_command_is_ours(code: int, tmp_path: Path) -> None
 
 
 def test_a_crash_is_told_to_everybody_who_waits(tmp_path: Path) -> None:
-    with filtered("--", *upstream(), home=tmp_path) as client:
+    with filtered(*DENY, "--", *upstream(), home=tmp_path) as client:
         client.say(
             asking("ping"), calling("crash", id='"c"'), asking("ping", id="3"), b"no message"
         )

@@ -32,6 +32,7 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Relay
     from mcp_tool_filter.cli.output.log import log_to_stderr
+    from mcp_tool_filter.observers.report import NOTHING_DENIED
     from mcp_tool_filter.observers.verdict_log import VerdictLog
 
     log_to_stderr(settings.verbosity)
@@ -41,6 +42,8 @@ def run(settings: Settings) -> int:
         watch=lambda _message, verdict: log.tell(verdict),
         on_listed=lambda snapshot: _report(settings, judge, snapshot),
     )
+    if not config.deny and not config.allow:  # said now: the report comes with the first list
+        _say(NOTHING_DENIED)
     status = Relay(child, judge, happened, say=_say, limits=config.limits).run()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say
 
