@@ -56,6 +56,18 @@ SPELLINGS = [
     "http://2130706433.:{port}/mcp",
     "http://[::]:{port}/mcp",
     "//localhost:{port}/mcp",
+    "http://local\u00adhost:{port}/mcp",
+    "http://local\u200bhost:{port}/mcp",
+    "http://\ufefflocalhost:{port}/mcp",
+    "http://local%C2%ADhost:{port}/mcp",
+    "http://127\u3002\u24ea.0.1:{port}/mcp",
+    "http://\u24dbocalhost:{port}/mcp",
+    "http://evil.example%2f@localhost:{port}/mcp",
+    "http://a;b,c@localhost:{port}/mcp",
+    "http://evil.example\\@localhost:{port}/mcp",
+    "http://127.0.0.1.nip.io:{port}/mcp",
+    "http://0127.0.0.1:{port}/mcp",
+    "http://[::127.0.0.1]:{port}/mcp",
 ]
 STRANGERS = [
     "evil.example",
@@ -115,6 +127,8 @@ def test_no_header_leads_round(stage: Stage, spelling: str, what: str) -> None:
         f"Link: <{url}>; rel=canonical, <{url}>; rel=mcp",
         f"Location: /mcp\r\nLocation: {url}",
         f'Alt-Svc: h2="127.0.0.1:{port}"',
+        f"SourceMap: {url}",
+        f"X-Accel-Redirect: {url}",
     ]
     for status in (
         "200 OK",

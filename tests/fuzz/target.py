@@ -70,7 +70,7 @@ _STATUSES = (200, 200, 202, 206, 400, 404, 500, 201)
 _ASKED = ("tools/list", "tools/call", "ping", "")
 
 
-def _open_listener() -> Listener:
+def open_listener() -> Listener:
     return Listener(
         upstream="http://127.0.0.1:3000",
         config=parse_config(deny=["^wipe"]),
@@ -88,7 +88,7 @@ def _open_listener() -> Listener:
     )
 
 
-_LISTENER = _open_listener()
+_LISTENER = open_listener()
 _SNAPSHOT = _LISTENER.snapshot
 
 

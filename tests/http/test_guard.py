@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.http.guard import kept_with_us
+from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
-UPSTREAM = "http://127.0.0.1:3000"
+UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,7 @@ def test_a_url_of_the_upstream_is_made_to_lead_to_us(url: str, kept: str) -> Non
         "http://127.0.0.1:x/m",
         "http://127.0.0.1:99999/m",
         "http://①27.0.0.1:3000/m",
+        "http://local\u00adhost:3000/m",
         "javascript:alert(1)",
         "ws://127.0.0.1:3001/",
         "file:///etc/passwd",
@@ -143,3 +144,98 @@ def test_what_is_kept_has_no_authority(url: str) -> None:
     """Whoever joins it to our own URL stays with us."""
     kept = kept_with_us(url, UPSTREAM) or ""
     assert not kept.replace("\\", "/").startswith("//")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "local\u00adhost", "local\u200bhost", "\ufefflocalhost", "local\u2060host",
+        "local\u034fhost", "local\ufe0fhost", "local\u200dhost", "localhost\u180b",
+        "local\U000e0100host", "local\u115fhost", "\u24dbocalhost", "\uff2cocalhost",
+        "LOCALHOST", "loc%61lhost", "local%C2%ADhost", "loc%2561lhost", "localhost\u3002",
+        "127\u30020\u30020\u30021", "127\uff0e0.0.1", "127\u00ad.0.0.1", "\u2460\u2461\u2466.0.0.1",
+        "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7F.0x0.0X0.0x1", "0177.0.0.01",
+        "00000000000000000177.1", "0x00000000000000007f.1", "0127.0.0.1", "127.0.0.1.",
+        "127.0.0.1..", "017700000001", "[::1]", "[0:0::1]", "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]", "[::127.0.0.1]", "[::ffff:0:127.0.0.1]", "[64:ff9b::127.0.0.1]",
+        "[::]", "0.0.0.0", "0", "0x", "[::1%25lo]", "[::1%lo]", "x.localhost", "127.255.255.254",
+        "a@localhost", "evil.example%2f@localhost", "evil.example%23@localhost",
+        "evil.example\uff0f@localhost", "evil.example\\@localhost", "a@b@localhost",
+        "127.0.0.1.nip.io", "localtest.me", "xn--localhost-",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("scheme", ["http", "https", "ws", "HTTP", "x"])
+def test_no_spelling_of_the_upstream_passes(host: str, scheme: str) -> None:
+    """Soft hyphens, zero-width and other ignored characters, digits of all kinds, escapes."""
+    for url in (
+        f"{scheme}://{host}:3000/m",
+        f"{scheme}:{host}:3000",
+        f"//{host}:3000/m",
+        f" \t{scheme}:\\\\{host}:003000?x",
+        f"\u00a0//{host}:3000/m",
+    ):
+        assert may_lead_round(url, UPSTREAM), url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example:3001/",
+        "http://127.0.0.1:3001/",
+        "http://127.0.0.1/",
+        "https://login.example/authorize?redirect_uri=http://127.0.0.1:3000/cb",
+        "https://login.example/#http://localhost:3000",
+        "https://www.example/@scope/name",
+        "/m?next=http://127.0.0.1:3000/",
+        "/http://127.0.0.1:3000/",
+        "mailto:a@b.example",
+        "javascript:alert(1)",
+        "vscode://a.b/c",
+        "",
+    ],
+)
+def test_what_leads_elsewhere_for_everybody_passes(url: str) -> None:
+    assert not may_lead_round(url, UPSTREAM)
+
+
+@pytest.mark.parametrize("port", ["80", "443"])
+def test_at_a_usual_port_any_other_host_passes(port: str) -> None:
+    scheme = "https" if port == "443" else "http"
+    upstream = UpstreamNames(f"{scheme}://localhost:{port}")
+    assert not may_lead_round(f"{scheme}://www.example/", upstream)
+    assert may_lead_round(f"{scheme}://127.1/", upstream)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_its_own"),
+    [
+        ("tools.example", True),
+        ("TOOLS.example.", True),
+        ("192.0.2.7", True),
+        ("3221225991", True),
+        ("[::ffff:192.0.2.7]", True),
+        ("box.local", True),
+        ("192.0.2.8", False),
+        ("localhost", False),
+        ("example", False),
+    ],
+)
+def test_all_names_of_the_upstream_are_its_own(host: str, is_its_own: bool) -> None:
+    others = frozenset({"192.0.2.7", "box.local"})
+    upstream = UpstreamNames("https://tools.example", others)
+    assert may_lead_round(f"https://{host}/", upstream) is is_its_own
+    kept = kept_with_us(f"https://{host}/x", upstream)
+    assert kept == ("/x" if is_its_own else None)
+
+
+def test_a_name_in_another_script_is_the_same_in_ascii() -> None:
+    upstream = UpstreamNames("https://xn--mnchen-3ya.example")
+    for host in ("m\u00fcnchen.example", "M\u00dcNCHEN.example", "xn--mnchen-3ya.example"):
+        assert may_lead_round(f"https://{host}/", upstream)
+
+
+def test_this_machine_has_many_names() -> None:
+    upstream = UpstreamNames("http://box.example", frozenset({"10.0.0.5"}), is_here=True)
+    assert may_lead_round("http://localhost/", upstream)
+    assert may_lead_round("http://10.0.0.5/", upstream)
+    assert not may_lead_round("http://10.0.0.6/", upstream)

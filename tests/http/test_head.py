@@ -9,6 +9,7 @@ import pytest
 from mcp_tool_filter.http.head import (
     Head,
     is_websocket,
+    oversized_head,
     refuse_body,
     refuse_head,
     refuse_mismatch,
@@ -91,6 +92,46 @@ def test_an_honest_head_is_not_refused(honest: Head) -> None:
 )
 def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None:
     assert refuse_head(dubious) is not None
+
+
+@pytest.mark.parametrize(
+    "honest",
+    [
+        head("POST", "/mcp", authorization="Bearer " + "a" * 16_000),
+        raw_head("POST", "/mcp", ("cookie", "a=" + "b" * 30_000), ("x", "y" * 30_000)),
+        head("GET", "/authorize?request=" + "a" * 16_000),
+        raw_head("GET", "/mcp", *((f"x-{number}", "1") for number in range(400))),
+    ],
+)
+def test_long_tokens_and_cookies_are_honest(honest: Head) -> None:
+    assert oversized_head(honest) is None
+    assert refuse_head(honest) is None
+
+
+@pytest.mark.parametrize(
+    ("long", "why"),
+    [
+        (head("POST", "/mcp", content_type="a" * 33_000), "a header longer than 32768 bytes"),
+        (raw_head("POST", "/mcp", ("a" * 33_000, "b")), "a header longer than 32768 bytes"),
+        (head("GET", "/" + "a" * 33_000), "a URL longer than 32768 bytes"),
+        (raw_head("GET", "/", *[("a", "b")] * 501), "more than 500 headers"),
+        (raw_head("GET", "/", *[("a", "b" * 22_000)] * 3), "headers longer than 65536 bytes"),
+    ],
+)
+def test_a_head_that_takes_long_to_read_is_refused(long: Head, why: str) -> None:
+    assert oversized_head(long) == why
+
+
+def test_a_query_has_at_most_a_thousand_fields() -> None:
+    assert refuse_head(head("GET", "/x?" + "a=1&" * 999)) is None
+    assert refuse_head(head("GET", "/x?" + "a=1&" * 1000)) == "a message in the URL"
+    assert refuse_head(head("GET", "/x?" + "a=1%26" * 1000)) == "a message in the URL"
+
+
+def test_a_form_may_be_as_long_as_a_login_needs() -> None:
+    form = head("POST", "/token", content_type=FORM)
+    assert refusal_of(form, b"assertion=" + b"a" * 250_000) is None
+    assert refusal_of(form, b"assertion=" + b"a" * 263_000) is not None
 
 
 def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | None:

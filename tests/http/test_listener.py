@@ -889,7 +889,7 @@ def test_an_overlong_endpoint_is_not_remembered() -> None:
 
 
 def test_an_overlong_id_is_refused() -> None:
-    id = '"' + "\\u0061" * 2000 + '"'
+    id = '"' + "\\u0061" * 3000 + '"'
     assert message_of(ask(asking("ping", id=id))) == (400, None, -32600)
 
 
@@ -944,3 +944,29 @@ def test_on_a_socket_what_cannot_be_read_is_answered_or_dropped() -> None:
 def test_a_list_on_a_socket_is_asked_of_the_upstream() -> None:
     door = listener()
     assert door.judge_spoken(Asked(Exchanges()), asking("tools/list"), True) == Forward()
+
+
+def test_a_head_that_is_too_long_is_answered_clearly() -> None:
+    said = head("POST", "/mcp", content_type="charset" * 9000)
+    outcome = listener().judge_request(said, asking("ping"))
+    text = "Request too large: a header longer than 32768 bytes"
+    assert message_of(outcome) == (431, None, -32600)
+    assert isinstance(outcome, Answered)
+    assert json.loads(outcome.body)["error"]["message"] == text
+
+
+def test_a_batch_that_is_too_long_is_answered_clearly() -> None:
+    batch = b"[" + b",".join(calling("read", id=str(id)) for id in range(1001)) + b"]"
+    outcome = ask(batch)
+    assert message_of(outcome) == (413, None, -32600)
+    assert isinstance(outcome, Answered)
+    text = "Request too large: more than 1000 messages in one batch"
+    assert json.loads(outcome.body)["error"]["message"] == text
+
+
+def test_json_that_is_no_message_may_have_any_number_of_elements() -> None:
+    telemetry = b"[" + b",".join([b'{"event":"x"}'] * 30_000) + b"]"
+    head_elsewhere = head("POST", "/events", content_type="application/json")
+    assert isinstance(listener().judge_request(head_elsewhere, telemetry), Passed)
+    wide = b"{" + b",".join(b'"%d":0' % number for number in range(30_000)) + b"}"
+    assert isinstance(listener().judge_request(head_elsewhere, wide), Passed)

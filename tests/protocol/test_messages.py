@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, MOST_SEARCHED, OverLimit
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Notification,
@@ -286,10 +287,18 @@ def test_a_long_method_is_judged_in_no_time() -> None:
     assert is_like_a_call("tools_" * 100_000 + "call")
 
 
-LONG = '"' + "\\u0061" * 2000 + '"'
+LONG = '"' + "\\u0061" * 3000 + '"'
 
 
-@pytest.mark.parametrize("raw", [asking("ping", id=LONG), answering("{}", id="9" * 5000)])
+def test_an_exponent_of_many_digits_is_not_computed() -> None:
+    """Python refuses to read more than 4300 digits as a number."""
+    for written in ("1e" + "9" * 5000, "1e-" + "9" * 5000):
+        assert id_value(written) == id_value(written)
+        assert id_value(written) != id_value("1")
+    assert id_value("1e" + "0" * 5000 + "1") == id_value("10")
+
+
+@pytest.mark.parametrize("raw", [asking("ping", id=LONG), answering("{}", id="9" * 20_000)])
 def test_an_overlong_id_is_refused(raw: bytes) -> None:
     """We remember ids: 9 MB would be a lot to remember."""
     with pytest.raises(ProtocolError, match="an id that is longer"):
@@ -318,3 +327,39 @@ def test_every_spelling_of_a_string_is_the_same_id(text: str) -> None:
 @given(one=st.text() | st.integers(), other=st.text() | st.integers())
 def test_different_ids_stay_different(one: str | int, other: str | int) -> None:
     assert (id_value(json.dumps(one)) == id_value(json.dumps(other))) == (one == other)
+
+
+def test_a_batch_has_at_most_a_thousand_members() -> None:
+    """Each is decided on its own, and all others wait."""
+    most = b",".join([asking("ping")] * MOST_IN_BATCH)
+    assert isinstance(parse_message(b"[" + most + b"]"), Batch)
+    with pytest.raises(OverLimit, match="more than 1000 messages in one batch"):
+        parse_message(b"[" + most + b"," + asking("ping") + b"]")
+
+
+def test_an_unknown_member_is_searched_only_as_far_as_that_takes_no_time() -> None:
+    """(Without a word of a message in it, it passes at any length.)"""
+    many = ",".join(['{"a":1}'] * MOST_SEARCHED)
+    before = '{"jsonrpc":"2.0","id":1,"method":"x","y":['
+    assert isinstance(parse_message(f"{before}{many}]}}".encode()), Request)
+    with pytest.raises(OverLimit):
+        parse_message(f'{before}"\u00e9",{many}]}}'.encode())
+    with pytest.raises(OverLimit):
+        parse_message(f'{before}"method",{many}]}}'.encode())
+
+
+def test_a_method_has_at_most_a_thousand_characters() -> None:
+    parse_message(asking("x" * 1000))
+    with pytest.raises(ProtocolError, match="a method longer than 1000"):
+        parse_message(asking("x" * 1001))
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    ["Method", "meth\u00adod", "m\uff45thod", "meth\\u006fd", "metho\\td", "JSONRPC", "json\\rrpc"],
+)
+@pytest.mark.parametrize("value", ['{"%s":1}', '[[{"a":{"%s":"x"}}]]', '{"a\u00e9":0,"%s":1}'])
+def test_no_disguise_hides_a_message_in_an_unknown_member(disguise: str, value: str) -> None:
+    foreign = value % disguise
+    with pytest.raises(ProtocolError, match="a message within a message"):
+        parse_message(f'{{"jsonrpc":"2.0","id":1,"method":"x","y":{foreign}}}'.encode())

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, Few, Outline, fold, scan
+from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, OverLimit
+from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, _levels_exceed, fold, scan
 
 NODE = shutil.which("node")
 
@@ -173,6 +173,49 @@ def test_what_we_look_into_has_a_bound_and_what_we_do_not_has_none() -> None:
     assert root["a"].end == len(many) + 7
     with pytest.raises(OverLimit):
         scan(b'{"a":[' + many + b"]}", {"a": {EACH: {}}})
+
+
+def test_the_bound_is_for_the_whole_message() -> None:
+    part = b'{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9}'
+    listed = b",".join([part] * (MOST_PARTS // 10 - 1))
+    scan(b'{"a":[' + listed + b"]}", {"a": {EACH: {}}})
+    with pytest.raises(OverLimit):
+        scan(b'{"a":[' + listed + b"," + part + b"]}", {"a": {EACH: {}}})
+
+
+def test_a_tool_list_has_a_bound_of_its_own() -> None:
+    outline: Outline = {"a": Many({EACH: {}})}
+    most = b",".join([b'{"b":1}'] * (MOST_LISTED // 2))
+    scan(b'{"a":[' + most + b"]}", outline)
+    for more in (b'{"b":1,"c":1}', b'{"b":1},{"b":1}'):
+        with pytest.raises(OverLimit):
+            scan(b'{"a":[' + most + b"," + more + b"]}", outline)
+    with pytest.raises(OverLimit):
+        scan(b'{"a":[' + most + b'],"a":[{"b":1}]}', outline)
+
+
+@given(text=st.text(alphabet="[]", max_size=40))
+def test_levels_are_counted_as_one_would(text: str) -> None:
+    """The closing ones may come first: what is refused anyway may be called too deep."""
+    depth = deepest = 0
+    for bracket in text:
+        depth += 1 if bracket == "[" else -1
+        deepest = max(deepest, depth)
+        if depth < 0:
+            return
+    assert _levels_exceed(text.encode(), deepest) is False
+    assert deepest == 0 or _levels_exceed(text.encode(), deepest - 1) is True
+
+
+@given(value=st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=60))
+def test_levels_of_json_are_counted_as_one_would(value: list[Any]) -> None:
+    text = json.dumps(value, separators=("", "")).encode()
+    assert not _levels_exceed(text, depth_of(value))
+    assert _levels_exceed(text, depth_of(value) - 1)
+
+
+def depth_of(value: list[Any]) -> int:
+    return 1 + max(map(depth_of, value), default=0)
 
 
 def test_what_the_outline_does_not_name_stays_shut() -> None:

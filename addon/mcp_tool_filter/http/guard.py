@@ -2,37 +2,86 @@
 
 A URL that names the upstream itself would let a client bypass us, so it is made relative:
 
->>> kept_with_us("http://127.0.0.1:3000/sse?a=1", "http://localhost:3000")
+>>> kept_with_us("http://127.0.0.1:3000/sse?a=1", UpstreamNames("http://localhost:3000"))
 '/sse?a=1'
+
+Clients read URLs in many ways (WHATWG, RFC 3986, curl, IDNA of 2003 or UTS 46). What one of them
+could read as the upstream's does not pass as it is.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
-import unicodedata
-from urllib.parse import unquote, urlsplit
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from mcp_tool_filter.policy.allowed_hosts import LOOPBACK, is_loopback, parse_address
+from mcp_tool_filter.http.host_spellings import plain_hosts
+from mcp_tool_filter.policy.allowed_hosts import is_loopback
+from mcp_tool_filter.protocol.scan import fold
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _BLANK = "".join(map(chr, range(0x21)))
+_FORGOTTEN = re.compile(r"[\t\r\n]")
 _SLASHES = re.compile(r"^([a-z][a-z0-9+.-]*:)?/{2,}", re.IGNORECASE)
-_AUTHORITY = re.compile(
-    r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):/*|/{2,})(?:[^/?#]*@)?"
-    r"(?P<host>\[[^\]/]*\]|[^/?#:\[\]]+)(?::(?P<port>[0-9]{0,9}))?"
-)
-_NUMBER = re.compile(r"0x[0-9a-f]{1,8}|0[0-7]{1,12}|0|[1-9][0-9]{0,9}")
+_PATH = re.compile(r"[^?#]*")
+_START = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):[/\\]*|[/\\]{2,})", re.IGNORECASE)
+_PORT = re.compile(r":([0-9]+)")
+_MOST_USERS = 20
+_HOST = re.compile(r"(?P<host>\[[^\]/@]*\]|[^/\\?#:@\[\]]+)(?::(?P<port>[0-9]*))?")
 
 
-def kept_with_us(url: str, upstream: str) -> str | None:
+@dataclass(frozen=True)
+class UpstreamNames:
+    """All names and addresses at which a client could find the upstream without us."""
+
+    url: str
+    others: frozenset[str] = frozenset()
+    """Hosts besides the URL's own, as ``plain_hosts`` writes them."""
+    is_here: bool | None = None
+    """It runs on this machine; None if only its URL can tell."""
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        return plain_hosts(self._parts.hostname or "") | self.others
+
+    @cached_property
+    def scheme(self) -> str:
+        return self._parts.scheme
+
+    @cached_property
+    def port(self) -> int | None:
+        return self._parts.port or _DEFAULT_PORTS.get(self.scheme)
+
+    @cached_property
+    def is_local(self) -> bool:
+        return any(map(is_loopback, self.hosts)) if self.is_here is None else self.is_here
+
+    def has(self, host: str) -> bool:
+        """Tell whether a host is the upstream's, in any spelling."""
+        plain = plain_hosts(host)
+        return not plain.isdisjoint(self.hosts) or (self.is_local and any(map(is_loopback, plain)))
+
+    def may_have(self, host: str, port: int | None) -> bool:
+        """Tell whether the upstream could be reached there."""
+        if port != self.port:
+            return False
+        # Public names lead to any machine (127.0.0.1.nip.io), and nobody else uses this port.
+        return self.has(host) or (self.is_local and port not in _DEFAULT_PORTS.values())
+
+    @cached_property
+    def _parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+
+def kept_with_us(url: str, upstream: UpstreamNames) -> str | None:
     """Return the URL so that it leads to us, or None if it leads elsewhere.
 
     Browsers read backslashes as slashes, any number of them as two, and forget tabs, line ends,
     and whatever is blank around a URL (WHATWG URL, basic parser); so do we.
     """
-    plain = re.sub(r"[\t\r\n]", "", url.strip(_BLANK)).replace("\\", "/")
-    plain = _SLASHES.sub(r"\1//", plain)
+    plain = _SLASHES.sub(r"\1//", _without_blanks(url).replace("\\", "/"))
     try:
         parts = urlsplit(plain)
         port = parts.port
@@ -40,52 +89,68 @@ def kept_with_us(url: str, upstream: str) -> str | None:
         return None
     if not parts.netloc:
         return None if parts.scheme or plain.startswith("//") else plain
-    if "@" in parts.netloc:
+    if "@" in parts.netloc or not parts.netloc.isascii():
         return None
-    home = urlsplit(upstream)
-    scheme = parts.scheme.lower() or home.scheme
-    same_port = (port or _DEFAULT_PORTS.get(scheme)) == _port(upstream)
-    if not same_port or not _same_host(parts.hostname or "", home.hostname or ""):
+    scheme = parts.scheme.lower() or upstream.scheme
+    same_port = (port or _DEFAULT_PORTS.get(scheme)) == upstream.port
+    if not same_port or not upstream.has(parts.hostname or ""):
         return None
     path = re.sub(r"^/{2,}", "/", parts.path) or "/"
     query = f"?{parts.query}" if parts.query else ""
     return path + query + (f"#{parts.fragment}" if parts.fragment else "")
 
 
-def may_lead_round(url: str, upstream: str) -> bool:
+def may_lead_round(url: str, upstream: UpstreamNames) -> bool:
     """Tell whether some client could read a URL that is not kept as the upstream's all the same.
 
-    >>> may_lead_round("http://a@0x7f.1:3000/", "http://localhost:3000")
+    >>> may_lead_round("http://a@0x7f.1:3000/", UpstreamNames("http://localhost:3000"))
     True
     """
-    plain = re.sub(r"[\t\r\n]", "", url.strip(_BLANK)).replace("\\", "/")
-    match = _AUTHORITY.match(unicodedata.normalize("NFKC", unquote(plain)).lower())
-    if match is None:
-        return False
-    home = urlsplit(upstream)
-    port = int(match["port"] or 0) or _DEFAULT_PORTS.get(match["scheme"] or home.scheme)
-    host = _plain_host(match["host"].strip("[]").rstrip("."))
-    return port == _port(upstream) and _same_host(host, home.hostname or "")
+    for reading in _readings(url):
+        if (start := _START.match(reading)) is None:
+            continue
+        if reading.count("@") > _MOST_USERS:
+            return True
+        port = _DEFAULT_PORTS.get((start["scheme"] or upstream.scheme).lower())
+        found = (*_hosts_in(reading, start.end()), *_hosts_in(reading, 0))  # "localhost:3000/"
+        if any(upstream.may_have(host, said or port) for host, said in found):
+            return True
+    return False
 
 
-def _plain_host(host: str) -> str:
-    """Return an address, of which there are many spellings, as one; where it means all, ours."""
-    numbers = host.split(".")
-    if len(numbers) <= 4 and all(map(_NUMBER.fullmatch, numbers)):
-        *first, last = (int(one, 8 if re.match("0[0-7]", one) else 0) for one in numbers)
-        value = last + sum(one << (24 - 8 * place) for place, one in enumerate(first))
-        host = str(ipaddress.IPv4Address(value & 0xFFFFFFFF))
-    try:
-        return LOOPBACK if parse_address(host).is_unspecified else host
-    except ValueError:
-        return host
+def has_host(url: str) -> bool:
+    """Tell whether some client could find a host in a URL: it is not relative to everybody."""
+    return any(map(_START.match, _readings(url)))
 
 
-def _same_host(one: str, other: str) -> bool:
-    one, other = one.lower().rstrip("."), other.lower().rstrip(".")
-    return one == other or (is_loopback(one) and is_loopback(other))
+def _without_blanks(url: str) -> str:
+    return _FORGOTTEN.sub("", url.strip(_BLANK))
 
 
-def _port(url: str) -> int | None:
-    parts = urlsplit(url)
-    return parts.port or _DEFAULT_PORTS.get(parts.scheme)
+def _readings(url: str) -> Iterator[str]:
+    """Yield a URL as clients may read it: escapes undone, invisible characters forgotten."""
+    text = _without_blanks(url)
+    seen: set[str] = set()
+    for _ in range(4):
+        for reading in (text, fold(text)):
+            if reading not in seen:
+                seen.add(reading)
+                yield reading
+        text = unquote(text)
+
+
+def _hosts_in(reading: str, at: int) -> Iterator[tuple[str, int | None]]:
+    """Yield each host and port that may be meant: what stands before an @ may be a user."""
+    path = _PATH.match(reading, at)
+    for part in path[0].split("@") if path else ():
+        if match := _HOST.match(part):
+            yield match["host"], _port_in(match["port"] or "")
+        _, _, bracketed = part.partition("[")
+        host, _, rest = bracketed.partition("]")
+        if host and (port := _PORT.search(rest)):  # Python takes any brackets for an address
+            yield host, _port_in(port[1])
+
+
+def _port_in(digits: str) -> int | None:
+    digits = digits.lstrip("0")
+    return int(digits) if 0 < len(digits) < 6 else None

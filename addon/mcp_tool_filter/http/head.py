@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.media_type import charsets_in, kind_of
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Batch,
@@ -40,6 +41,10 @@ _CREDENTIALS = re.compile(
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
 _LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
+LONGEST_VALUE = 32 * 1024  # bytes of one header or of the target; cookies and tokens need 8 KB
+MOST_HEADERS = 500
+_LONGEST_FORM = 256 * 1024  # bytes
+_MOST_FIELDS = 1000  # of a form or a query
 _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
@@ -89,6 +94,20 @@ def is_credential(name: bytes) -> bool:
     return _CREDENTIALS.fullmatch(name) is not None
 
 
+def oversized_head(head: Head) -> str | None:
+    """Refuse a head that is longer than any honest one: each check reads all of it."""
+    if len(head.target) > LONGEST_VALUE:
+        return f"a URL longer than {LONGEST_VALUE} bytes"
+    if len(head.headers) > MOST_HEADERS:
+        return f"more than {MOST_HEADERS} headers"
+    length = 0
+    for name, value in head.headers:
+        if len(value) > LONGEST_VALUE or len(name) > LONGEST_VALUE:
+            return f"a header longer than {LONGEST_VALUE} bytes"
+        length += len(name) + len(value)
+    return f"headers longer than {_LONGEST_HEAD} bytes" if length > _LONGEST_HEAD else None
+
+
 def refuse_head(head: Head) -> str | None:
     """Refuse what the upstream could read as another request than we do."""
     if head.method not in _METHODS:
@@ -96,8 +115,6 @@ def refuse_head(head: Head) -> str | None:
     if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
         return "a target that is no path"
     said = b"".join([part for header in head.headers for part in header])
-    if len(said) > _LONGEST_HEAD:
-        return "a head that is too long"
     if b"\r" in said or b"\n" in said or b"\0" in said:
         return "a control character in a header"
     if head.says_twice(_ONCE):
@@ -128,7 +145,7 @@ def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -
         return f"a body on {head.method}"
     if is_endpoint or head.get(b"mcp-method") is not None or head.get(b"mcp-name") is not None:
         return "not a JSON-RPC message"
-    kind = (head.get(b"content-type") or "").partition(";")[0].strip().lower()
+    kind = kind_of(head.get(b"content-type") or "")
     if kind == "application/x-www-form-urlencoded" and _is_plain_form(body):
         return None
     try:
@@ -158,14 +175,13 @@ def _is_like_another(name: bytes) -> bool:
 
 
 def _is_utf8(content_type: str) -> bool:
-    if "charset" not in content_type.lower():
-        return True
-    charsets = re.findall(r"""charset[^=;]*=\s*["']?([^"';\s]*)""", content_type.lower())
-    return all(charset in ("utf-8", "utf8") for charset in charsets)
+    return all(charset in ("utf-8", "utf8") for charset in charsets_in(content_type))
 
 
 def _is_plain_form(body: bytes) -> bool:
     """Tell a form from what some server may take for a message."""
+    if len(body) > _LONGEST_FORM:
+        return False
     return _FORM.fullmatch(body) is not None and not _spells_a_call(body.decode())
 
 
@@ -174,6 +190,8 @@ def _spells_a_call(form: str) -> bool:
     if not form:
         return False
     once = unquote_plus(form)
+    if once.count("&") + once.count(";") >= _MOST_FIELDS:
+        return True  # nobody needs as many, and to read them takes long
     fields = [  # some servers undo escapes twice
         field
         for text in dict.fromkeys((form, once))

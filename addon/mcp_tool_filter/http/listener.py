@@ -21,8 +21,14 @@ from mcp_tool_filter.http.codings import decode_body, looks_like_json
 from mcp_tool_filter.http.cors import CorsMemory, page_of
 from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
 from mcp_tool_filter.http.exchange import Answered, Asked, LegacyEndpoint, LegacyStream, Passed
-from mcp_tool_filter.http.guard import kept_with_us
-from mcp_tool_filter.http.head import Head, refuse_body, refuse_head, refuse_mismatch
+from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
+from mcp_tool_filter.http.head import (
+    Head,
+    oversized_head,
+    refuse_body,
+    refuse_head,
+    refuse_mismatch,
+)
 from mcp_tool_filter.http.identity import has_usual_params, is_like_the_fetch
 from mcp_tool_filter.http.login_paths import LoginPaths
 from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
@@ -72,6 +78,7 @@ _STATUS = {
     Why.MALFORMED: 400,
     Why.MISMATCH: 400,
     Why.FORBIDDEN: 403,
+    Why.OVERSIZED: 431,
 }
 
 type Watcher = Callable[[Message | None, Verdict], None]
@@ -86,6 +93,8 @@ class Listener:
     fetched: Fetched
     watch: Watcher
     clock: Callable[[], float] = time.monotonic
+    names: UpstreamNames = field(default_factory=lambda: UpstreamNames(""))
+    """By default, only the name in the URL."""
     keeps_host: bool = False
     """The upstream gets the Host that the client wrote."""
     snapshot: Snapshot = field(init=False)
@@ -97,6 +106,8 @@ class Listener:
     logins: LoginPaths = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.names.url:
+            self.names = UpstreamNames(self.upstream)
         self.snapshot = self._take_snapshot(self.config)
         self.sessions = Sessions(self.config.limits)
         self.logins = LoginPaths(self.upstream)
@@ -124,6 +135,8 @@ class Listener:
 
     def judge_request(self, head: Head, raw: bytes) -> Passed | Answered:
         """Decide on a request before the upstream sees any of it."""
+        if why := oversized_head(head):
+            return self._refused(b"", Why.OVERSIZED, f"request too large: {why}")
         if why := refuse_head(head):
             return self._refused(b"", Why.MALFORMED, why)
         if self.config.only_mcp and not self.serves(head.method, head.target):
@@ -149,13 +162,20 @@ class Listener:
         try:
             message = parse_message(body, self.config.limits)
         except OverLimit as error:
-            return self._oversized(head, body, str(error))
+            return self._judge_long_body(head, body, str(error))
         except ProtocolError as error:
             return self._judge_other_body(head, body, str(error))
         try:
             return self._judge_message(head, message, body)
         except ProtocolError as error:
             return self._refused(body, Why.MALFORMED, str(error))
+
+    def _judge_long_body(self, head: Head, body: bytes, error: str) -> Passed | Answered:
+        """Refuse a message that is over a limit; what is no message has no limit but its size."""
+        is_endpoint = self._is_endpoint(head.target)
+        if refuse_body(head, body, is_endpoint=is_endpoint, limits=self.config.limits):
+            return self._oversized(head, body, error)
+        return Passed(Asked(Exchanges()))
 
     def _judge_other_body(self, head: Head, body: bytes, error: str) -> Passed | Answered:
         is_endpoint = self._is_endpoint(head.target)
@@ -261,7 +281,8 @@ class Listener:
         return ()
 
     def _refused(self, body: bytes, why: Why, detail: str, code: int = INVALID_REQUEST) -> Answered:
-        text = detail[:1].upper() + detail[1:] if why is Why.MISMATCH else "Invalid Request"
+        is_told = why in (Why.MISMATCH, Why.OVERSIZED)
+        text = detail[:1].upper() + detail[1:] if is_told else "Invalid Request"
         reply = refusal(body, why, code, text, self.config.limits)
         self.watch(None, Reply(reply.text, Reason(why, detail=detail)))
         return Answered(_STATUS[why], reply.text)
@@ -494,7 +515,7 @@ class Listener:
         self, asked: Asked, target: str, send: Callable[[bytes], bool] | None, url: str
     ) -> str | None:
         """Remember where a client of the older transport will post; keep it with us."""
-        kept = kept_with_us(url, self.upstream) if len(url) <= _LONGEST_ENDPOINT else None
+        kept = kept_with_us(url, self.names) if len(url) <= _LONGEST_ENDPOINT else None
         if kept is None or send is None:
             return None
         asked.session = asked.session or Session(

@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from mcp_tool_filter.http.guard import kept_with_us
+from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
 from mcp_tool_filter.policy.paths import is_misleading, plain_path
 
 _DOCUMENT = re.compile(
@@ -37,7 +37,7 @@ class LoginPaths:
     """What is known of one upstream."""
 
     def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
+        self._upstream = UpstreamNames(upstream)
         self._named: dict[str, None] = {}
 
     def has(self, method: str, target: str) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 from mcp_tool_filter.errors import InvalidOption
 
+_LONGEST_HOST = 253  # RFC 1035
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 
@@ -63,4 +64,6 @@ def parse_origin(url: str) -> Origin:
 
 
 def _ascii(host: str) -> str:
+    if len(host) > _LONGEST_HOST:  # Python's IDNA is quadratic
+        raise ValueError(f"the host is longer than {_LONGEST_HOST} characters")
     return host if host.isascii() else host.encode("idna").decode()

@@ -5,11 +5,11 @@ It passes unless some client could find a hidden tool in it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import looks_like_json
+from mcp_tool_filter.http.media_type import charsets_in
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import decode, scan
 from mcp_tool_filter.protocol.tools import shows_tool
@@ -18,21 +18,20 @@ from mcp_tool_filter.protocol.tools import shows_tool
 _READABLE = frozenset({
     "utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252",
 })  # fmt: skip
-_CHARSET = re.compile(r"""charset[^=;]*=\s*["']?([^"';\s]*)""")
 
 
 def refuse_partial(status: int, content_type: str) -> None:
     """Raise ProtocolError for what shows a part, or in letters that we do not read."""
     if status == 206:
         raise ProtocolError("a part of an answer that nobody asked for in parts")
-    if not _READABLE.issuperset(_CHARSET.findall(content_type.lower())):
+    if not _READABLE.issuperset(charsets_in(content_type)):
         raise ProtocolError("a charset that is not accepted")
 
 
 def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool:
     """Tell whether some client could find a tool of these names in a body that is no message."""
     try:
-        scan(body, {}, limits)
+        scan(body, None, limits)
     except ProtocolError:
         return looks_like_json(body) or _mentions_schema(body, names)
     return shows_tool(body.decode(), names)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
-
-from mcp_tool_filter.policy.rule_effects import RuleEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +17,5 @@ class Delay:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Make several decisions at the same time; they are sent back in the same order."""
-
-    decisions: tuple[Deciding[Any], ...]
-
-
-type Effect = Delay | Together | RuleEffect
+type Effect = Delay
 type Deciding[Outcome] = Generator[Effect, object, Outcome]

@@ -9,8 +9,15 @@ from mcp_tool_filter.errors import ProtocolError
 MEBIBYTE = 1024 * 1024
 
 
-MOST_PARTS = 100_000
-"""Members or elements of what we look into; what nobody looks into may have any number."""
+MOST_IN_BATCH = 1000
+"""Messages of a batch: each is read and decided one by one, while all others wait."""
+MOST_PARTS = 20_000
+"""Members and elements of what we look into, in one message; what nobody looks into may have any
+number."""
+MOST_LISTED = 250_000
+"""The same for the tool lists in a message."""
+MOST_SEARCHED = 200_000
+"""Objects and members of JSON that is searched at every depth."""
 
 
 class OverLimit(ProtocolError):

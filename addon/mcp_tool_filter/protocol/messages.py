@@ -18,15 +18,18 @@ from json.encoder import encode_basestring_ascii
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import MOST_SEARCHED, Limits, OverLimit
 from mcp_tool_filter.protocol.scan import (
     EACH,
     Few,
+    Many,
     Member,
     Outline,
     Value,
+    bare_json,
     fold,
     has_lone_surrogate,
+    is_too_long_to_search,
     scan,
 )
 
@@ -37,8 +40,8 @@ INTERNAL_ERROR = -32603
 UPSTREAM_LOST = -32000
 HEADER_MISMATCH = -32020
 
-# A definition's own members, and what tells a tool list's parts: the rest is only checked.
-_TOOLS: Outline = {"tools": {EACH: {"inputSchema": {}}}}
+# A definition's own members: the rest is only checked.
+_TOOLS: Outline = {"tools": Many({EACH: {}})}
 # What carries long texts: of tools, resources and prompts, and to tools.
 _RESULT: Outline = {
     **_TOOLS,
@@ -57,6 +60,8 @@ _LIKE_AN_ID = re.compile(
     rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,256}"'
     rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
 )
+_LONGEST_EXPONENT = 9  # digits
+_LONGEST_METHOD = 1000  # characters; the longest that we know has 40
 _NEAR = 4096
 _LONGEST_ID = 16 * 1024  # characters as written: every client that we know needs fewer than 100
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
@@ -128,7 +133,7 @@ def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
 
 def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
     """Tell whether valid JSON could be meant as a message. Raises ProtocolError if not valid."""
-    text, _ = scan(raw, {}, limits)
+    text, _ = scan(raw, None, limits)
     return _holds_message(text)
 
 
@@ -172,7 +177,11 @@ def _number_value(sign: str, whole: str, fraction: str, exponent: str) -> str:
     short = digits.rstrip("0")
     if not short:
         return "0"
-    power = int(exponent or "0") - len(fraction) + len(digits) - len(short)
+    shift = exponent.lstrip("+-0")
+    if len(shift) > _LONGEST_EXPONENT:  # nobody writes the same in another way
+        return f"{sign}{whole}.{fraction}e{exponent}"
+    power = int(shift or "0") * (-1 if exponent.startswith("-") else 1)
+    power += len(digits) - len(short) - len(fraction)
     if 0 <= power <= _LONGEST_ID:
         return sign + short + "0" * power
     return f"{sign}{short}e{power}"
@@ -262,13 +271,20 @@ def _envelope(text: str, root: Value) -> dict[str, Value]:
 
 def _holds_message(json_text: str) -> bool:
     """Tell whether some reader could find a message in JSON, at whatever depth."""
+    if "jsonrpc" in json_text.lower():
+        return True
+    bare = bare_json(json_text)
+    if bare is not None and "method" not in bare and "jsonrpc" not in bare:
+        return False
+    if is_too_long_to_search(json_text):
+        raise OverLimit(f"more than {MOST_SEARCHED} members beside the message")
     found: list[str] = []
 
     def note(pairs: list[tuple[str, object]]) -> None:
         found.extend(fold(key) for key, _ in pairs)
 
     json.loads(json_text, object_pairs_hook=note, parse_int=str)
-    return not {"jsonrpc", "method"}.isdisjoint(found) or "jsonrpc" in json_text.lower()
+    return not {"jsonrpc", "method"}.isdisjoint(found)
 
 
 def refuse_repeated(members: tuple[Member, ...]) -> None:
@@ -294,6 +310,8 @@ def is_misleading(key: str) -> bool:
 
 def refuse_lookalike(method: str) -> None:
     """Raise ProtocolError for a method that a careless reader takes for ``tools/call``."""
+    if len(method) > _LONGEST_METHOD:
+        raise ProtocolError(f"a method longer than {_LONGEST_METHOD} characters")
     if method != "tools/call" and is_like_a_call(method):
         raise ProtocolError("a method that could be taken for another")
     if has_lone_surrogate(method):

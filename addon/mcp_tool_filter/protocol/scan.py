@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json.scanner
 import re
-import sys
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,9 +27,16 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import MOST_PARTS, Limits, OverLimit
+from mcp_tool_filter.protocol.limits import (
+    MOST_IN_BATCH,
+    MOST_LISTED,
+    MOST_PARTS,
+    MOST_SEARCHED,
+    Limits,
+    OverLimit,
+)
 
-type Outline = Mapping[str, "Outline | Few | None"]
+type Outline = Mapping[str, "Outline | Few | Many | None"]
 """Which members of an object to open, and which of theirs (None: not even it); under ``EACH``, an
 array's elements."""
 
@@ -47,19 +53,26 @@ class Few:
     parts: Outline
 
 
+@dataclass(frozen=True, slots=True)
+class Many:
+    """An outline of what may have far more parts than the rest of a message: a tool list."""
+
+    parts: Outline
+
+
 _LIMITS = Limits()
-_ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level in, one level out
+_ONE_KIND = bytes.maketrans(b"{}", b"[]")
+_STEPS = bytes.maketrans(b"[]", b"\x01\xff")  # one level in, one level out
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _TOO_DEEP = "nested too deeply"
-# Each part that we look into costs far more than one that is only checked.
-_TOO_MANY = f"more than {MOST_PARTS} parts in one object or list"
 _FEW = 16  # parts
 _LONG = 10_000  # characters; to check less is quick by any way
-_LONGEST_FOLDED = 64  # characters; every key that matters to us is shorter
+_CHUNK = 64 * 1024  # bytes
+_HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x323AF))
 
 
 @dataclass(slots=True)  # not frozen: a message has many, and that would cost four times as much
@@ -98,13 +111,29 @@ class Member:
         return self.value.text
 
 
-def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, Value]:
+class _Budget:
+    """How many parts may still be looked into: each costs far more than one only checked."""
+
+    __slots__ = ("left", "listed", "most")
+
+    def __init__(self, most: int, listed: _Budget | None = None) -> None:
+        self.most = self.left = most
+        self.listed = listed or self
+
+    def spend(self, parts: int) -> None:
+        self.left -= parts
+        if self.left < 0:
+            raise OverLimit(f"more than {self.most} members and elements")
+
+
+def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple[str, Value]:
     """Read one JSON document; return its text and its root, opened."""
     if len(raw) > limits.message:
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     try:
-        root = _read(text, _after_space(text, 0), outline, limits.depth)
+        budget = _Budget(MOST_PARTS, _Budget(MOST_LISTED))
+        root = _read_root(text, _after_space(text, 0), outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
     except (ProtocolError, ValueError, StopIteration, IndexError, RecursionError) as error:
@@ -114,19 +143,6 @@ def scan(raw: bytes, outline: Outline, limits: Limits = _LIMITS) -> tuple[str, V
             raise
         raise ProtocolError("not valid JSON") from None
     return text, root
-
-
-def open_value(text: str, value: Value) -> Value:
-    """Return a value of a text that was scanned, opened by one level.
-
-    >>> text, root = scan(b'{"a": {"b": [1, 2]}}', {})
-    >>> inner = open_value(text, root["a"])
-    >>> [text[slice(*one.span)] for one in open_value(text, inner["b"]).elements or ()]
-    ['1', '2']
-    """
-    if value.members is not None or value.elements is not None or text[value.start] not in "{[":
-        return value
-    return _read(text, value.start, _ONE_LEVEL, sys.maxsize)
 
 
 def decode(raw: bytes) -> str:
@@ -146,10 +162,29 @@ def _nests_deeper(text: str, start: int, end: int, most: int) -> bool:
         return False
     raw = text[start:end].encode()
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
-    structure = quotes_only.translate(None, _NO_STRUCTURE)
+    structure = quotes_only.translate(_ONE_KIND, _NO_STRUCTURE)
     pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
-    brackets = b"".join(pieces[::2])  # every other piece is a string
-    return max(accumulate(memoryview(brackets.translate(_STEPS)).cast("b")), default=0) > most
+    return _levels_exceed(b"".join(pieces[::2]), most)  # every other piece is a string
+
+
+def _levels_exceed(brackets: bytes, most: int) -> bool:
+    """Tell whether brackets, all of one kind, ever stand more than so many deep."""
+    brackets += b"]" * (brackets.count(b"[") - brackets.count(b"]"))
+    # Most containers hold no other. Without these there is exactly one level less, and to take
+    # them out is a hundred times as fast as to count.
+    is_shrinking = True
+    while is_shrinking and most > 0:
+        fewer = brackets.replace(b"[]", b"")
+        is_shrinking = 2 * len(fewer) < len(brackets)
+        brackets, most = fewer, most - (len(fewer) < len(brackets))
+    depth = 0
+    for at in range(0, len(brackets), _CHUNK):
+        steps = memoryview(brackets[at : at + _CHUNK].translate(_STEPS)).cast("b")
+        levels = list(accumulate(steps, initial=depth))
+        if max(levels) > most:
+            return True
+        depth = levels[-1]
+    return False
 
 
 def _opens_more(text: str, start: int, end: int, most: int) -> bool:
@@ -173,15 +208,43 @@ def fold(key: str) -> str:
     plain = key if key.isprintable() else key.split("\0", 1)[0]
     if plain.isascii() and plain.isprintable():
         return plain.strip().lower()
-    letters = _visible(plain)
-    if len(letters) > _LONGEST_FOLDED:  # to normalize is quadratic, and would gain nothing
-        return plain
-    # Java takes a dotless i for an i.
-    return _visible(unicodedata.normalize("NFKC", letters).casefold().replace("\u0131", "i"))
+    return plain.translate(_FOLDED)
 
 
-def _visible(text: str) -> str:
-    return "".join(char for char in text if unicodedata.category(char)[0] not in "CZM")
+class _Folded(dict[int, int | str | None]):
+    """What each character folds into. One by one: to normalize a whole text can be quadratic."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        if any(first <= code <= last for first, last in _HANGUL_AND_HAN):
+            return code  # so many that they are not kept
+        char = chr(code)
+        if unicodedata.category(char)[0] in "CZM":
+            return None
+        # Java takes a dotless i for an i.
+        plain = unicodedata.normalize("NFKC", char).casefold().replace("\u0131", "i")
+        folded = "".join(one for one in plain if unicodedata.category(one)[0] not in "CZM")
+        self[code] = folded
+        return folded
+
+
+_FOLDED = _Folded()
+
+
+def bare_json(json_text: str) -> str | None:
+    """Return JSON so that each key stands in it as it is folded; None if that is not so simple.
+
+    (And without underscores, which some readers do not mind in a key.)
+    """
+    if "\\u" in json_text or "\x7f" in json_text or not json_text.isascii():
+        return None
+    return _ESCAPED_SPACE.sub("", json_text).replace("_", "").lower()
+
+
+def is_too_long_to_search(json_text: str) -> bool:
+    """Tell whether JSON has so many objects and members that to look at each takes too long."""
+    if len(json_text) < 2 * MOST_SEARCHED:
+        return False
+    return json_text.count("{") + json_text.count(":") > MOST_SEARCHED
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -208,8 +271,14 @@ class _Strict:
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]
 
 
+def _read_root(text: str, at: int, outline: Outline | None, room: int, budget: _Budget) -> Value:
+    if text[at] == "[" and outline is not None and EACH in outline:
+        return _read_array(text, at, outline[EACH], room - 1, MOST_IN_BATCH, budget)
+    return _read(text, at, outline, room, MOST_PARTS, budget)
+
+
 def _read(
-    text: str, at: int, outline: Outline | Few | None, room: int, most: int = MOST_PARTS
+    text: str, at: int, outline: Outline | Few | Many | None, room: int, most: int, budget: _Budget
 ) -> Value:
     """Read a value that may nest ``room`` levels, and have ``most`` parts where it is opened."""
     first = text[at]
@@ -218,26 +287,30 @@ def _read(
         return Value(at, end, meaning)
     if outline is not None:
         if isinstance(outline, Few):
-            return _read_few(text, at, outline.parts, room)
+            return _read_few(text, at, outline.parts, room, budget)
+        if isinstance(outline, Many):
+            return _read(text, at, outline.parts, room, MOST_LISTED, budget.listed)
         if first == "{":
-            return _read_object(text, at, outline, room - 1, most)
+            return _read_object(text, at, outline, room - 1, most, budget)
         if first == "[" and EACH in outline:
-            return _read_array(text, at, outline[EACH], room - 1, most)
+            return _read_array(text, at, outline[EACH], room - 1, most, budget)
     end = _scan_value(text, at)[1]
     if end - at > 2 * room and _nests_deeper(text, at, end, room):
         raise OverLimit(_TOO_DEEP)
     return Value(at, end)
 
 
-def _read_few(text: str, at: int, parts: Outline, room: int) -> Value:
+def _read_few(text: str, at: int, parts: Outline, room: int, budget: _Budget) -> Value:
     """Check a value that may hold long texts."""
     if len(text) - at > _LONG:
         with suppress(OverLimit):
-            return Value(at, _read(text, at, parts, room, _FEW).end)
-    return _read(text, at, None, room)
+            return Value(at, _read(text, at, parts, room, _FEW, budget).end)
+    return _read(text, at, None, room, _FEW, budget)
 
 
-def _read_object(text: str, start: int, outline: Outline, room: int, most: int) -> Value:
+def _read_object(
+    text: str, start: int, outline: Outline, room: int, most: int, budget: _Budget
+) -> Value:
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
@@ -249,12 +322,14 @@ def _read_object(text: str, start: int, outline: Outline, room: int, most: int) 
         colon = end if text[end] == ":" else _after_space(text, end)
         if text[colon] != ":":
             break
-        value = _read(text, _after_space(text, colon + 1), outline.get(key), room, most)
+        part = outline.get(key)
+        value = _read(text, _after_space(text, colon + 1), part, room, most, budget)
         members.append(Member(key, at, value))
         if len(members) > most:
-            raise OverLimit(_TOO_MANY)
+            raise OverLimit(_too_many(most))
         end = _after_space(text, value.end)
         if text[end] == "}":
+            budget.spend(len(members))
             return Value(start, end + 1, None, tuple(members))
         if text[end] != ",":
             break
@@ -263,7 +338,12 @@ def _read_object(text: str, start: int, outline: Outline, room: int, most: int) 
 
 
 def _read_array(
-    text: str, start: int, outline: Outline | Few | None, room: int, most: int
+    text: str,
+    start: int,
+    outline: Outline | Few | Many | None,
+    room: int,
+    most: int,
+    budget: _Budget,
 ) -> Value:
     if room < 0:
         raise OverLimit(_TOO_DEEP)
@@ -272,16 +352,22 @@ def _read_array(
     if text[at] == "]":
         return Value(start, at + 1, None, None, ())
     while True:
-        value = _read(text, at, outline, room, most)
+        value = _read(text, at, outline, room, most, budget)
         elements.append(value)
         if len(elements) > most:
-            raise OverLimit(_TOO_MANY)
+            raise OverLimit(_too_many(most))
         end = _after_space(text, value.end)
         if text[end] == "]":
+            budget.spend(len(elements))
             return Value(start, end + 1, None, None, tuple(elements))
         if text[end] != ",":
             raise ProtocolError("not valid JSON")
         at = _after_space(text, end + 1)
+
+
+def _too_many(most: int) -> str:
+    what = "messages in one batch" if most == MOST_IN_BATCH else "members and elements"
+    return f"more than {most} {what}"
 
 
 def _after_space(text: str, at: int) -> int:

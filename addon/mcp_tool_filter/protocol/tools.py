@@ -15,7 +15,6 @@ b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -34,10 +33,13 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.scan import (
     EACH,
+    Many,
     Outline,
     Value,
+    bare_json,
     fold,
     has_lone_surrogate,
+    is_too_long_to_search,
     scan,
 )
 
@@ -46,12 +48,12 @@ _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
 # Where a reader that meets a text may read it once more.
 _HOLDERS = frozenset({"result", "tools"})
-_ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _USUAL_KEYS = frozenset(
     {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
 )
 # Where the elements stand, and no more of them.
-_ELEMENTS: Outline = {"result": {"tools": {EACH: None}}}
+_ELEMENTS: Outline = {"result": {"tools": Many({EACH: None})}}
+_FEW_NAMES = 50  # each is looked for by itself
 _LONGEST_KEPT = 64  # characters of a key
 
 
@@ -191,28 +193,35 @@ def shows_tool(json_text: str, names: Collection[str]) -> bool:
     """Tell whether JSON shows, at whatever depth, the definition of a tool of these names.
 
     A definition is known by its ``inputSchema``, or by standing in something called ``tools``.
+    What is too long to be searched could show one.
     """
-    return bool(names) and _may_show_tool(json_text) and _Search(names).finds_in(json_text)
+    if not names or not _may_show_tool(json_text, names):
+        return False
+    return is_too_long_to_search(json_text) or _Search(names).finds_in(json_text)
 
 
 def shows_other_tool(definition: str, names: Collection[str]) -> bool:
     """Tell whether the definition of a tool shows one of these names, none of which is its own."""
-    bare = _bare(definition)
+    bare = bare_json(definition)
     if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
         return shows_tool(definition, names)
     return False  # its own schema is the only one
 
 
-def _may_show_tool(json_text: str) -> bool:
-    bare = _bare(json_text)
-    return bare is None or "schema" in bare or "tools" in bare
+def _may_show_tool(json_text: str, names: Collection[str]) -> bool:
+    bare = bare_json(json_text)
+    if bare is None:
+        return True
+    if "schema" not in bare and "tools" not in bare:
+        return False
+    if len(names) > _FEW_NAMES or "\\/" in json_text or not all(map(_is_plain, names)):
+        return True
+    return any(name in json_text for name in names)
 
 
-def _bare(json_text: str) -> str | None:
-    """Return JSON so that a key stands in it as it is folded; None where that is not so simple."""
-    if "\\u" in json_text or "\x7f" in json_text or not json_text.isascii():
-        return None
-    return _ESCAPED_SPACE.sub("", json_text).replace("_", "").lower()
+def _is_plain(name: str) -> bool:
+    """Tell whether JSON in ASCII and without escapes can write a name in one way only."""
+    return name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
 
 
 def _folded(key: str) -> str:
@@ -240,6 +249,9 @@ class _Object:
         self.members = [(key, value) for key, value in pairs if isinstance(value, _Object)]
 
 
+_EMPTY = _Object([], [])
+
+
 class _Search:
     """Looks at each object as the decoder finishes it, the innermost first."""
 
@@ -252,6 +264,8 @@ class _Search:
         return self._found
 
     def _look(self, pairs: list[tuple[str, object]]) -> _Object:
+        if not pairs:
+            return _EMPTY
         folded = [_folded(key) for key, _ in pairs]
         seen = _Object(pairs, folded)
         shown: list[tuple[str | None, _Object]]
@@ -310,13 +324,13 @@ def _definition(text: str, element: Value) -> Definition:
     name = element.get("name")
     return Definition(
         name=name.text if name else None,
-        problem=_problem(element, keys),
+        problem=_problem(text, element, keys),
         raw=text[element.start : element.end].encode(),
         is_like_a_tool="name" in keys or "inputschema" in keys,
     )
 
 
-def _problem(element: Value, keys: list[str]) -> str | None:
+def _problem(text: str, element: Value, keys: list[str]) -> str | None:
     if element.members is None:
         return "a tool that is no object"
     different = set(keys)
@@ -327,6 +341,6 @@ def _problem(element: Value, keys: list[str]) -> str | None:
         return "a tool without a name"
     if has_lone_surrogate(name.text):
         return "half a surrogate pair in the name of a tool"
-    if schema is None or schema.members is None:
+    if schema is None or text[schema.start] != "{":
         return "a tool without an object inputSchema"
     return None

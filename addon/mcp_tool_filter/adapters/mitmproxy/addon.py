@@ -392,7 +392,7 @@ class ToolFilter:
         session_id = response.headers.get("mcp-session-id")
         learn_cors(listener.cors, flow.request, response)
         listener.note_answer_head(asked, response.status_code, session_id)
-        if not keep_with_us(response, listener.upstream) and asked.waits:
+        if not keep_with_us(response, listener.names) and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
         if listener.config.only_mcp:
             learn_login(listener.logins, flow.request, response)

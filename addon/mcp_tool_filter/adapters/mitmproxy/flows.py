@@ -12,10 +12,12 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
 from mcp_tool_filter.http.event_stream import FilteredStream
 from mcp_tool_filter.http.exchange import JSON
-from mcp_tool_filter.http.guard import kept_with_us, may_lead_round
-from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head
+from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.listener import LOST_ANSWER
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
+from mcp_tool_filter.http.media_type import kind_of
 from mcp_tool_filter.http.operator_headers import HeaderPairs
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
@@ -24,14 +26,10 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
 )
 
-_ABSOLUTE = re.compile(
-    r"(?:(?:https?|wss?):[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2})[^\s<>\"',;]*", re.IGNORECASE
-)
 _CONTROL = re.compile(rb"[\r\n\0]")
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 _PARTIAL = frozenset({b"range", b"if-range"})
 _OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
-_LEADING = frozenset({b"alt-svc", b"location", b"content-location", b"refresh", b"link"})
 _SCHEMA = b"inputschema"  # every tool has one
 
 
@@ -145,6 +143,8 @@ def check_answer_head(response: Response) -> None:
     if coding not in ("", "chunked", "identity"):
         raise ProtocolError("a transfer coding that nobody asked for")
     fields = response.headers.fields
+    if any(len(value) > LONGEST_VALUE for _, value in fields) or len(fields) > MOST_HEADERS:
+        raise ProtocolError("a header that is too long, or too many of them")
     all_values = b"".join([value for _, value in fields])
     if _CONTROL.search(all_values):
         raise ProtocolError("a control character in a header")
@@ -156,26 +156,17 @@ def check_answer_head(response: Response) -> None:
         response.reason = ""
 
 
-def keep_with_us(response: Response, upstream: str) -> bool:
-    """Make URLs of the upstream relative; tell whether the answer then leads nowhere else."""
-    if not has_any(response.headers, _LEADING):
+def keep_with_us(response: Response, upstream: UpstreamNames) -> bool:
+    """Let no URL in the head lead past us; tell whether the answer then leads nowhere else."""
+    if not has_any(response.headers, WITH_URLS):
         return True
-    response.headers.pop("alt-svc", None)
-    for name in ("location", "content-location"):
-        if values := response.headers.get_all(name):
-            kept = (_kept(value, upstream) for value in values)
-            response.headers.set_all(name, [value for value in kept if value is not None])
-    for name in ("refresh", "link"):
-        if values := response.headers.get_all(name):
-            response.headers.set_all(name, [_relative(value, upstream) for value in values])
-    locations = response.headers.get_all("location")
+    response.headers.fields = tuple(keep_links(response.headers.fields, upstream))
     is_redirect: bool = 300 <= response.status_code < 400
-    return not is_redirect or not any(_ABSOLUTE.match(one.strip()) for one in locations)
+    return not is_redirect or not leads_away(response.headers.fields)
 
 
 def is_event_stream(response: Response) -> bool:
-    kind: str = response.headers.get("content-type", "").partition(";")[0]
-    return kind.strip().lower() == "text/event-stream"
+    return kind_of(response.headers.get("content-type", "")) == "text/event-stream"
 
 
 def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
@@ -216,21 +207,6 @@ def stream_through(
         return [part for part in paid if part]
 
     return on_chunk
-
-
-def _relative(value: str, upstream: str) -> str:
-    def relative(url: re.Match[str]) -> str:
-        return _kept(url[0], upstream) or "/"
-
-    return _ABSOLUTE.sub(relative, value.replace("\t", ""))
-
-
-def _kept(url: str, upstream: str) -> str | None:
-    """Return a URL so that it leads to us, or elsewhere; None if it may lead past us."""
-    kept = kept_with_us(url, upstream)
-    if kept is not None:
-        return kept
-    return None if may_lead_round(url, upstream) else url
 
 
 def has_any(headers: Headers, names: frozenset[bytes]) -> bool:

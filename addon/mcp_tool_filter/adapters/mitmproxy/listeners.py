@@ -18,6 +18,7 @@ from mcp_tool_filter.adapters.fetch.upstream import (
     fetch,
     make_tls_context,
 )
+from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.listener import Listener
@@ -70,6 +71,7 @@ class Upstreams:
             config=self.config,
             fetched=fetched,
             watch=partial(self._watch, mode.full_spec),
+            names=await find_names(target.url),
             keeps_host=options.keep_host_header,
         )
         self.listeners[mode.full_spec] = listener

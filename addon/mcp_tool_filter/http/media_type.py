@@ -1,0 +1,35 @@
+"""What a Content-Type says, read in one pass.
+
+Readers differ on quotes and on a parameter that comes twice, so every charset that one of them
+could find is returned:
+
+>>> kind_of(" Application/JSON ; charset=utf-8")
+'application/json'
+>>> charsets_in('application/json; x="; Charset = \\'UTF-16\\'"; charset*=utf-8')
+['utf-16', 'utf-8']
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_VALUE = re.compile(r"""["']?([^"'\s]*)""")
+
+
+def kind_of(content_type: str) -> str:
+    """Return the type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def charsets_in(content_type: str) -> list[str]:
+    """Return every charset that some reader could find, in lower case."""
+    found: list[str] = []
+    if "charset" not in (plain := content_type.lower()):
+        return found
+    for parameter in plain.split(";"):
+        parts = parameter.split("=")
+        for name, value in pairwise(parts):
+            if "charset" in name and (text := _VALUE.match(value.lstrip())):
+                found.append(text[1])
+    return found
