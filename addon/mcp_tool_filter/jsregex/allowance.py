@@ -10,6 +10,7 @@ from __future__ import annotations
 FOR_A_NAME = 1_000_000
 FOR_ALL_NAMES = 5_000_000
 ALWAYS = 10_000  # what a name gets when all the rest is used up
+FOR_A_TEXT = 40_000_000  # what a text within a message gets: it may be as long as the message
 
 
 class TooCostly(Exception):
@@ -17,12 +18,17 @@ class TooCostly(Exception):
 
 
 class Allowance:
-    def __init__(self) -> None:
-        self._for_all = FOR_ALL_NAMES
+    """``longest`` limits the steps, and the characters, of one text; ``for_all`` those of all."""
+
+    def __init__(self, *, longest: int = FOR_A_NAME, for_all: int | None = FOR_ALL_NAMES) -> None:
+        self.longest = longest
+        self._is_limited = for_all is not None
+        self._for_all = for_all or 0
         self._left = 0
 
     def begin(self) -> None:
-        self._left = min(FOR_A_NAME, max(ALWAYS, self._for_all))
+        most = max(ALWAYS, self._for_all) if self._is_limited else self.longest
+        self._left = min(self.longest, most)
 
     def spend(self, steps: int) -> None:
         """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""

@@ -7,6 +7,8 @@ reference to a group without a capture matches nothing, successfully.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from mcp_tool_filter.jsregex.allowance import Allowance
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.charset import WORD
@@ -40,6 +42,20 @@ class Backtracker:
         return any(
             attempt.match(self._program, start, unset) is not None for start in range(starts)
         )
+
+    def find(self, text: str, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield the matches at these places, as JavaScript's ``matchAll``, but no empty ones.
+
+        The program must keep the whole match in its first two registers.
+        """
+        attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
+        unset = [_UNSET] * self._captures
+        past = 0
+        for start in starts:
+            found = attempt.match(self._program, start, unset) if start >= past else None
+            if found is not None and found[1] > start:
+                past = found[1]
+                yield start, past
 
 
 class _Attempt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.charset import WORD, to_units
@@ -25,13 +25,13 @@ _SHORT = 256
 class Matcher:
     """Nothing is made before it is needed: most patterns never meet a long name."""
 
-    def __init__(self, regex: Regex) -> None:
+    def __init__(self, regex: Regex, allowance: Allowance | None = None) -> None:
         self._regex = regex
-        self._allowance = Allowance()
+        self._allowance = allowance or Allowance()
 
     def search(self, name: str) -> bool:
         """Say whether the pattern matches anywhere. Raises TooCostly."""
-        if len(name) > FOR_A_NAME:
+        if len(name) > self._allowance.longest:
             raise TooCostly
         text = to_units(name)
         if len(text) <= _SHORT and self._python:

@@ -62,7 +62,7 @@ class Scan:
                 return state.matched
         return state.matched
 
-    def _table(self, letters: list[int]) -> list[bool]:
+    def table(self, letters: list[int]) -> list[bool]:
         """Return for each place in the text, the last included, whether a match ends there."""
         state = self._initial
         table = []
@@ -77,7 +77,7 @@ class Scan:
         keys = [*(reversed(letters) if self._backward else letters), self._end]
         weight = self._end + 1
         for look in self._looks:
-            table = look._table(letters)
+            table = look.table(letters)
             if self._backward:
                 table.reverse()
             keys = [key + weight * succeeds for key, succeeds in zip(keys, table, strict=True)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
+
+from mcp_tool_filter.policy.rule_effects import RuleEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,5 +20,12 @@ class Delay:
     seconds: float
 
 
-type Effect = Delay
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Make several decisions at the same time; they are sent back in the same order."""
+
+    decisions: tuple[Deciding[Any], ...]
+
+
+type Effect = Delay | Together | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]

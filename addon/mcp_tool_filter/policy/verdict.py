@@ -28,6 +28,12 @@ class Why(StrEnum):
     """The upstream sent what cannot be judged."""
     LOST = "lost"
     """The upstream is gone."""
+    BLOCKED = "blocked"
+    """A rule refused it."""
+    CHANGED = "changed"
+    """Rules changed it."""
+    STORED = "stored"
+    """An answer that a rule keeps for some time."""
     FORBIDDEN = "forbidden"
     """A host or origin that is not ours."""
 
@@ -39,6 +45,8 @@ class Reason:
     detail: str = ""
     drift: tuple[str, ...] = ()
     """Sentences about what the upstream says otherwise than in the snapshot."""
+    rule: str = ""
+    """Which rule decided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Transport(StrEnum):
     """Each POST is answered itself; an ``initialize`` comes first, perhaps a session id."""
     STATELESS = "Streamable HTTP, stateless"
     """Each POST is answered itself, and stands for itself."""
+    STDIO = "stdio"
+    """No HTTP at all: lines to and from a command."""
 
 
 def is_known(revision: str) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json.scanner
 import re
+import sys
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
@@ -61,6 +62,7 @@ class Many:
 
 
 _LIMITS = Limits()
+_ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
@@ -143,6 +145,19 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
             raise
         raise ProtocolError("not valid JSON") from None
     return text, root
+
+
+def open_value(text: str, value: Value) -> Value:
+    """Return a value of a text that was scanned, opened by one level.
+
+    >>> text, root = scan(b'{"a": {"b": [1, 2]}}', {})
+    >>> inner = open_value(text, root["a"])
+    >>> [text[slice(*one.span)] for one in open_value(text, inner["b"]).elements or ()]
+    ['1', '2']
+    """
+    if value.members is not None or value.elements is not None or text[value.start] not in "{[":
+        return value
+    return _read(text, value.start, _ONE_LEVEL, sys.maxsize)
 
 
 def decode(raw: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 
 import pytest
@@ -121,3 +122,50 @@ def test_codex_could_keep_its_name_in_toml(capsys: pytest.CaptureFixture[str]) -
     """The command writes [mcp_servers.NAME]: a name with a dot would be two keys."""
     name = snippet(capsys, "codex", "-u", "http://mcp.a.example.com:1/mcp").split()[3]
     assert tomllib.loads(f"[mcp_servers.{name}]\nurl = '{MINE}'")["mcp_servers"][name]
+
+
+WRAPPED = ["mcp-tool-filter", "--deny", "^delete_", "--", "npx", "-y", "@x/server-files", "/home"]
+WORDS = ("--deny", "^delete_", "--env", "KEY=s3cret", "--", *WRAPPED[4:])
+
+
+@pytest.mark.parametrize(
+    ("client", "before"),
+    [
+        ("claude-code", ["claude", "mcp", "add", "files-filtered", "--env", "KEY=s3cret", "--"]),
+        ("codex", ["codex", "mcp", "add", "files-filtered", "--env", "KEY=s3cret", "--"]),
+    ],
+)
+def test_a_command_is_wrapped_for_clients_with_a_command(
+    client: str, before: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shlex.split(snippet(capsys, client, *WORDS)) == [*before, *WRAPPED]
+
+
+@pytest.mark.parametrize(
+    ("client", "servers", "more"),
+    [
+        ("cursor", "mcpServers", {}),
+        ("claude-desktop", "mcpServers", {}),
+        ("vscode", "servers", {"type": "stdio"}),
+    ],
+)
+def test_a_command_is_wrapped_for_clients_with_a_file(
+    client: str, servers: str, more: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A secret stands where the client keeps variables, and in no argument."""
+    entry = {**more, "command": WRAPPED[0], "args": WRAPPED[1:], "env": {"KEY": "s3cret"}}
+    assert json.loads(snippet(capsys, client, *WORDS)) == {servers: {"files-filtered": entry}}
+
+
+def test_gemini_starts_the_filter_with_arguments_after_dashes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = shlex.split(snippet(capsys, "gemini", *WORDS))
+    assert words[-len(WRAPPED) - 1 :] == [WRAPPED[0], "--", *WRAPPED[1:]]
+
+
+def test_a_url_can_be_reached_over_stdio(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(snippet(capsys, "cursor", "--stdio", "-u", URL, "--deny", "^a"))
+    args = ["--stdio", "--upstream", URL, "--deny", "^a"]
+    entry = document["mcpServers"][NAME]
+    assert (entry["command"], sorted(entry["args"])) == ("mcp-tool-filter", sorted(args))

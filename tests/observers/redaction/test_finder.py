@@ -30,6 +30,14 @@ SECRETS = [
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n", "MIIabc"),
     ("{" * 300 + '"password":"p-1"', "p-1"),
     ('{"a":' * 5000 + '{"password":"p-1"}' + "}" * 5000, "p-1"),
+    ("<db:password hint='x'>p-1</db:password>", "p-1"),
+    ('<input type="hidden" name="csrf_token" value="p-1">', "p-1"),
+    ("The API key is Zq7Hidden9Secret.", "Zq7Hidden9Secret"),
+    ('{"connectionString": "Server=a"}', "Server=a"),
+    ('{"tokens": {"access": "a-1"}}', "a-1"),
+    ('{"code": "Zq7Hidden9Secret12", "state": "x"}', "Zq7Hidden9Secret12"),
+    ('{"sessionId": "5f1c9f3e8e0b4d0aa7"}', "5f1c9f3e8e0b4d0aa7"),
+    ("//bob:p-1@host/", "p-1"),
     ("ZGF0YToge1wicGFzc3dvcmRcIjogcGFzc3dvcmQ9cGFzc3dvcmQtMX0=", "ZGF0YToge1wi"),
 ]  # fmt: skip
 
@@ -49,6 +57,9 @@ ORDINARY = [
     "git clone ssh://git@github.com/a/b.git",
     "Bearer tokens are described at https://example.com/?page=12#tokens",
     "api_key=${API_KEY} secret=$SECRET password={{password}} token=<token>",
+    '{"sessionId": "main-window-2", "session": "the one of Monday, 2026"}',
+    '{"country": {"code": "DE-1234", "state": "Hessen"}}',
+    "//todo@alice: the token 20260102-030405 and the tokens 17; <tokens>a word</tokens>",
     "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
     "The bearer realm is described below; the secretary said: nothing.",
     "1, 2, 3 -----BEGIN CERTIFICATE-----\nMIIabc\n-----END CERTIFICATE-----",
@@ -124,6 +135,7 @@ def test_what_cannot_be_read_is_named(body: bytes, content_type: str, problem: s
         "[",
         '{"', '"a":', '{"a":[', "password=", 'password="', "password: ", "\\", '\\"', "a", "a.",
         "--a ", "-----BEGIN PRIVATE KEY-----", "data:", "data: {\n\n", "a=b&", "%7B", "%22%3A", "+",
+        "<token>", "<token a", 'name="token" ', "token is ", "//a:",
         "boundary", "--x\r\n\r\n", "cookie: ", "\n", " ", "é", "1//", "1",
     ],
 )  # fmt: skip

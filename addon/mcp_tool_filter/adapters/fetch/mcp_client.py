@@ -22,7 +22,6 @@ from mcp_tool_filter.adapters.fetch.http_client import (
 )
 from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
-    CLIENT_INFO,
     INITIALIZE,
     INITIALIZED,
     Refused,
@@ -36,6 +35,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     plain,
     render_request,
     reply_in,
+    stateless_meta,
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import Origin
@@ -163,11 +163,7 @@ class StatelessClient:
         return self._poster.path
 
     async def request(self, method: str, params: Result) -> Reply:
-        meta = {
-            "io.modelcontextprotocol/protocolVersion": self.revision,
-            "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
-            "io.modelcontextprotocol/clientCapabilities": {},
-        }
+        meta = stateless_meta(self.revision)
         headers = [
             (b"mcp-protocol-version", self.revision.encode()),
             (b"mcp-method", method.encode()),

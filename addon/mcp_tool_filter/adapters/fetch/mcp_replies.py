@@ -117,6 +117,15 @@ def next_cursor(reply: Reply) -> str | None:
     return cursor or None  # an empty one would ask for the first page again
 
 
+def stateless_meta(revision: str) -> Result:
+    """What each request says of us since 2026-07-28."""
+    return {
+        "io.modelcontextprotocol/protocolVersion": revision,
+        "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+
+
 def render_request(number: int, method: str, params: Result) -> bytes:
     return orjson.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 

@@ -92,13 +92,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
+    """An upstream that has introduced itself."""
+
     client: McpClient
     introduction: Introduction
 
 
 type _Problem = Refused | ProtocolError
-type _Way = Callable[[str], Awaitable[_Found]]
+type _Way = Callable[[str], Awaitable[Found]]
+type Finder = Callable[[AsyncExitStack], Awaitable[Found]]
+"""Finds out how an upstream speaks; what it opens is closed with the stack."""
 
 
 class _NotHere(Exception):
@@ -111,8 +115,13 @@ class _NotHere(Exception):
 
 async def fetch(target: Target) -> Fetched:
     """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed."""
+    return await fetch_from(target, lambda opened: _Search(target, opened).find())
+
+
+async def fetch_from(target: Target, find: Finder) -> Fetched:
+    """Ask the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
     async with AsyncExitStack() as opened:
-        found = await _connect(target, opened)
+        found = await _connect(target, find, opened)
         pages = await _all_pages(target, found)
     return Fetched(
         transport=found.client.transport,
@@ -125,10 +134,10 @@ async def fetch(target: Target) -> Fetched:
     )
 
 
-async def _connect(target: Target, opened: AsyncExitStack) -> _Found:
+async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Found:
     try:
         async with asyncio.timeout(target.connect_timeout):
-            return await _Search(target, opened).find()
+            return await find(opened)
     except TimeoutError:
         why = f"Connection timeout after {_milliseconds(target.connect_timeout)}ms"
         raise ConnectFailed(target.url, why=why) from None
@@ -138,7 +147,7 @@ async def _connect(target: Target, opened: AsyncExitStack) -> _Found:
         raise FetchFailed(why=_why(error, target)) from None
 
 
-async def _all_pages(target: Target, found: _Found) -> tuple[bytes, ...]:
+async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
     try:
         async with asyncio.timeout(target.list_timeout):
             return tuple(await _pages(found, at_most=MAX_TOTAL * target.limit))
@@ -149,7 +158,7 @@ async def _all_pages(target: Target, found: _Found) -> tuple[bytes, ...]:
         raise FetchFailed(why=_why(error, target)) from None
 
 
-async def _pages(found: _Found, *, at_most: int) -> list[bytes]:
+async def _pages(found: Found, *, at_most: int) -> list[bytes]:
     pages: list[bytes] = []
     cursors: list[str | None] = [None]
     while (reply := await _page(found, cursors[-1])) is not None:
@@ -167,7 +176,7 @@ async def _pages(found: _Found, *, at_most: int) -> list[bytes]:
     return pages
 
 
-async def _page(found: _Found, cursor: str | None) -> Reply | None:
+async def _page(found: Found, cursor: str | None) -> Reply | None:
     """A page of the tool list; None if there is no such thing as a tool list."""
     try:
         return await found.client.request("tools/list", {"cursor": cursor} if cursor else {})
@@ -190,7 +199,7 @@ class _Search:
         self._http = HttpClient(self._origin, headers=headers, tls=target.tls)
         opened.push_async_callback(self._http.close)
 
-    async def find(self) -> _Found:
+    async def find(self) -> Found:
         """Raises Refused, ProtocolError, HttpFailed: what the upstream said instead."""
         if self._endpoint:
             return await self._find_at("/" + self._endpoint.removeprefix("/"))
@@ -205,7 +214,7 @@ class _Search:
                 problems.append(nothing.problem)
         raise ProtocolError(f"{_most_telling(problems)}; {_NOWHERE}")
 
-    async def _find_at(self, path: str) -> _Found:
+    async def _find_at(self, path: str) -> Found:
         """Try all ways at the path that the user gave."""
         problems = []
         for way in (*self._ways(path), self._by_initialize):
@@ -215,7 +224,7 @@ class _Search:
                 problems.append(nothing.problem)
         raise _most_telling(problems)
 
-    async def _guess(self, path: str) -> _Found:
+    async def _guess(self, path: str) -> Found:
         """Try a path that may well not exist, with as few requests as will tell."""
         first, second = self._ways(path)
         try:
@@ -231,7 +240,7 @@ class _Search:
             return self._by_stream, self._by_post
         return self._by_post, self._by_stream
 
-    async def _by_post(self, path: str) -> _Found:
+    async def _by_post(self, path: str) -> Found:
         poster = self._poster(path)
         if found := await self._discover(poster, min(_PROBE_TIMEOUT, self._patience)):
             return found
@@ -245,10 +254,10 @@ class _Search:
                         return found
             raise
 
-    async def _by_initialize(self, path: str) -> _Found:
+    async def _by_initialize(self, path: str) -> Found:
         return await self._initialize(self._poster(path))
 
-    async def _discover(self, poster: Poster, seconds: float | None) -> _Found | None:
+    async def _discover(self, poster: Poster, seconds: float | None) -> Found | None:
         client = StatelessClient(poster)
         try:
             async with asyncio.timeout(seconds):
@@ -260,9 +269,9 @@ class _Search:
             return None
         if R2026_07_28 not in revisions_in(reply.result.get("supportedVersions")):
             return None
-        return _Found(client, introduction_of(reply, revision=R2026_07_28))
+        return Found(client, introduction_of(reply, revision=R2026_07_28))
 
-    async def _initialize(self, poster: Poster) -> _Found:
+    async def _initialize(self, poster: Poster) -> Found:
         client = StreamableClient(poster)
         self._opened.push_async_callback(client.close)
         try:
@@ -273,11 +282,11 @@ class _Search:
             if _is_final(refused):
                 raise
             raise _NotHere(refused) from None
-        introduction = _introduction(reply)
+        introduction = introduction_in(reply)
         await client.initialized(introduction.revision)
-        return _Found(client, introduction)
+        return Found(client, introduction)
 
-    async def _by_stream(self, path: str) -> _Found:
+    async def _by_stream(self, path: str) -> Found:
         client = LegacyClient(self._http, self._origin, path, limit=self._limit)
         self._opened.push_async_callback(client.close)
         try:
@@ -292,9 +301,9 @@ class _Search:
             await client.close()
             problem = str(error) or "The event stream names no endpoint"
             raise _NotHere(ProtocolError(problem)) from None
-        introduction = _introduction(await client.initialize())
+        introduction = introduction_in(await client.initialize())
         await client.initialized(introduction.revision)
-        return _Found(client, introduction)
+        return Found(client, introduction)
 
     def _poster(self, path: str) -> Poster:
         poster = Poster(self._http, self._origin, path, limit=self._limit)
@@ -321,7 +330,8 @@ def _is_final(refused: Refused) -> bool:
     return refused.status in (401, 403, 429) or refused.status >= 500 or refused.error is not None
 
 
-def _introduction(reply: Reply) -> Introduction:
+def introduction_in(reply: Reply) -> Introduction:
+    """Read the answer to ``initialize``. Raises ProtocolError if the revision is unknown."""
     revision = reply.result.get("protocolVersion")
     if not isinstance(revision, str) or not has_initialize(revision):
         said = plain(str(revision))

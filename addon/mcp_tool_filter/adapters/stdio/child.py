@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -75,6 +76,9 @@ class Child:
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def send(self, number: int) -> None:
         """Send a signal to it and to all that it has started."""
         if sys.platform == "win32":
@@ -97,6 +101,19 @@ class Child:
 
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
+
+
+def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
+    """Close its stdin and wait; then end it, and all that it has started, with more force."""
+    child.close_stdin()
+    for seconds, number in ((eof, signal.SIGTERM), (term, KILL), (term, None)):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if child.has_ended() and child.has_left_nobody():
+                return
+            time.sleep(0.01)
+        if number is not None:
+            child.send(number)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

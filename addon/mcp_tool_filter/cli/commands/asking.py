@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.fetch.upstream import Target, fetch, fetch_from
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import Introduction
 from mcp_tool_filter.policy.snapshot import Snapshot
@@ -30,7 +31,7 @@ class Known:
 async def ask(settings: Settings) -> Known:
     """Fetch the tools and apply the patterns. Raises StartError."""
     target = target_of(settings)
-    fetched = await fetch(target)
+    fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
     listener = Listener(
         upstream=target.url, config=settings.config(), fetched=fetched, watch=_ignore
     )
@@ -40,7 +41,7 @@ async def ask(settings: Settings) -> Known:
             server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             transport=fetched.transport,
             revision=fetched.revision,
-            listens_at=settings.listens_at + fetched.endpoint,
+            listens_at="stdio" if settings.is_stdio else settings.listens_at + fetched.endpoint,
         ),
         snapshot=listener.snapshot,
         definitions=[one for listing in listener.listings for one in listing.definitions],
@@ -49,8 +50,16 @@ async def ask(settings: Settings) -> Known:
 
 def ask_now(settings: Settings) -> Known:
     """Do so for a command that has nothing else to do. Raises StartError."""
-    with progress(f"Asking {settings.origin} for its tools …"):
+    with progress(f"Asking {settings.origin or settings.upstream} for its tools …"):
         return asyncio.run(ask(settings))
+
+
+async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
+    from mcp_tool_filter.adapters.stdio.child import Child
+    from mcp_tool_filter.adapters.stdio.client import find
+
+    child = Child(settings.command, env=settings.env, cwd=settings.cwd)
+    return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit))
 
 
 def _ignore(_message: Message | None, _verdict: object) -> None:

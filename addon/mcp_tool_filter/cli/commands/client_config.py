@@ -13,19 +13,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mcp_tool_filter.cli.commands.client_programs import (
+    Snippet,
+    name_of_command,
+    program_of,
+    started_by,
+)
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.flags import FLAGS, Given, parse_flags
+from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Given, parse_flags
 from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import shown_url
 
 _HELP = """\
-usage: mcp-tool-filter config CLIENT --upstream URL [--deny PATTERN] [FLAGS]
+usage: mcp-tool-filter config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS
+       mcp-tool-filter config CLIENT --upstream URL [--deny PATTERN] [FLAGS]
 
 Prints what the client needs to come to the filter. CLIENT is one of:
   claude-code, claude-desktop, cursor, vscode, codex, gemini
 
 All flags of mcp-tool-filter itself are understood; --host and --port say where it will listen.
+For a command, and with --stdio, the client starts the filter itself.
 """
 
 
@@ -36,13 +44,6 @@ class Place:
     url: str
     is_sse: bool
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Snippet:
-    text: str
-    where: str
-    """What to do with it."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -59,6 +60,12 @@ def run(argv: Sequence[str]) -> int:
         raise no_such("client", named, CLIENTS)
     settings = settle(gather(rest, os.environ))
     settings.config()
+    if settings.is_stdio:
+        name = name_of_command(settings.command) if settings.command else _name_of(settings.origin)
+        snippet = started_by(named, program_of(typed, settings.env, name))
+        say(snippet.where)
+        print(snippet.text, flush=True)
+        return 0
     snippet = CLIENTS[named](_place(settings))
     say(snippet.where)
     print(snippet.text, flush=True)
@@ -68,18 +75,26 @@ def run(argv: Sequence[str]) -> int:
 
 def command_line(typed: Given) -> str:
     """Return how to start the filter. What a header says is shown only if it names a variable."""
-    words = ["mcp-tool-filter"]
+    return shlex.join(["mcp-tool-filter", *filter_words(typed)])
+
+
+def filter_words(typed: Given) -> list[str]:
+    """Return the flags as they were typed, and the command after them."""
+    words: list[str] = []
     for name, values in typed.items():
-        for value in values:
+        for value in values if name != COMMAND else ():
             words.append(f"--{name}")
             words += [_shown(name, value)] if FLAGS[name].value else []
-    return shlex.join(words)
+    command = typed.get(COMMAND, [])
+    return [*words, "--", *command] if command else words
 
 
 def _shown(name: str, value: str) -> str:
     match name:
         case "upstream":
             return shown_url(value)
+        case "env":
+            return value.partition("=")[0] + "=…"
         case "header" if not re.search(r":\s*(?:\w+\s+)?\$\{?\w+\}?\s*$", value):
             return value.partition(":")[0] + ": …"
     return value

@@ -27,6 +27,8 @@ All flags of mcp-tool-filter itself are understood.
 Exit status: 0 if nothing is in the way, else 1.
 """
 _ADVICE = {  # what a reason contains, to what to do about it
+    "Command not found": "Is it installed, and in PATH? Try to run it in a terminal",
+    "exited with code": "What it says on stderr tells why; try to run it in a terminal",
     "refused": "Is the upstream running, and is this its port?",
     "timeout": "Is there a firewall between? --connection-timeout and --tool-list-timeout wait"
     " longer",
@@ -69,7 +71,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _versions()
     usable = _settings(settings)
     yield usable
-    yield _attempt(lambda: refuse_taken_port(settings), f"{settings.host}:{settings.port} is free")
+    if not settings.is_stdio:
+        address = f"{settings.host}:{settings.port}"
+        yield _attempt(lambda: refuse_taken_port(settings), f"{address} is free")
     if usable.is_well:
         yield from _upstream(settings)
 
@@ -98,14 +102,19 @@ def _attempt(check: Callable[[], object], text: str) -> Finding:
 
 
 def _upstream(settings: Settings) -> Iterator[Finding]:
+    works = (
+        f"{settings.command[0]} starts"
+        if settings.command
+        else f"{settings.origin} accepts connections"
+    )
     try:
         known = ask_now(settings)
     except StartError as error:
         if not isinstance(error, ConnectFailed):
-            yield Finding(True, f"{settings.origin} accepts connections")
+            yield Finding(True, works)
         yield Finding(False, f"{error.what}: {error.why}", advice_for(error.why))
         return
-    yield Finding(True, f"{settings.origin} accepts connections")
+    yield Finding(True, works)
     who = known.who
     yield Finding(True, f"It speaks MCP {who.revision} over {who.transport}: {who.server}")
     yield from _tools(known)

@@ -12,7 +12,7 @@ def target_of(settings: Settings) -> Target:
     """Return what to fetch from. Raises StartError for what was set wrong."""
     config = settings.config()
     return Target(
-        url=settings.origin,
+        url=settings.origin or settings.upstream,
         endpoint=config.endpoint,
         headers=config.upstream_headers,
         connect_timeout=config.connection_timeout,

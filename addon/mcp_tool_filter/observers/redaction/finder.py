@@ -44,7 +44,7 @@ _FORM = re.compile(
 )
 _FIELD = re.compile(r"([^=&]*+)(?:=([^&]*+))?&?")
 _PARAMETER = re.compile(r"[?&#;]([A-Za-z0-9_.~%\[\]-]{1,100})=([^&#\s\"'<>\\]++)")
-_USERINFO = re.compile(r"://([^\s/?#\"'<>\\@]{1,500}@)+")
+_USERINFO = re.compile(r"(:?)//([^\s/?#\"'<>\\@]{1,500}@)+")
 _COOKIE = re.compile(r"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
 _ATTRIBUTES = re.compile(r"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.I)
 _SCHEME = re.compile(
@@ -284,7 +284,9 @@ class Finder:
         for start, end in shapes_in(text):
             found.mark(view, start, end)
         for one in _USERINFO.finditer(text) if "@" in text else ():
-            self._userinfo(view.part(one.start() + 3, one.end() - 1), found)
+            userinfo = view.part(one.end(1) + 2, one.end() - 1)
+            if one[1] or ":" in userinfo.text:
+                self._userinfo(userinfo, found)
         if "=" in text and depth <= _DEEPEST:
             for one in _PARAMETER.finditer(text):
                 value = unescape_percent(view.part(*one.span(2)))

@@ -23,10 +23,13 @@ _TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', r
 _START = re.compile(r"[{\[]")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{3,}")
 _LONG_KEY = 16  # characters of a key that could be a secret itself
+_LONG = 16  # characters; a shorter session id or code could be a name
 _MOST_FAILURES = 16  # starts that are no JSON; a text with more is code
 
-_VALUES = frozenset({"value", "values", "plaintext", "raw"})
+_VALUES = frozenset({"value", "values", "plaintext", "raw", "key", "access", "refresh"})
+_GROUPS = frozenset({"tokens", "credentials", "auth", "oauth"})
 _NAMES = frozenset({"name", "key", "header", "field", "variable"})
+_SESSIONS = frozenset({"sessionid", "session_id", "session-id"})
 _LOGIN = frozenset({
     "grant_type", "code_verifier", "client_id", "redirect_uri", "granttype", "codeverifier",
     "clientid", "redirecturi",
@@ -121,21 +124,21 @@ def _opened(level: _Level, bracket: str, is_secret_name: Callable[[str], bool]) 
     kind = level.kind if not level.is_object else ""
     if key in ("headers", "cookies"):
         kind = key
-    elif level.key and is_secret_name(level.key):
+    elif level.key and (is_secret_name(level.key) or (bracket == "{" and key in _GROUPS)):
         kind = "secret"
     return _Level(bracket == "{", kind)
 
 
 def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
     key = (level.key or "").lower()
-    if _is_secret(level, is_secret_name):
+    if _is_secret(level, is_secret_name) or (key in _SESSIONS and _is_random(view.text)):
         yield Place(view, is_secret=True)
         return
     if not level.is_object:
         level.strings.append(view)
     elif key in _NAMES:
         level.name = unescape_json(view).text
-    elif key in _VALUES:
+    elif key == "value":
         level.values.append(view)
     elif key == "code":
         level.codes.append(view)
@@ -156,10 +159,16 @@ def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:
     return is_secret_name(key)
 
 
+def _is_random(value: str) -> bool:
+    return len(value) >= _LONG and any(char.isdigit() for char in value)
+
+
 def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
     """Yield what turns out to be secret by what stands beside it."""
-    if level.codes and not _LOGIN.isdisjoint(level.keys):
-        yield from (Place(code, is_secret=True) for code in level.codes)
+    is_login = not _LOGIN.isdisjoint(level.keys)
+    for code in level.codes:
+        if is_login or ("state" in level.keys and _is_random(code.text)):
+            yield Place(code, is_secret=True)
     if level.values and (is_secret_name(level.name) or is_secret_header(level.name.lower())):
         yield from (Place(value, is_secret=True) for value in level.values)
     if len(level.strings) == 2:  # as some write headers: [name, value]

@@ -22,6 +22,15 @@ _QUOTED = re.compile(r"(\\*)([\"'])((?:(?!\1\2)[^\r\n])*+)")
 _PLAIN = re.compile(
     r"(?:(?:bearer|basic|token|digest) +)?([^\s,;&\"'<>(){}\[\]\\]++)(.?)", re.IGNORECASE
 )
+_ELEMENT = re.compile(
+    r"<(?:[A-Za-z0-9]{1,32}:)?([A-Za-z_][A-Za-z0-9_.-]{1,63}+)[^<>]{0,200}>([^<>]++)</"
+)
+_INPUT = re.compile(r"name=[\"']([^\"'<>]{1,100})[\"'][^<>]{0,200}?\svalue=[\"']([^\"'<>]++)")
+_PROSE = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:password|passphrase|secret|token|credential|api[ -]?key)"
+    r"(?:\s{1,2}(?:is|was))?\s{0,2}[:=]?\s{1,4}[\"'`]?([A-Za-z0-9_.+/=-]{12,}+)",
+    re.IGNORECASE,
+)
 _UNQUOTED = re.compile(r"[^\r\n\"']*+")
 _SHELL_VARIABLE = re.compile(r"\$[A-Z0-9_]*")
 _COOKIE = re.compile(r"(?:set-)?cookie", re.IGNORECASE)
@@ -49,6 +58,13 @@ def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterato
             yield NamedValue(*quoted.span(3), is_quoted=True)
         elif (plain := _PLAIN.match(text, one.end())) and _is_value(one, plain):
             yield NamedValue(*plain.span(1))
+    for pattern in (_ELEMENT, _INPUT) if "<" in text else ():
+        for one in pattern.finditer(text):
+            if is_secret_name(one[1]):
+                yield NamedValue(*one.span(2))
+    for one in _PROSE.finditer(text):
+        if _is_random(one[1]) and any(char.isalpha() for char in one[1]):
+            yield NamedValue(*one.span(1))
 
 
 def _is_value(name: re.Match[str], plain: re.Match[str]) -> bool:

@@ -24,7 +24,7 @@ _SECRETS = frozenset({
     "totp", "cvv", "cvc", "assertion", "accesskey", "secretkey", "privatekey", "accesstoken",
     "refreshtoken", "idtoken", "authtoken", "clientsecret", "devicecode", "usercode",
     "codeverifier", "authkey", "sessionkey", "sessiontoken", "csrftoken", "xsrftoken", "xoauth",
-    "samlresponse", "mnemonic", "dpop", "clientassertion", "authcode", "pass", "pin",
+    "samlresponse", "mnemonic", "dpop", "clientassertion", "authcode", "pass",
 })  # fmt: skip
 """Words that name a secret when a name ends with them."""
 
@@ -35,7 +35,9 @@ _PAIRS = frozenset({
     "shared key", "account key", "master key", "service key", "subscription key", "auth key",
     "functions key", "ssh key", "storage key", "admin key", "deploy key", "session key",
     "webhook url", "seed phrase", "pass word", "saml response", "secret id", "token hint",
-    "amz signature", "amz credential", "hub signature",
+    "amz signature", "amz credential", "hub signature", "openai key", "anthropic key",
+    "azure key", "google key", "gemini key", "aws key", "github key", "stripe key", "slack key",
+    "github pat", "gitlab pat", "ado pat", "azure pat",
 })  # fmt: skip
 """Two words that name a secret when a name ends with them."""
 
@@ -74,6 +76,8 @@ _NOT_SECRET_HEADERS = frozenset({
 def is_secret_name(name: str) -> bool:
     """Tell whether what stands under this name is a secret, wherever it stands."""
     words = words_in(name)
+    if " ".join(words[-2:]) in _PAIRS:
+        return True
     while len(words) > 1 and (words[-1] in _AFTER or words[-1].isdigit()):
         words.pop()
     if not words:

@@ -1,0 +1,241 @@
+"""One server as a client's file lists it, and the same server with the filter in front.
+
+A command is wrapped: the filter starts it. A URL becomes a command: the filter connects to it.
+Whatever else the entry says stays. What a URL's entry said is kept in a variable of the new entry
+(names only; a header's value stays in the file, in another variable), so that it can be restored.
+
+>>> server = {"command": "npx", "args": ["-y", "server"]}
+>>> wrapped = wrap(server, ["--deny", "^rm"], ["mcp-tool-filter"])
+>>> wrapped["args"]
+['--deny', '^rm', '--', 'npx', '-y', 'server']
+>>> unwrap(wrapped)
+{'command': 'npx', 'args': ['-y', 'server']}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from mcp_tool_filter.errors import StartError
+
+type Entry = dict[str, object]
+
+WAS = "MCP_TOOL_FILTER_WRAPPED"  # what the entry of a URL said
+_NO_ARGUMENTS = "--stdio"  # changes nothing, and tells that the entry had no arguments
+_UPSTREAM = "MCP_TOOL_FILTER_UPSTREAM"
+_HEADERS = "MCP_TOOL_FILTER_HEADER"  # read by the filter as --header, one a line
+_URLS = ("url", "httpUrl", "serverUrl")
+_OF_A_URL = (
+    *_URLS, "type", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
+)  # fmt: skip
+_HEADER_MAPS = ("headers", "http_headers")
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
+_EXECUTABLE = "mcp-tool-filter"
+_MODULE = "mcp_tool_filter"
+
+
+class CannotWrap(StartError):
+    """The entry is of a kind that we cannot put the filter in front of."""
+
+
+def target_of(entry: Entry) -> str:
+    """Return the command or the URL of a server, for people; no secret is in it."""
+    original = unwrap(entry) if is_wrapped(entry) else entry
+    if url := _url_of(original):
+        return url.partition("?")[0] + ("?…" if "?" in url else "")
+    words = _words_of(original)
+    return " ".join(words[:3]) + (" …" if len(words) > 3 else "") if words else "?"
+
+
+def is_wrapped(entry: Entry) -> bool:
+    """Tell whether the filter stands in front of this server."""
+    return _flags_in(entry) is not None
+
+
+def flags_of(entry: Entry) -> list[str]:
+    """Return the filter's flags in a wrapped entry."""
+    return _flags_in(entry) or []
+
+
+def wrap(entry: Entry, flags: Sequence[str], program: Sequence[str]) -> Entry:
+    """Return the entry with the filter in front; ``program`` starts it. Raises CannotWrap."""
+    original = unwrap(entry) if is_wrapped(entry) else entry
+    if url := _url_of(original):
+        return _wrap_url(original, url, flags, program)
+    words = _words_of(original)
+    if not words:
+        raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
+    marks = [] if _has_arguments(original) else [_NO_ARGUMENTS]
+    return _with_command(original, program, [*flags, *marks, "--", *words])
+
+
+def unwrap(entry: Entry) -> Entry:
+    """Return the entry as it was before ``wrap``; one that is not wrapped stays as it is."""
+    flags = _flags_in(entry)
+    if flags is None:
+        return entry
+    if (was := _environment(entry).get(WAS)) is not None:
+        return _restore_url(entry, was)
+    words = _words_of(entry)
+    end = words.index("--")
+    command, *arguments = words[end + 1 :]
+    nested = entry.get("command")
+    if isinstance(nested, dict):
+        return entry | {"command": _as_it_was(nested, "path", command, arguments, words[end - 1])}
+    return _as_it_was(entry, "command", command, arguments, words[end - 1])
+
+
+def _as_it_was(holder: Entry, key: str, command: str, arguments: list[str], mark: str) -> Entry:
+    restored = holder | {key: command, "args": arguments}
+    if mark == _NO_ARGUMENTS and not arguments:
+        del restored["args"]
+    return restored
+
+
+def _has_arguments(entry: Entry) -> bool:
+    nested = entry.get("command")
+    return "args" in (nested if isinstance(nested, dict) else entry)
+
+
+def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]) -> Entry:
+    words = [*program, *arguments]
+    if isinstance(entry.get("command"), dict):  # as Zed wrote it once
+        old = entry["command"]
+        assert isinstance(old, dict)
+        return entry | {"command": old | {"path": words[0], "args": words[1:]}}
+    return entry | {"command": words[0], "args": words[1:]}
+
+
+def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[str]) -> Entry:
+    headers = _headers_of(entry)
+    kept = {key: value for key, value in entry.items() if key not in _OF_A_URL}
+    environment = dict(_environment(entry))
+    environment[WAS] = json.dumps(_without_secrets(entry), separators=(",", ":"))
+    if headers:
+        environment[_HEADERS] = "\n".join(headers)
+    upstream = ["--stdio", "--upstream", url]
+    if _may_hold_a_secret(url):  # whoever lists the processes of this machine sees arguments
+        environment[_UPSTREAM] = url
+        upstream = ["--stdio"]
+    if entry.get("type") is not None:
+        kept = {"type": "stdio"} | kept
+    wrapped: Entry = kept | {
+        "command": program[0],
+        "args": [*program[1:], *upstream, *flags],
+        "env": environment,
+    }
+    if variables := _variables_of(entry):
+        wrapped["env_vars"] = variables
+    return wrapped
+
+
+def _without_secrets(entry: Entry) -> Entry:
+    """Return what a URL's entry said, without its headers' values and a URL that may hold one."""
+    said = {key: value for key, value in entry.items() if key in _OF_A_URL}
+    said |= {key: None for key in _URLS if _may_hold_a_secret(str(said.get(key)))}
+    for key in _HEADER_MAPS:
+        if isinstance(headers := said.get(key), dict):
+            said[key] = dict.fromkeys(headers)
+    return said
+
+
+def _may_hold_a_secret(url: str) -> bool:
+    return "?" in url or "@" in url
+
+
+def _restore_url(entry: Entry, was: object) -> Entry:
+    try:
+        said: Entry = json.loads(str(was))
+    except ValueError:
+        raise CannotWrap(f"{WAS} in the entry has been changed", why="Restore it by hand") from None
+    environment = dict(_environment(entry))
+    del environment[WAS]
+    url = environment.pop(_UPSTREAM, None)
+    said = {key: url if key in _URLS and value is None else value for key, value in said.items()}
+    values = _values_in(str(environment.pop(_HEADERS, "")))
+    for key in _HEADER_MAPS:
+        if isinstance(names := said.get(key), dict):
+            said[key] = {name: values.get(name, "") for name in names}
+    gone = {"command", "args", "type", "env"} | ({"env_vars"} if _variables_of(said) else set())
+    rest = {key: value for key, value in entry.items() if key not in gone}
+    return said | rest | ({"env": environment} if environment else {})
+
+
+def _values_in(text: str) -> dict[str, str]:
+    lines = [line.partition(": ") for line in text.splitlines()]
+    return {name: _REFERENCE_OR_DOLLARS.sub(_undouble, value) for name, _, value in lines}
+
+
+_REFERENCE_OR_DOLLARS = re.compile(r"\$\{[^}]*\}|\$\$")
+
+
+def _undouble(found: re.Match[str]) -> str:
+    return "$" if found[0] == "$$" else found[0]
+
+
+def _headers_of(entry: Entry) -> list[str]:
+    """Return the headers as the filter reads them: ${NAME} is looked up, another dollar is not."""
+    headers = []
+    for key in _HEADER_MAPS:
+        if isinstance(found := entry.get(key), dict):
+            headers += [f"{name}: {_doubled(str(value))}" for name, value in found.items()]
+    if isinstance(named := entry.get("env_http_headers"), dict):
+        headers += [f"{name}: ${{{variable}}}" for name, variable in named.items()]
+    if token := entry.get("bearer_token_env_var"):
+        headers.append(f"Authorization: Bearer ${{{token}}}")
+    return headers
+
+
+def _doubled(value: str) -> str:
+    parts = _REFERENCE.split(value)
+    references = _REFERENCE.findall(value)
+    doubled = [part.replace("$", "$$") for part in parts]
+    return "".join(a + b for a, b in zip(doubled, [*references, ""], strict=True))
+
+
+def _variables_of(entry: Entry) -> list[str]:
+    """Return the variables of the client's surroundings that Codex must hand on."""
+    named = entry.get("env_http_headers")
+    found = [str(value) for value in named.values()] if isinstance(named, dict) else []
+    token = entry.get("bearer_token_env_var")
+    return found + ([str(token)] if token else [])
+
+
+def _flags_in(entry: Entry) -> list[str] | None:
+    words = _words_of(entry)
+    if not words:
+        return None
+    if PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
+        rest = words[1:]
+    elif words[1:3] == ["-m", _MODULE]:
+        rest = words[3:]
+    else:
+        return None
+    if WAS in _environment(entry) and rest[:1] == ["--stdio"]:
+        return rest[3:] if rest[1:2] == ["--upstream"] else rest[1:]
+    if "--" not in rest[:-1]:
+        return None
+    flags = list(rest[: rest.index("--")])
+    return flags[:-1] if flags[-1:] == [_NO_ARGUMENTS] else flags
+
+
+def _words_of(entry: Entry) -> list[str]:
+    nested = entry.get("command")
+    holder: Entry = {"command": nested.get("path"), **nested} if isinstance(nested, dict) else entry
+    command, arguments = holder.get("command"), holder.get("args")
+    if not isinstance(command, str) or not command:
+        return []
+    return [command, *map(str, arguments if isinstance(arguments, list) else [])]
+
+
+def _url_of(entry: Entry) -> str | None:
+    found = (entry.get(key) for key in _URLS)
+    return next((value for value in found if isinstance(value, str) and value), None)
+
+
+def _environment(entry: Entry) -> dict[str, object]:
+    found = entry.get("env")
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,196 @@
+"""Reads and edits a client's file: only the entry that is meant changes.
+
+Nothing is lost on the way: the old file is kept beside the new one, which takes its place in one
+step, and a file that somebody has edited meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp_tool_filter.adapters.client_files import jsonc
+from mcp_tool_filter.adapters.client_files.entries import Entry
+from mcp_tool_filter.adapters.client_files.places import Place
+from mcp_tool_filter.errors import ProtocolError, StartError
+
+BACKUP = ".before-mcp-tool-filter"
+_MOST = 20 * 1024 * 1024  # bytes
+
+
+class BadFile(StartError):
+    """A client's file that we cannot read or must not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """A file as it was when we read it."""
+
+    place: Place
+    raw: bytes
+    text: str
+
+    def servers(self) -> dict[str, Entry]:
+        """Return the servers listed at the place. Raises BadFile."""
+        found = self._value()
+        for key in self.place.keys:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            return {}
+        return {name: dict(entry) for name, entry in found.items() if isinstance(entry, Mapping)}
+
+    def _value(self) -> object:
+        if self.place.is_toml:
+            return _toml(self.place, self.text).unwrap()
+        return _json(self.place, self.text).value
+
+    def with_entry(self, name: str, entry: Entry) -> str:
+        """Return the text with another entry for this server."""
+        if self.place.is_toml:
+            return self._toml_with(name, entry)
+        return self._json_with(name, entry)
+
+    def _json_with(self, name: str, entry: Entry) -> str:
+        text = self.text
+        while True:  # one edit at a time: each moves what stands behind it
+            node = _json(self.place, text).at([*self.place.keys, name])
+            assert node
+            edit = next(_edits(text, node, entry), None)
+            if edit is None:
+                return text
+            text = jsonc.apply(text, [_with_line_ends_of(text, edit)])
+
+    def _toml_with(self, name: str, entry: Entry) -> str:
+        document = _toml(self.place, self.text)
+        table: Any = document
+        for key in (*self.place.keys, name):
+            table = table[key]
+        _set_members(table, entry)
+        return str(document.as_string())
+
+    def save(self, text: str) -> Path:
+        """Put the text in the file's place; return the backup. Raises BadFile."""
+        file = Path(os.path.realpath(self.place.file))
+        try:
+            if file.read_bytes() != self.raw:
+                raise BadFile(f"{self.place.file} has been edited meanwhile", why="Try again")
+            backup = _keep(file)
+            _replace(file, text.encode())
+        except OSError as error:
+            what = f"Cannot write {self.place.file}"
+            raise BadFile(what, why=error.strerror or str(error)) from None
+        return backup
+
+
+def read(place: Place) -> ClientFile | None:
+    """Read the file of a place; None if there is none. Raises BadFile."""
+    try:
+        with place.file.open("rb") as file:
+            raw = file.read(_MOST + 1)
+        if len(raw) > _MOST:
+            raise BadFile(f"{place.file} is larger than any client's file", why="Is it one?")
+        return ClientFile(place, raw, raw.decode())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise BadFile(f"Cannot read {place.file}", why=error.strerror or str(error)) from None
+    except UnicodeDecodeError:
+        raise BadFile(f"{place.file} is not UTF-8", why="Save it as UTF-8 first") from None
+
+
+def backups_of(file: Path) -> list[Path]:
+    """Return the backups beside a file, the newest first."""
+    file = Path(os.path.realpath(file))
+    found = file.parent.glob(f"{_escaped(file.name)}{BACKUP}*")
+    return sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _keep(file: Path) -> Path:
+    """Copy a file beside itself, under a name that is free."""
+    number = 1
+    while True:
+        backup = file.with_name(f"{file.name}{BACKUP}{f'.{number}' if number > 1 else ''}")
+        try:
+            os.close(os.open(backup, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            number += 1
+            continue
+        shutil.copy2(file, backup)
+        return backup
+
+
+def _replace(file: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as new:
+            new.write(content)
+            new.flush()
+            os.fsync(new.fileno())
+        shutil.copymode(file, name)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _with_line_ends_of(text: str, edit: jsonc.Edit) -> jsonc.Edit:
+    if "\r\n" not in text:
+        return edit
+    return jsonc.Edit(edit.start, edit.end, edit.text.replace("\n", "\r\n"))
+
+
+def _edits(text: str, node: jsonc.Node, entry: Entry) -> Iterator[jsonc.Edit]:
+    """Yield what turns one object of a file into another."""
+    indent = jsonc.indent_of(text, node)
+    gone = [one for one in node.members if one.key not in entry]
+    new = [(key, value) for key, value in entry.items() if node.member(key) is None]
+    # A new member takes the place of one that goes: no comma needs to move.
+    for member, (key, value) in zip(gone, new, strict=False):
+        written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '')}"
+        yield jsonc.Edit(member.start, member.end, written)
+    for member in gone[len(new) :]:
+        yield jsonc.remove(text, node, member)
+    for key, value in entry.items():
+        member_there = node.member(key)
+        if member_there and member_there.value.value != value:
+            yield jsonc.replace(member_there.value, value, indent or "")
+    if added := new[len(gone) :]:
+        yield jsonc.insert(text, node, added)
+
+
+def _json(place: Place, text: str) -> jsonc.Node:
+    try:
+        return jsonc.parse(text)
+    except ProtocolError as error:
+        raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
+
+
+def _toml(place: Place, text: str) -> Any:
+    import tomlkit  # which only Codex's files need
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
+
+
+def _set_members(table: Any, entry: Entry) -> None:
+    for key in [key for key in table if key not in entry]:
+        del table[key]
+    for key, value in entry.items():
+        if key not in table or _plain(table[key]) != value:
+            table[key] = value
+
+
+def _plain(value: Any) -> object:
+    return value.unwrap() if hasattr(value, "unwrap") else value

@@ -1,0 +1,259 @@
+r"""JSON as people write it: with comments and trailing commas, edited in place.
+
+A client's file belongs to its user. So nothing is written anew: an edit replaces, adds or removes
+one member, and every other byte stays.
+
+>>> text = '{\n  "a": 1, // one\n  "b": [2,],\n}\n'
+>>> root = parse(text)
+>>> print(apply(text, [replace(root.member("b").value, [2, 3])]), end="")
+{
+  "a": 1, // one
+  "b": [2, 3],
+}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import ProtocolError
+
+_SPACE = re.compile(r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_SCALAR = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null")
+_DEEPEST = 100
+_WIDEST = 80  # characters of an array on one line
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and where it stands in the text."""
+
+    start: int
+    end: int
+    value: object
+    members: list[Member] = field(default_factory=list)
+    """Of an object."""
+
+    def member(self, key: str) -> Member | None:
+        """Return the last member of this key, which is the one that counts."""
+        return next((one for one in reversed(self.members) if one.key == key), None)
+
+    def at(self, path: Sequence[str]) -> Node | None:
+        """Return the value at a path of keys; None if there is none."""
+        node: Node | None = self
+        for key in path:
+            member = node.member(key) if node else None
+            node = member.value if member else None
+        return node
+
+
+@dataclass(slots=True)
+class Member:
+    key: str
+    start: int
+    value: Node
+
+    @property
+    def end(self) -> int:
+        return self.value.end
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Put ``text`` in the place of what stands from ``start`` to ``end``."""
+
+    start: int
+    end: int
+    text: str
+
+
+def parse(text: str) -> Node:
+    """Read a file. Raises ProtocolError, which names the line."""
+    reader = _Reader(text)
+    node = reader.value(0)
+    reader.skip()
+    if reader.at != len(text):
+        raise reader.problem("something behind the end")
+    return node
+
+
+def apply(text: str, edits: Sequence[Edit]) -> str:
+    """Return the text with all edits made; they must not overlap."""
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text
+
+
+def replace(node: Node, value: object, indent: str = "") -> Edit:
+    """Write another value in the place of this one."""
+    return Edit(node.start, node.end, render(value, indent))
+
+
+def remove(text: str, parent: Node, member: Member) -> Edit:
+    """Remove a member with the comma behind it, or the one before it if it is the last."""
+    after = _SPACE.match(text, member.end)
+    assert after
+    if text[after.end() : after.end() + 1] == ",":
+        end = after.end() + 1
+        line = re.compile(r"[ \t]*\r?\n").match(text, end)
+        begin = text.rfind("\n", 0, member.start) + 1
+        if line and not text[begin : member.start].strip():
+            return Edit(begin, line.end(), "")
+        space = re.compile(r"[ \t]*").match(text, end)
+        return Edit(member.start, space.end() if space else end, "")
+    before = [other.end for other in parent.members if other.end < member.start]
+    return Edit(max(before) if before else member.start, member.end, "")
+
+
+def insert(text: str, parent: Node, members: Sequence[tuple[str, object]]) -> Edit:
+    """Add members behind the last one of an object."""
+    indent = indent_of(text, parent)
+    written = [f"{json.dumps(key)}: {render(value, indent or '')}" for key, value in members]
+    if not parent.members:
+        if indent is None:
+            return Edit(parent.start + 1, parent.end - 1, ", ".join(written))
+        inner = ",".join(f"\n{indent}{one}" for one in written)
+        outer = _line_indent(text, parent.start)
+        return Edit(parent.start + 1, parent.end - 1, f"{inner}\n{outer}")
+    last = max(one.end for one in parent.members)
+    between = f",\n{indent}" if indent is not None else ", "
+    return Edit(last, last, "".join(between + one for one in written))
+
+
+def indent_of(text: str, parent: Node) -> str | None:
+    """Return what stands before each member's key; None if they stand on one line."""
+    if not parent.members:
+        return _line_indent(text, parent.start) + unit_of(text)
+    first = min(one.start for one in parent.members)
+    begin = text.rfind("\n", 0, first) + 1
+    before = text[begin:first]
+    return before if not before.strip() and begin > parent.start else None
+
+
+def unit_of(text: str) -> str:
+    """Return what one level of indentation is in this file.
+
+    >>> unit_of('{\\n\\t"a": 1\\n}'), unit_of('{\\n    "a": 1\\n}'), unit_of("{}")
+    ('\\t', '    ', '  ')
+    """
+    found = re.search(r"\n([ \t]+)\S", text)
+    return found[1] if found else "  "
+
+
+def render(value: object, indent: str = "") -> str:
+    """Write a value: on one line if it fits, else with one item a line."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) <= _WIDEST or not isinstance(value, list | dict):
+        return line
+    unit = "\t" if indent.startswith("\t") else "  "
+    more = indent + unit
+    if isinstance(value, dict):
+        items = [f"{json.dumps(key)}: {render(item, more)}" for key, item in value.items()]
+        opening, closing = "{", "}"
+    else:
+        items = [render(item, more) for item in value]
+        opening, closing = "[", "]"
+    inner = ",".join(f"\n{more}{item}" for item in items)
+    return f"{opening}{inner}\n{indent}{closing}"
+
+
+def _line_indent(text: str, at: int) -> str:
+    begin = text.rfind("\n", 0, at) + 1
+    found = re.compile(r"[ \t]*").match(text, begin)
+    return found[0] if found else ""
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.at = 0
+
+    def problem(self, what: str) -> ProtocolError:
+        return ProtocolError(f"line {self._text.count('\n', 0, self.at) + 1}: {what}")
+
+    def skip(self) -> None:
+        space = _SPACE.match(self._text, self.at)
+        assert space
+        self.at = space.end()
+
+    def value(self, depth: int) -> Node:
+        if depth > _DEEPEST:
+            raise self.problem("nested too deeply")
+        self.skip()
+        match self._text[self.at : self.at + 1]:
+            case "{":
+                return self._object(depth)
+            case "[":
+                return self._array(depth)
+            case '"':
+                start = self.at
+                text = self._string()
+                return Node(start, self.at, text)
+            case _:
+                return self._scalar()
+
+    def _object(self, depth: int) -> Node:
+        node = Node(self.at, self.at, None)
+        self.at += 1
+        while not self._closes("}"):
+            start = self.at
+            key = self._string()
+            self.skip()
+            if self._text[self.at : self.at + 1] != ":":
+                raise self.problem("a colon is missing")
+            self.at += 1
+            node.members.append(Member(key, start, self.value(depth + 1)))
+            self._comma("}")
+        node.value = {one.key: one.value.value for one in node.members}
+        node.end = self.at
+        return node
+
+    def _array(self, depth: int) -> Node:
+        node, items = Node(self.at, self.at, None), []
+        self.at += 1
+        while not self._closes("]"):
+            items.append(self.value(depth + 1).value)
+            self._comma("]")
+        node.value = items
+        node.end = self.at
+        return node
+
+    def _closes(self, bracket: str) -> bool:
+        self.skip()
+        if self._text[self.at : self.at + 1] != bracket:
+            return False
+        self.at += 1
+        return True
+
+    def _comma(self, bracket: str) -> None:
+        self.skip()
+        if self._text[self.at : self.at + 1] == ",":
+            self.at += 1
+        elif self._text[self.at : self.at + 1] != bracket:
+            raise self.problem(f"a comma or {bracket} is missing")
+
+    def _string(self) -> str:
+        found = _STRING.match(self._text, self.at)
+        if found is None:
+            raise self.problem("a string in double quotes is missing")
+        try:
+            value = json.loads(found[0])
+        except ValueError:
+            raise self.problem("a string with a wrong escape") from None
+        self.at = found.end()
+        return str(value)
+
+    def _scalar(self) -> Node:
+        found = _SCALAR.match(self._text, self.at)
+        try:
+            value = json.loads(found[0]) if found else None
+        except ValueError:
+            found = None
+        if found is None:
+            raise self.problem("a value is missing or wrong")
+        self.at = found.end()
+        return Node(found.start(), found.end(), value)

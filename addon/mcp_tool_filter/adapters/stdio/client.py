@@ -1,0 +1,122 @@
+"""Asks a command for its tools, as a client of our own: for the commands that only look.
+
+``initialize`` comes first, which every older server wants; one that refuses it is asked in the
+stateless way of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from threading import Thread
+from typing import Final
+
+from mcp_tool_filter.adapters.fetch.http_client import ConnectionLost
+from mcp_tool_filter.adapters.fetch.mcp_replies import (
+    INITIALIZE,
+    INITIALIZED,
+    Refused,
+    Reply,
+    Result,
+    answer_to,
+    introduction_of,
+    is_nameless_error,
+    is_response_to,
+    messages_in,
+    render_request,
+    reply_in,
+    stateless_meta,
+)
+from mcp_tool_filter.adapters.fetch.upstream import Found, introduction_in
+from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.lines import LineParser
+from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
+
+_CUT: Final = "The command printed a line that is too long"
+
+
+async def find(child: Child, opened: AsyncExitStack, *, limit: int) -> Found:
+    """Shake hands with a command. Raises Refused, ProtocolError, HttpFailed."""
+    client = StdioClient(child, limit=limit)
+    opened.push_async_callback(client.close)
+    try:
+        reply = await client.request("initialize", INITIALIZE)
+    except Refused:
+        client.revision = R2026_07_28
+        reply = await client.request("server/discover", {})
+        return Found(client, introduction_of(reply, revision=R2026_07_28))
+    introduction = introduction_in(reply)
+    client.revision = introduction.revision
+    client.tell(INITIALIZED)
+    return Found(client, introduction)
+
+
+class StdioClient:
+    """Sends requests to a command, one after the other."""
+
+    transport = Transport.STDIO
+    path = ""
+    has_session = False
+
+    def __init__(self, child: Child, *, limit: int) -> None:
+        self._child = child
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[Sequence[object]] = asyncio.Queue()
+        self._parser = LineParser(max_pending=limit)
+        self._next_id = 0
+        self._heard: list[tuple[Result, bytes]] = []
+        self.revision = ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    async def request(self, method: str, params: Result) -> Reply:
+        """Return the result of a request. Raises Refused, ProtocolError, ConnectionLost."""
+        self._next_id += 1
+        if self.revision == R2026_07_28:
+            params = {**params, "_meta": stateless_meta(self.revision)}
+        self.tell(render_request(self._next_id, method, params))
+        while True:
+            for message, raw in await self._messages():
+                if is_response_to(self._next_id, message) or is_nameless_error(message):
+                    return reply_in(message, raw)
+                if answer := answer_to(message):
+                    self.tell(answer)
+
+    def tell(self, message: bytes) -> None:
+        """Send a line; a command that does not read it does not answer either."""
+        self._child.write(message + b"\n")
+
+    async def close(self) -> None:
+        """End the command, and wait until it has ended."""
+        await asyncio.to_thread(end_child, self._child)
+
+    async def _messages(self) -> list[tuple[Result, bytes]]:
+        """Wait for what the command prints next; what is no message is left out."""
+        lines = await self._lines.get()
+        if not lines:
+            code = await asyncio.to_thread(self._child.wait)
+            raise ConnectionLost(f"The command exited with code {code}")
+        return [found for line in lines for found in _messages_in(line)]
+
+    def _read(self) -> None:
+        while chunk := self._child.read():
+            if lines := self._parser.feed(chunk):
+                self._put(lines)
+        if lines := self._parser.finish():
+            self._put(lines)
+        self._put(())
+
+    def _put(self, lines: Sequence[object]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, lines)
+
+
+def _messages_in(line: object) -> list[tuple[Result, bytes]]:
+    if not isinstance(line, bytes):
+        raise ProtocolError(_CUT)
+    try:
+        return messages_in(line)
+    except ProtocolError:
+        return []  # a word that it prints for people

@@ -1,0 +1,95 @@
+"""``mcp-tool-filter clients``: the MCP servers in your clients' files, and which are filtered."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.client_files.entries import Entry, flags_of, is_wrapped, target_of
+from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
+from mcp_tool_filter.adapters.client_files.places import Surroundings, places
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import Colour, columns, is_terminal, paint
+from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, parse_flags
+from mcp_tool_filter.policy.snapshot import shown
+
+_HELP = """\
+usage: mcp-tool-filter clients [--json]
+
+Lists the MCP servers that it finds in the files of Claude Code, Claude Desktop, Cursor, VS Code,
+Codex, Gemini, Windsurf and Zed: yours, and those of the current folder's project.
+
+Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN
+"""
+_FLAGS = (Flag("json", "print JSON"), FLAGS["help"])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A server in a client's file."""
+
+    file: ClientFile
+    name: str
+    entry: Entry
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print the list; return the exit status."""
+    typed = parse_flags(argv, flags=_FLAGS)
+    if "help" in typed:
+        print(_HELP, end="")
+        return 0
+    found = list(find_servers())
+    if "json" in typed:
+        print(json.dumps([_as_json(one) for one in found], indent=2))
+    elif found:
+        print("\n".join(_table(found)))
+    else:
+        say("No MCP servers found in any client's file")
+    return 0
+
+
+def find_servers() -> Iterator[Listed]:
+    """Yield every server that a client lists; a file that cannot be read gets a warning."""
+    for place in places(Surroundings.of_this_process()):
+        try:
+            file = read(place)
+            servers = file.servers() if file else {}
+        except BadFile as error:
+            say(f"Warning: {' '.join(str(error).removeprefix('Error: ').splitlines())}")
+            continue
+        for name, entry in servers.items():
+            assert file
+            yield Listed(file, name, entry)
+
+
+def _table(found: Sequence[Listed]) -> Iterator[str]:
+    terminal = is_terminal(sys.stdout)
+    rows = [_row(one) for one in found]
+    head, *lines = columns(
+        [("CLIENT", "SCOPE", "SERVER", "FILTERED", "COMMAND OR URL"), *rows], is_terminal=terminal
+    )
+    if terminal:
+        yield paint(head, Colour.BOLD)
+    yield from lines
+
+
+def _row(one: Listed) -> tuple[str, ...]:
+    place = one.file.place
+    filtered = "yes" if is_wrapped(one.entry) else "no"
+    return place.client, place.scope, shown(one.name), filtered, shown(target_of(one.entry))
+
+
+def _as_json(one: Listed) -> dict[str, object]:
+    place = one.file.place
+    return {
+        "client": place.client,
+        "scope": place.scope,
+        "file": str(place.file),
+        "server": one.name,
+        "target": target_of(one.entry),
+        "filtered": is_wrapped(one.entry),
+        "flags": flags_of(one.entry),
+    }

@@ -1,0 +1,210 @@
+"""``mcp-tool-filter wrap`` and ``unwrap``: the filter in front of a server in a client's file."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mcp_tool_filter.adapters.client_files.entries import WAS, Entry, is_wrapped, unwrap, wrap
+from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
+from mcp_tool_filter.adapters.client_files.places import CLIENTS
+from mcp_tool_filter.cli.commands.clients import Listed, find_servers
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
+from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, Given, parse_flags
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.redaction.finder import Finder, redact
+
+_HELP = """\
+usage: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]
+       mcp-tool-filter unwrap CLIENT SERVER [--yes] [--dry-run]
+
+wrap puts the filter in front of a server in a client's file: it shows what changes, asks, and keeps
+the old file beside the new one. unwrap restores the entry. See the servers you have with:
+mcp-tool-filter clients
+
+  -d, --deny PATTERN    JavaScript regex: tools it matches are removed
+      --allow PATTERN   JavaScript regex: only tools that one of these matches remain
+      --flag FLAG       another flag of the filter, such as --flag=--verbose
+      --scope SCOPE     user, project or local, where several files list the server
+      --dry-run         only show what would change
+  -y, --yes             do not ask
+  -h, --help            show this
+"""
+_OWN = (
+    Flag("scope", "", "SCOPE", choices=("user", "project", "local")),
+    Flag("dry-run", ""),
+    Flag("yes", "", short="y"),
+    FLAGS["help"],
+)
+_WRAPS = (FLAGS["deny"], FLAGS["allow"], Flag("flag", "", "FLAG", many=True))
+_SHORTEST_SECRET = 4  # characters
+
+
+def run(argv: Sequence[str]) -> int:
+    """Wrap a server; return the exit status."""
+    names, typed = _read(argv, (*_WRAPS, *_OWN))
+    if "help" in typed:
+        return _show_help()
+    listed = _find(names, typed)
+    flags = _filter_flags(typed)
+    return _change(listed, wrap(listed.entry, flags, _program(listed)), typed)
+
+
+def run_unwrap(argv: Sequence[str]) -> int:
+    """Restore a server; return the exit status."""
+    names, typed = _read(argv, _OWN)
+    if "help" in typed:
+        return _show_help()
+    listed = _find(names, typed)
+    return _change(listed, unwrap(listed.entry), typed)
+
+
+def _show_help() -> int:
+    print(_HELP, end="")
+    return 0
+
+
+def _read(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], Given]:
+    names: list[str] = []
+    rest = list(argv)
+    while rest and not rest[0].startswith("-") and len(names) < 2:
+        names.append(rest.pop(0))
+    return names, parse_flags(rest, flags=flags)
+
+
+def _filter_flags(typed: Given) -> list[str]:
+    """Return the flags for the filter, checked as its start would check them."""
+    from mcp_tool_filter.policy.config import parse_config
+
+    deny, allow = typed.get("deny"), typed.get("allow")
+    if not deny and not allow:
+        raise UsageError("Say what to hide: --deny PATTERN", why="Or what to keep: --allow PATTERN")
+    parse_config(deny=deny, allow=allow)
+    flags = [word for pattern in deny or () for word in ("--deny", pattern)]
+    flags += [word for pattern in allow or () for word in ("--allow", pattern)]
+    more = typed.get("flag", [])
+    parse_flags(more)
+    return [*flags, *more]
+
+
+def _find(names: Sequence[str], typed: Given) -> Listed:
+    if len(names) < 2:
+        why = "mcp-tool-filter clients lists them"
+        raise UsageError("Name the client and the server: wrap CLIENT SERVER", why=why)
+    client, server = names
+    if client not in CLIENTS:
+        raise no_such("client", client, CLIENTS)
+    scope = typed.get("scope", [None])[-1]
+    in_client = [one for one in find_servers() if one.file.place.client == client]
+    found = [one for one in in_client if one.name == server]
+    if scope:
+        found = [one for one in found if one.file.place.scope == scope]
+    if not found:
+        known = sorted({one.name for one in in_client})
+        if not known:
+            raise UsageError(
+                f"{client} has no MCP servers", why="mcp-tool-filter clients shows all"
+            )
+        raise no_such(f"server in {client}'s file called", server, known)
+    if len(found) > 1:
+        scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
+        raise UsageError(f"{client} lists {server} {len(found)} times", why=f"Add {scopes}")
+    return found[0]
+
+
+def _program(listed: Listed) -> list[str]:
+    """Return what starts the filter: by its name in a file that others use, else by its path.
+
+    Desktop programs do not have your shell's PATH.
+    """
+    found = shutil.which("mcp-tool-filter")
+    if listed.file.place.scope == "project" and found:
+        return ["mcp-tool-filter"]
+    beside = Path(sys.executable).parent / "mcp-tool-filter"
+    if path := found or shutil.which(beside):
+        return [str(Path(path).absolute())]
+    return [sys.executable, "-m", "mcp_tool_filter"]
+
+
+def _change(listed: Listed, entry: Entry, typed: Given) -> int:
+    file, name = listed.file, listed.name
+    if entry == listed.entry:
+        state = "already wrapped like this" if is_wrapped(entry) else "not wrapped"
+        say(f"Nothing to do: {name} in {file.place.file} is {state}")
+        return 0
+    text = _original_text(listed, entry) or file.with_entry(name, entry)
+    print("\n".join(_diff(listed, entry, text)))
+    if "dry-run" in typed:
+        return 0
+    if "yes" not in typed and not _agrees():
+        say("Nothing changed")
+        return 1
+    backup = file.save(text)
+    say(f"Saved {file.place.file}; the old file is {backup.name} beside it")
+    if is_wrapped(entry):
+        say(f"Restart {file.place.client}. Undo: mcp-tool-filter unwrap {file.place.client} {name}")
+    return 0
+
+
+def _original_text(listed: Listed, entry: Entry) -> str | None:
+    """Return the text of a backup that differs from the file in nothing but this entry."""
+    wrapped = listed.entry
+    for backup in backups_of(listed.file.place.file):
+        try:
+            raw = backup.read_bytes()
+            before = ClientFile(listed.file.place, raw, raw.decode())
+            is_it = (
+                before.servers().get(listed.name) == entry
+                and before.with_entry(listed.name, wrapped) == listed.file.text
+            )
+        except (OSError, UnicodeDecodeError, StartError):
+            continue
+        if is_it:
+            return before.text
+    return None
+
+
+def _agrees() -> bool:
+    if not is_terminal(sys.stdin):
+        raise UsageError("Nobody is there to ask", why="Add --yes to make the change")
+    print("Make this change? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _diff(listed: Listed, entry: Entry, text: str) -> list[str]:
+    """Return the change as a diff, its secrets masked: it may be shown to others."""
+    file = listed.file
+    lines = difflib.unified_diff(
+        file.text.splitlines(), text.splitlines(), str(file.place.file), "with the change",
+        lineterm="", n=2,
+    )  # fmt: skip
+    secrets = {*_secrets_in(listed.entry), *_secrets_in(entry)}
+    finder = Finder(known=tuple(one.encode().decode("latin-1") for one in secrets))
+    return [_coloured(line) for line in redact("\n".join(lines), "***", finder).split("\n")]
+
+
+def _secrets_in(entry: Entry) -> Iterator[str]:
+    """Yield the values of headers and variables, as they are and as a file spells them."""
+    for key in ("env", "headers", "http_headers"):
+        values = entry.get(key)
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != WAS:
+                yield value
+                yield json.dumps(value)[1:-1]
+                yield json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _coloured(line: str) -> str:
+    match line[:1]:
+        case "+":
+            return paint(line, Colour.GREEN)
+        case "-":
+            return paint(line, Colour.RED)
+        case _:
+            return line

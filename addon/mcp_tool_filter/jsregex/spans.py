@@ -1,0 +1,54 @@
+r"""Finds where a pattern matches, for whoever replaces what it matches.
+
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> Finder(parse_regex(r"sk-\w+|\d{4}")).find("a sk-abc and 12345")
+[(2, 8), (13, 17)]
+
+One pass from the end of the text finds every place where a match begins; only there is the pattern
+matched as JavaScript does, which settles where the match ends. So a text without a match costs one
+pass, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcp_tool_filter.jsregex.allowance import FOR_A_TEXT, Allowance, TooCostly
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.charset import WORD
+from mcp_tool_filter.jsregex.program import captures_of, compile_program
+from mcp_tool_filter.jsregex.scan import Scan
+from mcp_tool_filter.jsregex.syntax import Regex
+from mcp_tool_filter.jsregex.tree import Group, Reference, Unit, walk
+
+
+class Finder:
+    """One for each pattern."""
+
+    def __init__(self, regex: Regex) -> None:
+        self._allowance = Allowance(longest=FOR_A_TEXT, for_all=None)
+        units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+        self._alphabet = Alphabet([WORD, *units])
+        whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
+        self._exact_up_to = whole.exact_up_to
+        self._backtracker = Backtracker(
+            whole, self._alphabet, self._allowance, captures=captures_of(regex.groups)
+        )
+        self._starts: Scan | None = None
+        if not any(isinstance(node, Reference) for node in walk(regex.root)):
+            backward = compile_program(regex.root, for_scan=True, backward=True)
+            self._starts = Scan(backward, self._alphabet, self._allowance, tabulates=True)
+
+    def find(self, units: str) -> list[tuple[int, int]]:
+        """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly."""
+        if self._exact_up_to is not None and len(units) > self._exact_up_to:
+            raise TooCostly
+        self._allowance.begin()
+        return list(self._backtracker.find(units, self._places(units)))
+
+    def _places(self, units: str) -> Iterable[int]:
+        if self._starts is None:
+            return range(len(units))
+        letters = [self._alphabet.letters[char] for char in units]
+        return [at for at, begins in enumerate(self._starts.table(letters)) if begins]

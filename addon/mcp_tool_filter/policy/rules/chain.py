@@ -1,0 +1,340 @@
+"""The rules in order: method interceptors, then rules by priority, then the default action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Deciding, Effect, Together
+from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, RunScript, Warn
+from mcp_tool_filter.policy.rules.actions import (
+    ALWAYS,
+    CHANGES,
+    Action,
+    CallFunction,
+    Script,
+)
+from mcp_tool_filter.policy.rules.edits import ImpossibleChange
+from mcp_tool_filter.policy.rules.interceptors import (
+    RESOURCE_METHODS,
+    InterceptedExchange,
+    MethodInterceptor,
+    ResourceAccessInterceptor,
+    ToolCallInterceptor,
+    UserInterceptor,
+)
+from mcp_tool_filter.policy.rules.judgement import (
+    NOT_CLEAR,
+    UNCLEAR,
+    Done,
+    Evaluated,
+    Judgement,
+    Refusal,
+    refuse,
+)
+from mcp_tool_filter.policy.rules.model import Candidate, Policy, Rule, RuleIndex
+from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
+from mcp_tool_filter.policy.rules.perform import (
+    Clock,
+    Run,
+    count_use,
+    message_text,
+    perform,
+    python_effect,
+    script_effect,
+    text_from_python,
+)
+from mcp_tool_filter.policy.rules.python_values import to_python
+from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.verdict import Drop, Reply, Why
+from mcp_tool_filter.protocol.messages import Request
+
+_FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp)
+_NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
+
+
+def has_rules_for(policy: Policy, subject: Subject) -> bool:
+    """Tell whether anything in the policy concerns a message."""
+    if not policy.enabled:
+        return False
+    index = policy.responses if subject.is_response else policy.requests
+    return bool(
+        index.candidates(subject)
+        or _interceptor_for(policy, subject)
+        or (policy.chain.default_block and not subject.is_response)
+    )
+
+
+def judge(
+    policy: Policy, subject: Subject, clock: Clock, trace: list[Evaluated] | None = None
+) -> Deciding[Judgement]:
+    """Decide what becomes of a message; yields the effects that are needed for it."""
+    deadline = clock() + policy.chain.timeout
+    run = Run(subject, clock, deadline, Judgement(subject.message))
+    if not policy.enabled:
+        return run.judgement
+    try:
+        yield from _Walk(policy, run, trace).go()
+    except ProtocolError as error:
+        _refuse_unclear(run, "", str(error))
+    return run.judgement
+
+
+def _refuse_unclear(run: Run, rule: str, why: str) -> None:
+    run.judgement.refusal = None
+    run.refuse(Refusal(UNCLEAR, NOT_CLEAR, None, rule, "error", why))
+
+
+def _interceptor_for(policy: Policy, subject: Subject) -> MethodInterceptor | None:
+    if not policy.interceptors or subject.method is None:
+        return None
+    found = policy.interceptors.get(subject.method)
+    if found is None and subject.method in RESOURCE_METHODS:
+        others = (policy.interceptors.get(method) for method in RESOURCE_METHODS)
+        found = next((one for one in others if isinstance(one, ResourceAccessInterceptor)), None)
+    if subject.is_response and not isinstance(found, UserInterceptor):
+        return None
+    return found
+
+
+@dataclass(slots=True)
+class _Walk:
+    policy: Policy
+    run: Run
+    trace: list[Evaluated] | None
+
+    @property
+    def ends(self) -> bool:
+        """No later rule is evaluated."""
+        judgement = self.run.judgement
+        refused = judgement.refusal is not None and self.policy.chain.fail_fast
+        return refused or self.run.allowed or _is_not_found(judgement)
+
+    def go(self) -> Deciding[None]:
+        interceptor = _interceptor_for(self.policy, self.run.subject)
+        if interceptor is not None:
+            yield from self._intercept(interceptor)
+        if not self.ends:
+            yield from self._follow_rules()
+        if not self.run.allowed:
+            self._apply_default()
+
+    def _apply_default(self) -> None:
+        message = self.run.subject.message
+        if (
+            self.policy.chain.default_block
+            and isinstance(message, Request)
+            and self.run.subject.about.from_client
+            and message.method not in _NEVER_REFUSED
+        ):
+            self.run.refuse(refuse("Blocked by default", "default_action", "block"))
+
+    # Method interceptors
+
+    def _intercept(self, interceptor: MethodInterceptor) -> Deciding[None]:
+        run, name = self.run, self.run.subject.method or ""
+        seen = self._note(name)
+        try:
+            if isinstance(interceptor, UserInterceptor):
+                yield from self._ask_user(interceptor, name)
+            elif reason := interceptor.problem_in(run.subject):
+                run.refuse(refuse(reason, name, "block"))
+            elif isinstance(interceptor, ToolCallInterceptor) and interceptor.limits:
+                key = ("tool", run.subject.about.session_id, run.subject.tool or "")
+                yield from count_use(run, name, key, interceptor.limits)
+        except _FAILURES as error:
+            yield from self._fail(name, "its interceptor", error)
+        if run.judgement.refusal is not None:
+            run.judgement.matched.append(name)
+            run.judgement.done.append(Done(name, run.judgement.refusal.action))
+            if seen:
+                seen.matched = True
+                seen.done.append(run.judgement.refusal.action)
+
+    def _ask_user(self, interceptor: UserInterceptor, name: str) -> Deciding[None]:
+        subject = self.run.subject
+        hook = "response" if subject.is_response else "request"
+        function = getattr(interceptor.instance, hook, None)
+        if function is None:
+            return
+        who = yield from self.run.credential()
+        exchange = _exchange_of(subject, who)
+        made = yield CallPython(function, exchange, self.run.left())
+        if isinstance(made, str):
+            self.run.refuse(refuse(made, name, "block"))
+        else:
+            self.run.change(text_from_python(subject, made))
+
+    # Rules
+
+    @property
+    def _index(self) -> RuleIndex:
+        is_response = self.run.subject.is_response
+        return self.policy.responses if is_response else self.policy.requests
+
+    def _follow_rules(self) -> Deciding[None]:
+        waiting = list(self._index.candidates(self.run.subject))
+        while waiting:
+            if self.policy.chain.parallel:
+                yield from self._run_together(waiting)
+            candidate = waiting.pop(0)
+            subject = self.run.subject
+            yield from self._evaluate(candidate)
+            if self.ends:
+                return
+            if (self.run.subject.method, self.run.subject.tool) != (subject.method, subject.tool):
+                changed = self._index.candidates(self.run.subject)
+                waiting = [one for one in changed if one.order > candidate.order]
+
+    def _evaluate(self, candidate: Candidate) -> Deciding[None]:
+        rule = candidate.rule
+        seen = self._note(rule.id)
+        try:
+            matches = self._matches(candidate, seen)
+        except ProtocolError as error:
+            self._refuse_unclear(rule, error)
+            return
+        except _FAILURES as error:
+            yield from self._fail(rule.id, "a condition", error)
+            return
+        if matches:
+            self.run.judgement.matched.append(rule.id)
+            yield from self._act(rule, seen)
+
+    def _refuse_unclear(self, rule: Rule, error: ProtocolError) -> None:
+        if self.run.judgement.refusal is None:
+            _refuse_unclear(self.run, rule.id, str(error))
+
+    def _matches(self, candidate: Candidate, seen: Evaluated | None) -> bool:
+        subject, now = self.run.subject, self.run.clock()
+        if seen is None:
+            return all(one.holds(subject, now) for one in candidate.rest)
+        rule = candidate.rule
+        for condition, label in zip(rule.conditions, rule.labels, strict=True):
+            holds = condition.holds(subject, now)
+            seen.conditions.append((label, holds))
+            if not holds:
+                return False
+        seen.matched = True
+        return True
+
+    def _act(self, rule: Rule, seen: Evaluated | None) -> Deciding[None]:
+        was_refused = self.run.judgement.refusal is not None
+        for name, action in zip(rule.action_names, rule.actions, strict=True):
+            if not self._may_run(action, was_refused=was_refused):
+                continue
+            try:
+                yield from perform(self.run, rule, action)
+            except ProtocolError as error:
+                self._refuse_unclear(rule, error)
+                return
+            except _FAILURES as error:
+                yield from self._fail(rule.id, name, error)
+                continue
+            self.run.judgement.done.append(Done(rule.id, name))
+            if seen:
+                seen.done.append(name)
+            if _is_not_found(self.run.judgement):
+                return
+
+    def _may_run(self, action: Action, *, was_refused: bool) -> bool:
+        """Tell whether an action runs after a refusal: by its own rule, or by one before it."""
+        if self.run.judgement.refusal is None or isinstance(action, ALWAYS):
+            return True
+        if not was_refused:
+            return False
+        in_background = isinstance(action, Script) and not action.decides
+        return in_background or isinstance(action, CHANGES)
+
+    def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
+        why = f"the pattern {error} takes too long" if isinstance(error, PatternGivenUp) else error
+        yield Warn(f"Rule {rule!r}: {what} failed: {why}")
+        if not self.policy.chain.allow_on_error:
+            detail = f"{what} failed: {why}"
+            self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
+        elif self.run.clock() >= self.run.deadline:
+            self.run.allowed = True  # there is no time for further rules
+
+    def _note(self, rule: str) -> Evaluated | None:
+        if self.trace is None:
+            return None
+        self.trace.append(Evaluated(rule))
+        return self.trace[-1]
+
+    # Waiting together
+
+    def _run_together(self, waiting: list[Candidate]) -> Deciding[None]:
+        """Begin what the next rules wait for at once, as long as none of them changes anything."""
+        run = self.run
+        if run.judgement.refusal is not None:
+            return
+        pairs: list[tuple[Action, RunScript | CallPython]] = []
+        for rule, action in self._next_waits(waiting):
+            if (known := run.prefetched.get(id(action))) and known[0] is run.subject:
+                continue
+            if isinstance(action, Script):
+                pairs.append((action, (yield from script_effect(run, rule, action))))
+            elif isinstance(action, CallFunction):
+                pairs.append((action, python_effect(run, action)))
+        if len(pairs) < 2:
+            return
+        results = yield Together(tuple(_attempt(effect) for _, effect in pairs))
+        assert isinstance(results, list)
+        for (action, _), result in zip(pairs, results, strict=True):
+            run.prefetched[id(action)] = (run.subject, result)
+
+    def _next_waits(self, waiting: list[Candidate]) -> Iterator[tuple[Rule, Action]]:
+        now = self.run.clock()
+        for candidate in waiting:
+            rule = candidate.rule
+            if rule.changes_message:
+                return
+            try:
+                if not all(one.holds(self.run.subject, now) for one in candidate.rest):
+                    continue
+            except (ProtocolError, PatternGivenUp):
+                return  # it ends the chain when its turn comes
+            for action in rule.actions:
+                if isinstance(action, CallFunction) or (
+                    isinstance(action, Script) and action.decides
+                ):
+                    yield rule, action
+                    break
+            if rule.always_ends:
+                return
+
+
+def _attempt(effect: Effect) -> Deciding[object]:
+    try:
+        return (yield effect)
+    except EffectFailed as error:
+        return error
+
+
+def _is_not_found(judgement: Judgement) -> bool:
+    """Tell whether a changed call names a tool that the filter does not let through."""
+    verdict = judgement.filtered
+    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+
+
+def _exchange_of(subject: Subject, who: str) -> InterceptedExchange:
+    message = _as_dict(message_text(subject))
+    request = message
+    if subject.is_response:
+        place = subject.request.place if subject.request else None
+        request = _as_dict(place.text[place.start : place.end]) if place else None
+    return InterceptedExchange(
+        message=message or {},
+        request=request,
+        method=subject.method,
+        tool=subject.tool,
+        session_id=subject.about.session_id,
+        session=subject.about.session,
+        credential=who,
+    )
+
+
+def _as_dict(text: str) -> dict[str, object] | None:
+    read = to_python(text)
+    return read if isinstance(read, dict) else None

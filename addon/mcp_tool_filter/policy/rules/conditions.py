@@ -1,0 +1,275 @@
+"""The conditions of rules: each tells whether it holds for a message.
+
+A condition says what it reads: ``reads`` is the method, the tool, or anything. What depends on the
+method and the tool alone is asked once for each pair, not once for each message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Protocol
+
+from mcp_tool_filter.policy.rules.equality import equals, number_in
+from mcp_tool_filter.policy.rules.fields import Document, Field
+from mcp_tool_filter.policy.rules.patterns import RulePattern
+from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.values import Json, Number
+from mcp_tool_filter.protocol.scan import Value
+
+
+class Reads(IntEnum):
+    """What a condition depends on; each includes those before it."""
+
+    METHOD = 0
+    TOOL = 1
+    MESSAGE = 2
+
+
+class Condition(Protocol):
+    @property
+    def reads(self) -> Reads: ...
+
+    @property
+    def of_response(self) -> bool:
+        """It refers to a response."""
+
+    def holds(self, subject: Subject, now: float) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MethodIs:
+    names: frozenset[str]
+    reads: ClassVar = Reads.METHOD
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.method in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class MethodStarts:
+    text: str
+    reads: ClassVar = Reads.METHOD
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.method is not None and subject.method.startswith(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEnds:
+    text: str
+    reads: ClassVar = Reads.METHOD
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.method is not None and subject.method.endswith(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodMatches:
+    pattern: RulePattern
+    reads: ClassVar = Reads.METHOD
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.method is not None and self.pattern.is_in(subject.method)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolIs:
+    names: frozenset[str]
+    reads: ClassVar = Reads.TOOL
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.tool in self.names
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMatches:
+    pattern: RulePattern
+    reads: ClassVar = Reads.TOOL
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.tool is not None and self.pattern.is_in(subject.tool)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfField:
+    """A condition on what stands at a field of ``params`` or ``result``."""
+
+    part: str
+    field: Field
+    reads: ClassVar = Reads.MESSAGE
+
+    @property
+    def of_response(self) -> bool:
+        return self.part == "result"
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        document = subject.document(self.part)
+        found = subject.find(self.part, self.field)
+        # Each is judged even if one before it satisfies the condition: the order of a list's
+        # elements must not decide whether the message can be judged.
+        judged = [self.satisfied_by(document, value) for value in found]
+        return any(judged)
+
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Exists(_OfField):
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class IsOneOf(_OfField):
+    values: tuple[Json, ...]
+
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        return any(equals(document, value, wanted) for wanted in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches(_OfField):
+    pattern: RulePattern
+
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        return value.text is not None and self.pattern.is_in(value.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Greater(_OfField):
+    than: Number
+
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        number = number_in(document, value)
+        return number is not None and number > self.than
+
+
+@dataclass(frozen=True, slots=True)
+class Less(_OfField):
+    than: Number
+
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        number = number_in(document, value)
+        return number is not None and number < self.than
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(_OfField):
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        return document.text[value.start] == "n"
+
+
+@dataclass(frozen=True, slots=True)
+class IsArray(_OfField):
+    def satisfied_by(self, document: Document, value: Value) -> bool:
+        return document.text[value.start] == "["
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCodeIs:
+    code: Number
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = True
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        error = subject.part("error")
+        code = error.get("code") if error else None
+        return code is not None and equals(subject.document("error"), code, self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSays:
+    text: str
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = True
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        error = subject.part("error")
+        message = error.get("message") if error else None
+        return message is not None and self.text in (message.text or "")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionIs:
+    id: str
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return self.id in (subject.about.session_id, subject.about.claimed_session_id)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOlder:
+    than: float
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return now - subject.about.session_started > self.than
+
+
+@dataclass(frozen=True, slots=True)
+class From:
+    client: bool
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = False
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return subject.about.from_client == self.client
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """Conditions in the order in which they are asked: the cheap ones first."""
+
+    conditions: tuple[Condition, ...]
+
+    @property
+    def reads(self) -> Reads:
+        return max((one.reads for one in self.conditions), default=Reads.METHOD)
+
+    @property
+    def of_response(self) -> bool:
+        return any(one.of_response for one in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf(_Several):
+    def holds(self, subject: Subject, now: float) -> bool:
+        return all(one.holds(subject, now) for one in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(_Several):
+    def holds(self, subject: Subject, now: float) -> bool:
+        return any(one.holds(subject, now) for one in self.conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    condition: Condition
+
+    @property
+    def reads(self) -> Reads:
+        return self.condition.reads
+
+    @property
+    def of_response(self) -> bool:
+        return self.condition.of_response
+
+    def holds(self, subject: Subject, now: float) -> bool:
+        return not self.condition.holds(subject, now)
+
+
+def in_order(conditions: list[Condition]) -> tuple[Condition, ...]:
+    """Return what depends on the method or tool alone first, the rest in the order given."""
+    return tuple(sorted(conditions, key=lambda one: one.reads))

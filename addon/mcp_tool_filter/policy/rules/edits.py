@@ -1,0 +1,241 @@
+r"""Changes to JSON that leave every other byte as it is.
+
+>>> from mcp_tool_filter.policy.rules.fields import parse_field
+>>> edit = Edited('{ "path": "/a",  "n": 1.0 }')
+>>> edit.set(parse_field("path").steps, '"/b"').text
+'{ "path": "/b",  "n": 1.0 }'
+>>> edit.set(parse_field("options.deep").steps, "true").text
+'{ "path": "/a",  "n": 1.0,"options":{"deep":true} }'
+>>> edit.remove(parse_field("path").steps).text
+'{ "n": 1.0 }'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mcp_tool_filter.jsregex.charset import to_units
+from mcp_tool_filter.policy.rules.fields import (
+    Document,
+    Every,
+    Key,
+    Step,
+    Token,
+    find_member,
+    index_of,
+)
+from mcp_tool_filter.policy.rules.patterns import RulePattern
+from mcp_tool_filter.policy.rules.values import Json, Object, quote, render_json
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
+
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_KEY_ENDS = re.compile(r"[ \t\n\r]*:")
+_UNIT = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+
+
+class ImpossibleChange(Exception):
+    """A change that this message does not allow. ``str()`` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Splice:
+    start: int
+    end: int
+    text: str
+
+
+class Edited:
+    """A JSON text. Each change returns another one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        raw = text.encode()
+        _, self.root = scan(raw, {EACH: None}, Limits(message=max(1, len(raw))))
+        self.document = Document(text)
+
+    def set(self, steps: Sequence[Step], written: str) -> Edited:
+        """Set a field; create the members on its path that are missing."""
+        return self._spliced(_set(self.document, self.root, steps, written))
+
+    def remove(self, steps: Sequence[Step]) -> Edited:
+        """Remove a field, if it is there."""
+        holders = self.document.find(self.root, steps[:-1])
+        return self._spliced(
+            splice for holder in holders for splice in _remove(self.document, holder, steps[-1])
+        )
+
+    def redact(self, steps: Sequence[Step], pattern: RulePattern, replacement: str) -> Edited:
+        """Replace what a pattern matches in the strings at a field and below it."""
+        return self._spliced(
+            splice
+            for value in self.document.find(self.root, steps)
+            for splice in _redact(self.text, value, pattern, quote(replacement)[1:-1])
+        )
+
+    def insert(self, steps: Sequence[Step], written: str) -> Edited:
+        """Add a value as RFC 6902 does: in a list, before the element that stands there."""
+        *path, last = steps
+        holder = self.document.open(self.only(path))
+        if holder.elements is None:
+            return self.set(steps, written)
+        count = len(holder.elements)
+        at = count if last == Token("-") else index_of(last)
+        if at is None or at > count:
+            raise ImpossibleChange("past the end of a list")
+        if at < count:
+            start = holder.elements[at].start
+            return self._spliced([_Splice(start, start, f"{written},")])
+        start = holder.elements[-1].end if count else holder.start + 1
+        return self._spliced([_Splice(start, start, f",{written}" if count else written)])
+
+    def only(self, steps: Sequence[Step]) -> Value:
+        """Return what stands at a place. Raises ImpossibleChange if nothing does."""
+        found = self.document.find(self.root, steps)
+        if not found:
+            raise ImpossibleChange("there is no such place in the message")
+        return found[0]
+
+    def merge(self, patch: Json, path: tuple[Step, ...] = ()) -> Edited:
+        """Apply a merge patch (RFC 7396)."""
+        if not isinstance(patch, Object) or self.text[self.only(path).start] != "{":
+            return self.set(path, render_json(_without_nulls(patch)))
+        edited = self
+        for key, inner in patch.members:
+            place = (*path, Key(key))
+            found = edited.document.find(edited.root, place)
+            if inner is None:
+                edited = edited.remove(place)
+            elif isinstance(inner, Object) and found and edited.text[found[0].start] == "{":
+                edited = edited.merge(inner, place)
+            else:
+                edited = edited.set(place, render_json(_without_nulls(inner)))
+        return edited
+
+    def _spliced(self, splices: Iterable[_Splice]) -> Edited:
+        pieces, past = [], 0
+        for splice in sorted(splices, key=lambda one: (one.start, one.end)):
+            pieces += [self.text[past : splice.start], splice.text]
+            past = splice.end
+        return Edited("".join([*pieces, self.text[past:]])) if pieces else self
+
+
+def _set(
+    document: Document, value: Value, steps: Sequence[Step], written: str
+) -> Iterator[_Splice]:
+    if not steps:
+        yield _Splice(value.start, value.end, written)
+        return
+    value = document.open(value)
+    step, *rest = steps
+    if value.members is not None and isinstance(step, Key | Token):
+        member = find_member(value.members, step.name)
+        if member is not None:
+            yield from _set(document, member.value, rest, written)
+        elif (built := _built(rest, written)) is not None:
+            yield _added(value, step.name, built)
+    elif value.elements is None or isinstance(step, Key):
+        raise ImpossibleChange("a part of the path is neither an object nor a list")
+    elif step is Every.EVERY:
+        for element in value.elements:
+            yield from _set(document, element, rest, written)
+    else:
+        index = index_of(step)
+        if index is None or index >= len(value.elements):
+            raise ImpossibleChange("past the end of a list")
+        yield from _set(document, value.elements[index], rest, written)
+
+
+def _added(holder: Value, key: str, written: str) -> _Splice:
+    """Add a member behind the last one."""
+    members = holder.members or ()
+    at = members[-1].value.end if members else holder.start + 1
+    comma = "," if members else ""
+    return _Splice(at, at, f"{comma}{quote(key)}:{written}")
+
+
+def _built(steps: Sequence[Step], written: str) -> str | None:
+    """Write the missing objects on a path; None if there is no element to set anything in."""
+    for step in reversed(steps):
+        if step is Every.EVERY:
+            return None
+        if isinstance(step, int):
+            raise ImpossibleChange("past the end of a list")
+        written = f"{{{quote(step.name)}:{written}}}"
+    return written
+
+
+def _remove(document: Document, holder: Value, step: Step) -> Iterator[_Splice]:
+    holder = document.open(holder)
+    parts: Sequence[Member] | Sequence[Value]
+    if holder.members is not None and isinstance(step, Key | Token):
+        member = find_member(holder.members, step.name)
+        if member is not None:
+            yield _cut(holder.members, holder.members.index(member))
+    elif holder.elements is not None and step is Every.EVERY:
+        if holder.elements:
+            yield _Splice(holder.elements[0].start, holder.elements[-1].end, "")
+    elif holder.elements is not None and not isinstance(step, Key):
+        index = index_of(step)
+        if index is not None and index < len(holder.elements):
+            parts = holder.elements
+            yield _cut(parts, index)
+
+
+def _cut(parts: Sequence[Member] | Sequence[Value], index: int) -> _Splice:
+    """Cut out a part with one of the commas beside it."""
+    if index:
+        return _Splice(_end(parts[index - 1]), _end(parts[index]), "")
+    if len(parts) > 1:
+        return _Splice(parts[0].start, parts[1].start, "")
+    return _Splice(parts[0].start, _end(parts[0]), "")
+
+
+def _end(part: Member | Value) -> int:
+    return part.end if isinstance(part, Value) else part.value.end
+
+
+def _redact(text: str, value: Value, pattern: RulePattern, replacement: str) -> Iterator[_Splice]:
+    for found in _STRING.finditer(text, value.start, value.end):
+        if not _KEY_ENDS.match(text, found.end(), value.end):
+            first, last = found.start() + 1, found.end() - 1
+            yield from _redact_string(text, first, last, pattern, replacement)
+
+
+def _redact_string(
+    text: str, start: int, end: int, pattern: RulePattern, replacement: str
+) -> Iterator[_Splice]:
+    units, places = _units(text[start:end])
+    for first, last in pattern.find(units):
+        yield _Splice(start + places[first], start + places[last], replacement)
+
+
+def _units(written: str) -> tuple[str, Sequence[int]]:
+    """Return a string's UTF-16 code units, and where in its written form each of them begins."""
+    if "\\" not in written and len(to_units(written)) == len(written):
+        return written, range(len(written) + 1)
+    units: list[str] = []
+    places: list[int] = []
+    for found in _UNIT.finditer(written):
+        for unit in to_units(_unescaped(found.group())):
+            units.append(unit)
+            places.append(found.start())
+    return "".join(units), [*places, len(written)]
+
+
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def _unescaped(piece: str) -> str:
+    if piece[0] != "\\":
+        return piece
+    return chr(int(piece[2:], 16)) if piece[1] == "u" else _ESCAPED.get(piece[1], piece[1])
+
+
+def _without_nulls(value: Json) -> Json:
+    """Return what a merge patch puts where nothing was: its nulls mean "remove"."""
+    if not isinstance(value, Object):
+        return value
+    return Object(tuple((key, _without_nulls(of)) for key, of in value.members if of is not None))

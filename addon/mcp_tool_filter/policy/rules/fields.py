@@ -1,0 +1,165 @@
+r"""The fields that rules read: paths within ``params`` or ``result``.
+
+>>> parse_field("content[*].text").steps
+(Key(name='content'), <Every.EVERY: '*'>, Key(name='text'))
+>>> parse_field(r"a\.b[0]").steps, parse_field("/a~1b/0").steps
+((Key(name='a.b'), 0), (Token(name='a/b'), Token(name='0')))
+
+A path that two readers could take differently is not judged: a key on it that stands twice, in two
+spellings, or only in a spelling other than the rule's raises ``Unjudgeable``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.scan import Member, Value, fold, open_value
+
+_DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
+_INDEX = re.compile(r"0|[1-9]\d{0,8}")
+
+
+class Unjudgeable(ProtocolError):
+    """A field that two readers could take differently."""
+
+
+class Every(Enum):
+    EVERY = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A part of a JSON pointer: a key in an object, an index in a list."""
+
+    name: str
+
+
+type Step = Key | Token | int | Every
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    text: str
+    steps: tuple[Step, ...]
+
+
+def parse_field(text: str) -> Field:
+    """Read a path. Raises ValueError, which says what would be right."""
+    if text.startswith("/"):
+        return Field(text, tuple(map(Token, parse_pointer(text))))
+    return Field(text, tuple(_dotted(text)))
+
+
+def parse_pointer(text: str) -> list[str]:
+    """Read a JSON pointer (RFC 6901). Raises ValueError."""
+    if text and not text.startswith("/"):
+        raise ValueError("a JSON pointer begins with /")
+    if re.search(r"~(?![01])", text):
+        raise ValueError("in a JSON pointer, ~ is written ~0 and / is written ~1")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+
+
+def _dotted(text: str) -> Iterator[Step]:
+    at, wants_key = 0, True
+    while at < len(text):
+        found = _DOTTED.match(text, at)
+        if found is None:
+            break
+        if found["key"]:
+            if not wants_key:
+                break
+            yield Key(re.sub(r"\\(.)", r"\1", found["key"], flags=re.DOTALL))
+            wants_key = False
+        elif found["dot"]:
+            if wants_key:
+                break
+            wants_key = True
+        else:
+            if wants_key and at:
+                break
+            yield Every.EVERY if found["index"] == "*" else int(found["index"])
+            wants_key = False
+        at = found.end()
+    if at < len(text) or wants_key:
+        raise ValueError(
+            "a field is a path such as name, arguments.path, content[0].text, content[*].text, "
+            r"a\.b for a dot in a key, or a JSON pointer such as /arguments/path"
+        )
+
+
+@dataclass(slots=True)
+class Document:
+    """A message's text, whose parts are opened when they are read, each once."""
+
+    text: str
+    _opened: dict[int, Value]
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._opened = {}
+
+    def open(self, value: Value) -> Value:
+        """Return a value with its members or elements. Raises ProtocolError for too many."""
+        if value.members is not None or value.elements is not None:
+            return value
+        if self.text[value.start] not in "{[":
+            return value
+        known = self._opened.get(value.start)
+        if known is None:
+            known = self._opened[value.start] = open_value(self.text, value)
+        return known
+
+    def written(self, value: Value) -> str:
+        return self.text[value.start : value.end]
+
+    def find(self, root: Value | None, steps: Sequence[Step]) -> list[Value]:
+        """Return what stands at a path: one value or none, or with ``[*]`` any number."""
+        found = [] if root is None else [root]
+        for step in steps:
+            found = [inner for value in found for inner in self._inside(value, step)]
+        return found
+
+    def _inside(self, value: Value, step: Step) -> Sequence[Value]:
+        value = self.open(value)
+        if value.members is not None and isinstance(step, Key | Token):
+            member = find_member(value.members, step.name)
+            return () if member is None else (member.value,)
+        if value.elements is None or isinstance(step, Key):
+            return ()
+        if step is Every.EVERY:
+            return value.elements
+        index = index_of(step)
+        return () if index is None else value.elements[index : index + 1]
+
+
+def index_of(step: Step) -> int | None:
+    """Return which element of a list a step means, if it can mean one."""
+    if isinstance(step, Token):
+        return int(step.name) if _INDEX.fullmatch(step.name) else None
+    return step if isinstance(step, int) else None
+
+
+def find_member(members: Sequence[Member], name: str) -> Member | None:
+    """Return the only member that any reader could take for this one, or None."""
+    found = None
+    folded = fold(name)
+    for member in members:
+        if member.key == name or is_spelling_of(member.key, name, folded):
+            if found is not None or member.key != name:
+                raise Unjudgeable(f"the key {name!r} stands twice or in another spelling")
+            found = member
+    return found
+
+
+def is_spelling_of(key: str, name: str, folded: str) -> bool:
+    """Tell whether a careless reader takes a key for the one of this name."""
+    return fold(key) == folded or key.casefold() == name.casefold()

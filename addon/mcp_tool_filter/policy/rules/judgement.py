@@ -1,0 +1,106 @@
+"""What the rules made of a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from mcp_tool_filter.policy.rules.values import quote
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import Notification, Request, Response, Single
+
+BLOCKED = -32001
+UNCLEAR = -32600
+NOT_CLEAR = "Invalid Request"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error in the place of a message; ``data`` is JSON."""
+
+    code: int
+    message: str
+    data: str | None
+    rule: str
+    action: str
+    detail: str = ""
+    """For whoever watches; a client is never told."""
+
+    def render(self, id: str | None) -> bytes:
+        data = "" if self.data is None else f',"data":{self.data}'
+        error = f'{{"code":{self.code},"message":{quote(self.message)}{data}}}'
+        return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
+
+
+def refuse(
+    message: str, rule: str, action: str, *, retry_after: float | None = None, detail: str = ""
+) -> Refusal:
+    """Refuse with our own code; the client learns which rule it was."""
+    more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
+    data = f'{{"rule":{quote(rule)},"action":{quote(action)}{more}}}'
+    return Refusal(BLOCKED, message, data, rule, action, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Keep the result of this request under a key."""
+
+    key: str
+    ttl: float
+    group: str
+    max_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    rule: str
+    action: str
+
+
+@dataclass(slots=True)
+class Evaluated:
+    """A rule that was evaluated, for whoever wants to know why."""
+
+    rule: str
+    conditions: list[tuple[str, bool]] = field(default_factory=list)
+    matched: bool = False
+    done: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """``message`` is as the rules left it."""
+
+    message: Single
+    is_changed: bool = False
+    refusal: Refusal | None = None
+    filtered: Verdict | None = None
+    """What the tool filter said of the changed message, if it does not just pass."""
+    cached: bytes | None = None
+    """A stored result that answers the request."""
+    stores: list[Store] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    matched: list[str] = field(default_factory=list)
+    """The rules that matched."""
+
+    def to_verdict(self) -> Verdict:
+        """Return what becomes of the message. (A cached result is for the caller to give.)"""
+        if self.refusal is not None:
+            return self._refuse(self.refusal)
+        if self.filtered is not None:
+            return self.filtered
+        if not self.is_changed:
+            return Forward()
+        rules = ", ".join(dict.fromkeys(one.rule for one in self.done))
+        return Rewrite(self.message.place.raw, Reason(Why.CHANGED, rule=rules))
+
+    def _refuse(self, refusal: Refusal) -> Verdict:
+        detail = refusal.detail or refusal.message
+        reason = Reason(Why.BLOCKED, detail=detail, rule=refusal.rule)
+        match self.message:
+            case Notification():
+                return Drop(reason)
+            case Request(id=id):
+                return Reply(refusal.render(id), reason)
+            case Response(id=id):
+                return Rewrite(refusal.render(id), reason)

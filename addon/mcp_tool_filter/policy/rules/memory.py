@@ -1,0 +1,143 @@
+"""What rules remember between messages, in this process: windows of use, and cached results.
+
+>>> memory = MemoryState(b"salt")
+>>> [memory.count_use("a", ((2, 60.0),), now=float(second)) for second in (0, 10, 20, 60)]
+[None, None, 40.0, None]
+
+All of it is bounded. What was used longest ago is forgotten first.
+"""
+
+from __future__ import annotations
+
+import hmac
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+MOST_BYTES = 64 * 1024 * 1024
+_MOST_KEYS = 100_000
+_MOST_USES = 2_000_000
+_PER_ENTRY = 200  # bytes that an entry costs beside its value
+
+
+def identify(salt: bytes, credentials: bytes) -> str:
+    """Return a short salted hash of credentials."""
+    return hmac.digest(salt, credentials, "sha256").hex()[:16]
+
+
+@dataclass(slots=True)
+class _Entry:
+    value: bytes
+    expires: float
+    group: str
+
+
+@dataclass(slots=True)
+class _Group:
+    """The keys of one rule's entries, oldest first."""
+
+    keys: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class MemoryState:
+    def __init__(
+        self,
+        salt: bytes,
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_keys: int = _MOST_KEYS,
+        most_uses: int = _MOST_USES,
+    ) -> None:
+        self.salt = salt
+        self._most_bytes, self._most_keys, self._most_uses = most_bytes, most_keys, most_uses
+        self._windows: OrderedDict[str, array[float]] = OrderedDict()
+        self._uses = 0
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._groups: dict[str, _Group] = {}
+        self.bytes = 0
+
+    def identify(self, credentials: bytes) -> str:
+        return identify(self.salt, credentials)
+
+    # Windows
+
+    def count_use(
+        self, key: str, limits: tuple[tuple[int, float], ...], now: float
+    ) -> float | None:
+        """Count a use; if it is over a limit, return how many seconds it must wait instead."""
+        uses = self._windows.get(key)
+        if uses is None:
+            uses = self._windows[key] = array("d")
+        self._windows.move_to_end(key)
+        wait = max((_wait(uses, limit, window, now) for limit, window in limits), default=0.0)
+        longest = max((window for _, window in limits), default=0.0)
+        past = bisect_right(uses, now - longest)
+        del uses[:past]
+        self._uses -= past
+        if wait > 0:
+            return wait
+        uses.append(now)
+        self._uses += 1
+        self._forget_windows()
+        return None
+
+    def _forget_windows(self) -> None:
+        while len(self._windows) > self._most_keys or self._uses > self._most_uses:
+            if len(self._windows) == 1:
+                return
+            _, uses = self._windows.popitem(last=False)
+            self._uses -= len(uses)
+
+    # Cached results
+
+    def read_cache(self, key: str, now: float) -> bytes | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry.expires <= now:
+            self._remove(key)
+            return None
+        self._entries.move_to_end(key)
+        return entry.value
+
+    def write_cache(
+        self, key: str, value: bytes, ttl: float, group: str, max_entries: int, now: float
+    ) -> None:
+        if key in self._entries:
+            self._remove(key)
+        size = len(value) + _PER_ENTRY
+        if size > self._most_bytes:
+            return
+        self._entries[key] = _Entry(value, now + ttl, group)
+        keys = self._groups.setdefault(group, _Group()).keys
+        keys[key] = None
+        self.bytes += size
+        while len(keys) > max_entries:
+            self._remove(next(iter(keys)))
+        while self.bytes > self._most_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def _remove(self, key: str) -> None:
+        entry = self._entries.pop(key)
+        self.bytes -= len(entry.value) + _PER_ENTRY
+        keys = self._groups[entry.group].keys
+        keys.pop(key, None)
+        if not keys:
+            self._groups.pop(entry.group, None)
+
+    def clean_up(self, now: float) -> None:
+        """Forget what has expired."""
+        for key in [key for key, entry in self._entries.items() if entry.expires <= now]:
+            self._remove(key)
+
+
+def _wait(uses: array[float], limit: int, window: float, now: float) -> float:
+    """Return how long until one more use is within a limit; 0 if it is now."""
+    first = bisect_right(uses, now - window)
+    count = len(uses) - first
+    if count < limit:
+        return 0.0
+    if limit <= 0:
+        return window
+    return max(uses[len(uses) - limit] + window - now, 1e-9)

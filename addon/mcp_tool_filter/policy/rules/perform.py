@@ -1,0 +1,345 @@
+"""What each action does: to the message, or as an effect that the host carries out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.policy.effects import Deciding, Delay
+from mcp_tool_filter.policy.rule_effects import (
+    CallPython,
+    CountUse,
+    EffectFailed,
+    Identify,
+    Measure,
+    ReadCache,
+    RunScript,
+    ScriptResult,
+    SendCopy,
+    SendWebhook,
+    WriteLog,
+)
+from mcp_tool_filter.policy.rules.actions import (
+    Action,
+    Allow,
+    Block,
+    Cache,
+    CallFunction,
+    Fork,
+    InjectError,
+    JsonPatch,
+    Log,
+    MergePatch,
+    Metric,
+    RateLimit,
+    Redact,
+    RemoveField,
+    Script,
+    SetField,
+    Wait,
+    Webhook,
+)
+from mcp_tool_filter.policy.rules.changes import Edit, edit_part, replace_message
+from mcp_tool_filter.policy.rules.edits import ImpossibleChange
+from mcp_tool_filter.policy.rules.fields import Document
+from mcp_tool_filter.policy.rules.json_patch import apply_patch
+from mcp_tool_filter.policy.rules.judgement import Judgement, Refusal, Store, refuse
+from mcp_tool_filter.policy.rules.model import Rule
+from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
+from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
+from mcp_tool_filter.policy.rules.values import quote
+from mcp_tool_filter.policy.verdict import Forward, Rewrite
+from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.protocol.scan import Value
+
+type Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Run:
+    """One message on its way through the rules."""
+
+    subject: Subject
+    clock: Clock
+    deadline: float
+    judgement: Judgement
+    allowed: bool = False
+    """A rule said ``allow``."""
+    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
+    """What actions (by identity) that wait together gave, for the message they were given."""
+    _credential: str | None = None
+
+    def left(self) -> float:
+        """Return how many seconds are left. Raises EffectFailed if there are none."""
+        left = self.deadline - self.clock()
+        if left <= 0:
+            raise EffectFailed("the rules took too long")
+        return left
+
+    def credential(self) -> Deciding[str]:
+        if self._credential is None:
+            self._credential = str((yield Identify(self.subject.about.credentials)))
+        return self._credential
+
+    def text(self, template: Template | JsonTemplate, rule: str) -> Deciding[str]:
+        """Expand a template."""
+        several = template.templates if isinstance(template, JsonTemplate) else (template,)
+        who = ""
+        if any(one.asks_who for one in several):
+            who = yield from self.credential()
+        return template.render(self.subject, rule, who)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Refuse the message, unless it has been refused before."""
+        if self.judgement.refusal is None:
+            self.judgement.refusal = refusal
+
+    def change(self, text: str | None) -> None:
+        """Go on with another message; None changes nothing. Raises ImpossibleChange."""
+        if text is None:
+            return
+        self.subject, verdict = replace_message(self.subject, text)
+        self.judgement.message = self.subject.message
+        self.judgement.is_changed = True
+        self.judgement.filtered = None if isinstance(verdict, Forward | Rewrite) else verdict
+
+    def edit(self, edit: Edit) -> None:
+        part = "result" if self.subject.is_response else "params"
+        self.change(edit_part(self.subject, part, edit))
+
+
+def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
+    """Do what an action says. Raises if it fails."""
+    match action:
+        case Allow():
+            run.allowed = True
+        case Block(reason):
+            run.refuse(refuse((yield from run.text(reason, rule.id)), rule.id, "block"))
+        case InjectError(code, message, data):
+            yield from _inject(run, rule, code, message, data)
+        case Wait(seconds):
+            before = run.clock()
+            yield Delay(seconds)
+            run.deadline += run.clock() - before
+        case SetField(part, at, value):
+            if run.subject.is_response == (part == "result"):
+                written = yield from run.text(value, rule.id)
+                run.edit(lambda edited: edited.set(at.steps, written))
+        case RemoveField(at):
+            if not run.subject.is_response:
+                run.edit(lambda edited: edited.remove(at.steps))
+        case MergePatch(patch):
+            run.edit(lambda edited: edited.merge(patch))
+        case JsonPatch(operations):
+            run.edit(lambda edited: apply_patch(edited, operations))
+        case Redact(where, pattern, replacement):
+            steps = where.steps if where else ()
+            instead = yield from run.text(replacement, rule.id)
+            run.edit(lambda edited: edited.redact(steps, pattern, instead))
+        case CallFunction():
+            yield from _call_function(run, action)
+        case Script():
+            yield from _run_script(run, rule, action)
+        case Cache():
+            yield from _look_up(run, rule, action)
+        case RateLimit():
+            yield from _count(run, rule, action)
+        case Log() | Metric() | Webhook() | Fork():
+            yield from tell(run, rule, action)
+
+
+def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
+    """Do what never waits and never changes the message."""
+    match action:
+        case Log(level, message):
+            yield WriteLog(level, _printable((yield from run.text(message, rule.id))), rule.id)
+        case Metric(name, value):
+            text = yield from run.text(value, rule.id)
+            try:
+                yield Measure(name, float(text))
+            except ValueError:
+                raise ImpossibleChange(f"{text!r} is not a number") from None
+        case Webhook():
+            yield from _call_webhook(run, rule, action)
+        case Fork(copies, to):
+            request = run.subject.message
+            if isinstance(request, Request) and run.subject.about.from_client:
+                head, tail = _around_id(request)
+                for _ in range(copies):
+                    yield SendCopy(head, tail, to, rule.id)
+        case _:
+            pass
+
+
+def _inject(
+    run: Run, rule: Rule, code: int, message: Template, data: JsonTemplate | None
+) -> Deciding[None]:
+    text = yield from run.text(message, rule.id)
+    more = None if data is None else (yield from run.text(data, rule.id))
+    run.refuse(Refusal(code, text, more, rule.id, "inject_error"))
+
+
+def _call_function(run: Run, action: CallFunction) -> Deciding[None]:
+    subject = run.subject
+    known = run.prefetched.get(id(action))
+    if known and known[0] is subject:
+        made = known[1]
+    else:
+        made = yield python_effect(run, action)
+    if isinstance(made, EffectFailed):
+        raise made
+    run.change(text_from_python(subject, made))
+
+
+def python_effect(run: Run, action: CallFunction) -> CallPython:
+    return CallPython(action.function, to_python(message_text(run.subject)), run.left())
+
+
+def text_from_python(subject: Subject, made: object) -> str | None:
+    """Return what a callable made of a message; None if nothing changed."""
+    if made is None:
+        return None
+    if not isinstance(made, dict):
+        raise ImpossibleChange(f"it returned {type(made).__name__}, not a dict or None")
+    text = message_text(subject)
+    try:
+        changed = changed_text(text, made)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ImpossibleChange(f"it returned what is not JSON: {error}") from None
+    return None if changed == text else changed
+
+
+def message_text(subject: Subject) -> str:
+    place = subject.message.place
+    return place.text[place.start : place.end]
+
+
+def _run_script(run: Run, rule: Rule, action: Script) -> Deciding[None]:
+    known = run.prefetched.get(id(action))
+    if known and known[0] is run.subject:
+        result = known[1]
+    else:
+        result = yield (yield from script_effect(run, rule, action))
+    if not action.decides:
+        return
+    if isinstance(result, EffectFailed):
+        raise result
+    assert isinstance(result, ScriptResult)
+    output = result.output
+    if result.status == 1:
+        reason = output.decode(errors="replace").removesuffix("\n").removesuffix("\r")
+        run.refuse(refuse(reason or "Blocked by a script", rule.id, "block"))
+    elif result.status != 0:
+        raise EffectFailed(f"the script ended with status {result.status}")
+    elif output.strip():
+        try:
+            text = output.decode().strip()
+        except UnicodeDecodeError:
+            raise ImpossibleChange("the script's output is not UTF-8") from None
+        if text != message_text(run.subject).strip():
+            run.change(text)
+
+
+def script_effect(run: Run, rule: Rule, action: Script) -> Deciding[RunScript]:
+    args = []
+    for one in action.args:
+        args.append((yield from run.text(one, rule.id)).replace("\0", ""))  # noqa: PERF401
+    subject = run.subject
+    environment = {
+        "MCP_RULE": rule.id,
+        "MCP_METHOD": subject.method or "",
+        "MCP_TOOL": subject.tool or "",
+        "MCP_SESSION_ID": subject.about.session_id,
+    }
+    timeout = min(action.timeout, run.left()) if action.decides else action.timeout
+    return RunScript(
+        (action.path, *args),
+        tuple((name, value.replace("\0", "")) for name, value in environment.items()),
+        message_text(subject).encode(),
+        timeout,
+        action.decides,
+        rule.id,
+    )
+
+
+def _look_up(run: Run, rule: Rule, action: Cache) -> Deciding[None]:
+    about, message = run.subject.about, run.subject.message
+    if not isinstance(message, Request) or not about.from_client or about.is_answered:
+        return
+    if run.judgement.cached is not None:
+        return
+    who = yield from run.credential()
+    text = yield from run.text(action.key, rule.id)
+    key = _hashed("cache", about.upstream, about.revision, who, text)
+    found = yield ReadCache(key, run.left())
+    if isinstance(found, bytes):
+        run.judgement.cached = found
+        return
+    group = _hashed("group", about.upstream, rule.id)
+    run.judgement.stores.append(Store(key, action.ttl, group, action.max_entries))
+
+
+def _count(run: Run, rule: Rule, action: RateLimit) -> Deciding[None]:
+    text = yield from run.text(action.key, rule.id)
+    limits = ((action.limit, action.window),)
+    yield from count_use(run, rule.id, ("limit", rule.id, text), limits)
+
+
+def count_use(
+    run: Run, rule: str, key: Sequence[str], limits: tuple[tuple[int, float], ...]
+) -> Deciding[None]:
+    """Refuse the message if it is over a limit."""
+    retry_after = yield CountUse(_hashed(*key), limits, run.left())
+    if isinstance(retry_after, int | float):
+        text = "Rate limit exceeded"
+        run.refuse(refuse(text, rule, "rate_limit", retry_after=retry_after))
+
+
+def _call_webhook(run: Run, rule: Rule, action: Webhook) -> Deciding[None]:
+    url = yield from run.text(action.url, rule.id)
+    headers = []
+    for name, value in action.headers:
+        text = yield from run.text(value, rule.id)
+        headers.append((name, _printable(text)))
+    subject = run.subject
+    refusal = run.judgement.refusal
+    members = {
+        "rule": quote(rule.id),
+        "action": quote(refusal.action if refusal else "webhook"),
+        "session": quote(subject.about.session_id),
+        "method": quote(subject.method) if subject.method is not None else "null",
+        "id": subject.id or "null",
+        "tool": quote(subject.tool) if subject.tool is not None else "null",
+    }
+    if action.include_message:
+        members["message"] = message_text(subject)
+    written = ",".join(f"{quote(name)}:{value}" for name, value in members.items())
+    yield SendWebhook(url, tuple(headers), written, action.timeout, rule.id)
+
+
+def _around_id(message: Request) -> tuple[str, str]:
+    place = message.place
+    id = Document(place.text).open(Value(place.start, place.end))["id"]
+    return place.text[place.start : id.start], place.text[id.end : place.end]
+
+
+def _hashed(*parts: str) -> str:
+    """Return a key of fixed length; no two lists of parts share one."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(raw)}:".encode() + raw)
+    return f"{parts[0]}:{digest.hexdigest()}"
+
+
+def _printable(text: str) -> str:
+    """Escape control characters, and whatever else a terminal or a log could take for a command."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()

@@ -1,0 +1,319 @@
+r"""A rules file as a tree of values that know where they stand.
+
+>>> root, _ = read_source(b"a:\n  - 0x10\n  - yes\n")
+>>> [(node.line, node.column, node.value) for node in root.members["a"].items]
+[(2, 5, Number('16')), (3, 5, 'yes')]
+
+YAML 1.2 is read by ruamel's parser, and its scalars by the rules of the core schema. JSON is read
+by the scanner that reads messages: a parser of YAML trips over tabs and pairs of surrogates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.rules.fields import Document
+from mcp_tool_filter.policy.rules.mistakes import Mistake
+from mcp_tool_filter.policy.rules.values import Json, Number, Object
+from mcp_tool_filter.protocol.scan import EACH, Value, scan
+
+LARGEST = 1024 * 1024  # bytes
+_DEEPEST = 100
+_MOST_NODES = 200_000  # aliases included: a few lines of anchors could stand for billions
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+_OTHER_BASE = re.compile(r"0o[0-7]{1,100}|0x[0-9a-fA-F]{1,100}")
+_FLOAT = re.compile(r"([-+]?)0*(\d*)(?:\.(\d*))?([eE][-+]?\d+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_PLAIN_KEY = re.compile(r"[A-Za-z_][\w/-]*")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class Unreadable(Exception):
+    """The text cannot be read any further."""
+
+    def __init__(self, *mistakes: Mistake) -> None:
+        super().__init__(mistakes)
+        self.mistakes = mistakes
+
+
+@dataclass(slots=True)
+class Node:
+    """A scalar has a ``value``, a list ``items``, a mapping ``members``."""
+
+    line: int
+    column: int
+    value: bool | Number | str | None = None
+    items: list[Node] | None = None
+    members: dict[str, Node] | None = None
+    keys: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Where each key of a mapping stands."""
+
+    @property
+    def kind(self) -> str:
+        if self.items is not None:
+            return "a list"
+        if self.members is not None:
+            return "a mapping"
+        match self.value:
+            case None:
+                return "nothing"
+            case bool():
+                return "true or false"
+            case str():
+                return "a text"
+            case _:
+                return "a number"
+
+    def to_json(self) -> Json:
+        if self.items is not None:
+            return tuple(item.to_json() for item in self.items)
+        if self.members is not None:
+            return Object(tuple((key, node.to_json()) for key, node in self.members.items()))
+        return self.value
+
+
+def read_source(raw: bytes) -> tuple[Node, list[Mistake]]:
+    """Read a file; return it with the mistakes in its text that do not stop the reading.
+
+    Raises Unreadable for those that do.
+    """
+    if len(raw) > LARGEST:
+        raise Unreadable(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise Unreadable(Mistake(1, 1, "", "the file is not UTF-8")) from None
+    text = text.removeprefix("\ufeff")
+    if not text.strip():
+        raise Unreadable(Mistake(1, 1, "", "the file is empty; it begins with interceptor:"))
+    if text.lstrip()[0] == "{" and (read := _read_json(text)) is not None:
+        return read
+    return _Yaml(text).read()
+
+
+# JSON
+
+
+def _read_json(text: str) -> tuple[Node, list[Mistake]] | None:
+    """Read JSON; None if the text is something else, or has mistakes that YAML explains."""
+    try:
+        _, root = scan(text.encode(), {EACH: None})
+    except ProtocolError:
+        return None
+    reader = _Json(text)
+    return reader.node(root, ""), reader.mistakes
+
+
+def inner_path(path: str, key: str) -> str:
+    """Write the path of a member as people read it."""
+    inner = key if _PLAIN_KEY.fullmatch(key) else repr(key)
+    return f"{path}.{inner}" if path else inner
+
+
+class _Json:
+    def __init__(self, text: str) -> None:
+        self.mistakes: list[Mistake] = []
+        self._document = Document(text)
+        self._text = text
+        self._line, self._line_start = 1, 0  # of the place asked for last
+        self._at = 0
+
+    def node(self, value: Value, path: str) -> Node:
+        line, column = self._place(value.start)
+        if value.text is not None:
+            return Node(line, column, value.text)
+        opened = self._document.open(value)
+        node = Node(line, column)
+        if opened.members is not None:
+            node.members = {}
+            for member in opened.members:
+                place = self._place(member.start)
+                inner = self.node(member.value, inner_path(path, member.key))
+                if member.key in node.keys:
+                    first = node.keys[member.key]
+                    self.mistakes.append(_repeated(member.key, place, first, path))
+                    continue
+                node.keys[member.key] = place
+                node.members[member.key] = inner
+        elif opened.elements is not None:
+            node.items = [
+                self.node(element, f"{path}[{number}]")
+                for number, element in enumerate(opened.elements)
+            ]
+        else:
+            node.value = _resolve(self._document.written(value), line, column)
+        return node
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Count lines onward from the last place: places are asked for in order."""
+        count = self._text.count("\n", self._at, at)
+        if count:
+            self._line += count
+            self._line_start = self._text.rindex("\n", self._at, at) + 1
+        self._at = at
+        return self._line, at - self._line_start + 1
+
+
+# YAML
+
+
+class _Yaml:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._anchors: dict[str, Node | None] = {}
+        self._mistakes: list[Mistake] = []
+        self._nodes = 0
+
+    def read(self) -> tuple[Node, list[Mistake]]:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+        try:
+            root = self._document(iter(YAML(typ="safe", pure=True).parse(self._text)))
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            what = error.problem or error.context or "this is not YAML"
+            line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+            raise Unreadable(*self._mistakes, Mistake(line, column, "", what)) from None
+        except YAMLError as error:
+            what = str(error).partition("\n")[0]
+            raise Unreadable(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
+        return root, self._mistakes
+
+    def _document(self, events: Iterator[Any]) -> Node:
+        root = None
+        for event in events:
+            if type(event).__name__ == "DocumentStartEvent":
+                if root is not None:
+                    mark = event.start_mark
+                    self._note(mark.line + 1, mark.column + 1, "", "a second document")
+                    break
+                root = self._node(next(events), events, "", 0)
+        if root is None:
+            raise Unreadable(Mistake(1, 1, "", "the file is empty; it begins with interceptor:"))
+        return root
+
+    def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> Node:
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self._alias(event.anchor, line, column, path)
+        self._count(1, line, column)
+        if depth > _DEEPEST:
+            raise Unreadable(*self._mistakes, Mistake(line, column, path, "nested too deeply"))
+        if event.tag is not None and str(event.tag) != "!":
+            self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+        if event.anchor:
+            self._anchors[event.anchor] = None  # not yet: it may not stand within itself
+        node = Node(line, column)
+        if kind == "ScalarEvent":
+            node.value = self._scalar(event, line, column)
+        elif kind == "SequenceStartEvent":
+            node.items = self._items(events, path, depth)
+        else:
+            self._fill(node, events, path, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _items(self, events: Iterator[Any], path: str, depth: int) -> list[Node]:
+        items: list[Node] = []
+        while type(event := next(events)).__name__ != "SequenceEndEvent":
+            items.append(self._node(event, events, f"{path}[{len(items)}]", depth + 1))
+        return items
+
+    def _fill(self, node: Node, events: Iterator[Any], path: str, depth: int) -> None:
+        node.members = {}
+        while type(event := next(events)).__name__ != "MappingEndEvent":
+            line, column = event.start_mark.line + 1, event.start_mark.column + 1
+            if type(event).__name__ != "ScalarEvent":
+                raise Unreadable(*self._mistakes, Mistake(line, column, path, "a key is a text"))
+            key = _joined(event.value)
+            value = self._node(next(events), events, inner_path(path, key), depth + 1)
+            if key in node.members:
+                self._mistakes.append(_repeated(key, (line, column), node.keys[key], path))
+                continue
+            node.members[key] = value
+            node.keys[key] = line, column
+
+    def _scalar(self, event: Any, line: int, column: int) -> bool | Number | str | None:
+        if event.style or event.tag is not None:
+            return _joined(event.value)
+        try:
+            return _resolve(event.value, line, column)
+        except Unreadable as error:
+            self._mistakes += error.mistakes
+            return None
+
+    def _alias(self, anchor: str, line: int, column: int, path: str) -> Node:
+        target = self._anchors.get(anchor)
+        if target is None:
+            what = "stands within itself" if anchor in self._anchors else "is not defined"
+            raise Unreadable(*self._mistakes, Mistake(line, column, path, f"*{anchor} {what}"))
+        self._count(_size(target), line, column)
+        return target
+
+    def _count(self, nodes: int, line: int, column: int) -> None:
+        self._nodes += nodes
+        if self._nodes > _MOST_NODES:
+            what = f"the file has more than {_MOST_NODES:,} values, aliases included"
+            raise Unreadable(*self._mistakes, Mistake(line, column, "", what))
+
+    def _note(self, line: int, column: int, path: str, what: str) -> None:
+        self._mistakes.append(Mistake(line, column, path, what))
+
+
+def _size(node: Node) -> int:
+    inner = [*(node.items or ()), *(node.members or {}).values()]
+    total = 1
+    for one in inner:
+        total += _size(one)
+        if total > _MOST_NODES:
+            break
+    return total
+
+
+def _repeated(key: str, at: tuple[int, int], first: tuple[int, int], path: str) -> Mistake:
+    what = f"the key {key!r} stands twice; first at {first[0]}:{first[1]}"
+    return Mistake(*at, path, what)
+
+
+def _joined(text: str) -> str:
+    """Join pairs of surrogates, which YAML's escapes leave apart."""
+    if not _SURROGATES.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _resolve(text: str, line: int, column: int) -> bool | Number | str | None:
+    """Read a plain scalar by YAML's core schema."""
+    if text in _NULL:
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if text[0].isdecimal() or text[0] in "+-.":
+        return _number(text, line, column)
+    return text
+
+
+def _number(text: str, line: int, column: int) -> Number | str:
+    try:
+        return Number(text)
+    except ValueError:
+        pass
+    if _NOT_FINITE.fullmatch(text):
+        raise Unreadable(Mistake(line, column, "", f"{text} is not a number of JSON"))
+    if _OTHER_BASE.fullmatch(text):
+        return Number(str(int(text, 0)))
+    found = _FLOAT.fullmatch(text)
+    if found is None or not (found[2] or found[3]):
+        return text
+    sign = "-" if found[1] == "-" else ""
+    fraction = f".{found[3]}" if found[3] else ""
+    return Number(f"{sign}{found[2] or '0'}{fraction}{found[4] or ''}")

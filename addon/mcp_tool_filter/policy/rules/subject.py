@@ -1,0 +1,124 @@
+"""What a rule sees: one message, what it answers, and the session it belongs to.
+
+Parts of the message are opened when a rule reads them, each once. What nothing reads is not opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.policy.rules.fields import Document, Field
+from mcp_tool_filter.policy.verdict import Forward, Verdict
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Notification, Place, Request, Response, Single
+from mcp_tool_filter.protocol.scan import Value
+
+_NOWHERE = Place()
+
+
+def _passes(_message: Single) -> Verdict:
+    return Forward()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is known of a message besides its text."""
+
+    from_client: bool = True
+    session_id: str = ""
+    claimed_session_id: str | None = None
+    """What the client says its session is, where the upstream has no sessions."""
+    session_started: float = 0.0
+    """By the clock."""
+    session: dict[str, object] = field(default_factory=dict)
+    """What users' own classes keep about the session."""
+    credentials: bytes = b""
+    """Authorization, cookies and API keys, as the client sent them."""
+    upstream: str = ""
+    """Origin and endpoint: what was cached for one is not for another."""
+    revision: str = ""
+    filter: Callable[[Single], Verdict] = _passes
+    """The tool filter, which judges every message that a rule has changed."""
+    limits: Limits = field(default_factory=Limits)
+    is_answered: bool = False
+    """The snapshot will answer this request."""
+
+
+class Subject:
+    """A message as it is by now, and what rules have read of it."""
+
+    __slots__ = (
+        "_documents",
+        "_found",
+        "about",
+        "message",
+        "method",
+        "request",
+        "tool",
+    )
+
+    def __init__(
+        self,
+        message: Single,
+        about: Circumstances,
+        request: Request | Notification | None = None,
+    ) -> None:
+        """``request`` is what a response answers, as it was forwarded."""
+        self.message = message
+        self.about = about
+        self.request = message if not isinstance(message, Response) else request
+        self.method = self.request.method if self.request else None
+        self.tool = tool_in(self.request)
+        self._found: dict[tuple[str, Field], Sequence[Value]] = {}
+        self._documents: dict[str, Document] = {}
+
+    @property
+    def is_response(self) -> bool:
+        return isinstance(self.message, Response)
+
+    @property
+    def id(self) -> str | None:
+        """The id as it was written; None for a notification."""
+        return None if isinstance(self.message, Notification) else self.message.id
+
+    def part(self, name: str) -> Value | None:
+        """Return ``params``, ``result`` or ``error``, if there is one."""
+        if name == "params":
+            return self.request.params if self.request else None
+        if not isinstance(self.message, Response):
+            return None
+        if name == "result":
+            return self.message.result
+        place = self.message.place
+        document = self.document("error")
+        error = document.open(Value(place.start, place.end)).get("error")
+        return document.open(error) if error else None
+
+    def document(self, part: str) -> Document:
+        """Return the text that a part stands in."""
+        owner = "params" if part == "params" else "message"
+        known = self._documents.get(owner)
+        if known is None:
+            place = self.message.place
+            if owner == "params":
+                place = self.request.place if self.request else _NOWHERE
+            known = self._documents[owner] = Document(place.text)
+        return known
+
+    def find(self, part: str, field: Field) -> Sequence[Value]:
+        """Return what stands at a field. Raises Unjudgeable."""
+        key = part, field
+        found = self._found.get(key)
+        if found is None:
+            found = self.document(part).find(self.part(part), field.steps)
+            self._found[key] = found
+        return found
+
+
+def tool_in(request: Request | Notification | None) -> str | None:
+    """Return which tool is called, if one is."""
+    if request is None or request.method != "tools/call" or request.params is None:
+        return None
+    name = request.params.get("name")
+    return name.text if name else None

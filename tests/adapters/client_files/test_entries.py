@@ -1,0 +1,104 @@
+"""A server's entry with the filter in front of it, and back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.adapters.client_files.entries import (
+    CannotWrap,
+    Entry,
+    flags_of,
+    is_wrapped,
+    target_of,
+    unwrap,
+    wrap,
+)
+from mcp_tool_filter.cli.settings.settings import read_settings
+from mcp_tool_filter.policy.config import parse_header
+
+PROGRAM = ["/opt/bin/mcp-tool-filter"]
+FLAGS = ["--deny", "^rm"]
+SECRET = "Bearer s3cr$et-$HOME"
+
+ENTRIES: dict[str, Entry] = {
+    "command": {"command": "npx", "args": ["-y", "server", "--", "x"], "env": {"KEY": "k"}},
+    "command alone": {"command": "server"},
+    "stdio type": {"type": "stdio", "command": "uvx", "args": [], "disabled": True},
+    "nested": {"command": {"path": "server", "args": ["a"], "env": {"A": "b"}}, "settings": {}},
+    "url": {"url": "https://example.com/mcp"},
+    "url with type": {"type": "http", "url": "https://a.example/mcp", "headers": {"A": SECRET}},
+    "url with environment": {"url": "https://a.example/sse", "env": {"X": "y"}, "timeout": 5},
+    "httpUrl": {"httpUrl": "https://a.example/mcp", "trust": True, "headers": {"A": "${A}"}},
+    "serverUrl": {"serverUrl": "https://a.example/mcp"},
+    "key in the URL": {"url": "https://a.example/mcp?key=s3cr$et"},
+    "codex": {"url": "https://a.example/mcp", "bearer_token_env_var": "TOKEN"},
+    "codex headers": {
+        "url": "https://a.example/mcp",
+        "http_headers": {"X-A": SECRET},
+        "env_http_headers": {"X-B": "B"},
+    },
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_what_is_wrapped_can_be_restored(entry: Entry) -> None:
+    wrapped = wrap(entry, FLAGS, PROGRAM)
+    assert not is_wrapped(entry)
+    assert is_wrapped(wrapped)
+    assert flags_of(wrapped) == FLAGS
+    assert unwrap(wrapped) == entry
+    assert target_of(wrapped) == target_of(entry)
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_wrapping_again_changes_the_flags_and_nothing_else(entry: Entry) -> None:
+    once = wrap(entry, FLAGS, PROGRAM)
+    assert wrap(once, FLAGS, PROGRAM) == once
+    assert wrap(wrap(entry, ["--allow", "a"], PROGRAM), FLAGS, PROGRAM) == once
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_no_secret_becomes_an_argument(entry: Entry) -> None:
+    """Whoever lists the processes of the machine sees them."""
+    wrapped = wrap(entry, FLAGS, PROGRAM)
+    assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
+
+
+@pytest.mark.parametrize("entry", [{}, {"command": ""}, {"command": 3}, {"args": ["x"]}])
+def test_an_entry_without_command_or_url_is_refused(entry: Entry) -> None:
+    with pytest.raises(CannotWrap):
+        wrap(entry, FLAGS, PROGRAM)
+
+
+def test_the_filter_reads_the_headers_as_the_client_would_have_sent_them() -> None:
+    wrapped = wrap(ENTRIES["url with type"], FLAGS, PROGRAM)
+    environment = wrapped["env"]
+    assert isinstance(environment, dict)
+    assert parse_header(environment["MCP_TOOL_FILTER_HEADER"], {}) == ("A", SECRET)
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20))
+def test_any_header_value_reaches_the_filter_and_comes_back(value: str) -> None:
+    entry: Entry = {"url": "https://a.example/mcp", "headers": {"X-A": value}}
+    wrapped = wrap(entry, FLAGS, PROGRAM)
+    assert unwrap(wrapped) == entry
+    environment = wrapped["env"]
+    assert isinstance(environment, dict)
+    if "${" not in value:
+        assert parse_header(environment["MCP_TOOL_FILTER_HEADER"], {}) == ("X-A", value)
+
+
+def test_the_variables_are_read_as_settings() -> None:
+    wrapped = wrap(ENTRIES["key in the URL"], FLAGS, PROGRAM)
+    environment = wrapped["env"]
+    assert isinstance(environment, dict)
+    settings = read_settings(FLAGS, {name: str(value) for name, value in environment.items()})
+    assert settings.upstream == "https://a.example/mcp?key=s3cr$et"
+
+
+def test_the_target_shown_has_no_query() -> None:
+    assert target_of(ENTRIES["key in the URL"]) == "https://a.example/mcp?…"

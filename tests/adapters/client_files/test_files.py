@@ -1,0 +1,133 @@
+"""Clients' files are found, and edited without a loss."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.client_files.entries import wrap
+from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
+from mcp_tool_filter.adapters.client_files.places import Place, Surroundings, places
+
+JSON = """\
+{
+  // my servers
+  "mcpServers": {
+    "files": { "command": "npx", "args": ["-y", "files"], /* keep */ "env": {"KEY": "k"} },
+    "linear": {
+      "type": "http", // remote
+      "url": "https://mcp.example.com/mcp",
+      "headers": {"Authorization": "Bearer abc"},
+      "disabled": false,
+    },
+  },
+  "other": [1, 2,],
+}
+"""
+TOML = """\
+# my settings
+model = "x"
+
+[mcp_servers.files]   # keep
+command = "npx"
+args = ["-y", "files"]
+env = { KEY = "k" }   # secret
+
+[mcp_servers.remote]
+url = "https://mcp.example.com/mcp"
+bearer_token_env_var = "TOKEN"
+"""
+
+
+def opened(file: Path, text: str) -> ClientFile:
+    file.write_text(text)
+    key = "mcp_servers" if file.suffix == ".toml" else "mcpServers"
+    found = read(Place("some", "user", file, (key,)))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "server"),
+    [
+        ("a.json", JSON, "files"),
+        ("a.json", JSON, "linear"),
+        ("a.json", JSON.replace("\n", "\r\n"), "linear"),
+        ("a.toml", TOML, "files"),
+        ("a.toml", TOML, "remote"),
+    ],
+)
+def test_only_the_entry_changes(name: str, text: str, server: str, tmp_path: Path) -> None:
+    file = opened(tmp_path / name, text)
+    before = file.servers()
+    entry = wrap(before[server], ["--deny", "^rm"], ["mcp-tool-filter"])
+    after = opened(tmp_path / f"new-{name}", file.with_entry(server, entry))
+    assert after.servers() == before | {server: entry}
+    for kept in ("my servers", "keep", "remote", "[1, 2,]", "# my settings", 'model = "x"'):
+        assert (kept in file.text) == (kept in after.text)
+    assert after.text.count("\r\n") == after.text.count("\n") or "\r\n" not in text
+    back = opened(tmp_path / f"back-{name}", after.with_entry(server, before[server]))
+    assert back.servers() == before
+
+
+def test_the_old_file_stays_beside_the_new_one_and_the_mode_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    file = opened(path, JSON)
+    path.chmod(0o640)
+    backup = file.save("{}")
+    assert path.read_text() == "{}"
+    assert backup.parent == tmp_path
+    assert backup.read_text() == JSON
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, backup.name])
+    again = opened(path, "{ }")
+    assert again.save("{}") != backup
+    assert backup.read_text() == JSON
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "dotfiles.json", tmp_path / "a.json"
+    target.write_text(JSON)
+    link.symlink_to(target)
+    found = read(Place("some", "user", link, ("mcpServers",)))
+    assert found
+    found.save("{}")
+    assert link.is_symlink()
+    assert target.read_text() == "{}"
+
+
+def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    file = opened(path, JSON)
+    path.write_text("{ }")
+    with pytest.raises(BadFile, match="edited meanwhile"):
+        file.save("{}")
+    assert path.read_text() == "{ }"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b'{"mcpServers": {"a": {}}} x'])
+def test_what_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(BadFile, match=r"a\.json"):
+        (read(Place("some", "user", path, ("mcpServers",))) or pytest.fail("none")).servers()
+
+
+@pytest.mark.parametrize("text", ["[]", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "null"])
+def test_a_file_of_another_shape_lists_no_servers(text: str, tmp_path: Path) -> None:
+    assert opened(tmp_path / "a.json", text).servers() == {}
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_each_client_has_a_place_on_each_platform(platform: str, tmp_path: Path) -> None:
+    here = Surroundings(tmp_path / "home", tmp_path / "project", {}, platform)
+    found = list(places(here))
+    assert {place.client for place in found} == {
+        "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
+    }  # fmt: skip
+    assert all(place.file.is_relative_to(tmp_path) for place in found)
+    assert len({(place.file, place.keys) for place in found}) == len(found)

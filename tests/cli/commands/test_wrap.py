@@ -1,0 +1,148 @@
+"""``clients``, ``wrap`` and ``unwrap`` on the files of a home directory."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+
+CLAUDE = """\
+{
+  "numStartups": 3,
+  "mcpServers": {
+    "files": {"type": "stdio", "command": "npx", "args": ["-y", "files", "/work"], "env": {}},
+    "tickets": {
+      "type": "http",
+      "url": "https://tickets.example/mcp",
+      "headers": {"Authorization": "Bearer top-s3cret"}
+    }
+  }
+}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "APPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(project)
+    (tmp_path / ".claude.json").write_text(CLAUDE)
+    return tmp_path
+
+
+def file_in(home: Path) -> str:
+    return (home / ".claude.json").read_text()
+
+
+def test_all_servers_are_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / ".codex").mkdir()
+    (home / ".codex" / "config.toml").write_text('[mcp_servers.x]\ncommand = "x"\n')
+    assert main(["clients"]) == 0
+    out = capsys.readouterr().out
+    assert "claude-code\tuser\tfiles\tno\tnpx -y files …" in out
+    assert "claude-code\tuser\ttickets\tno\thttps://tickets.example/mcp" in out
+    assert "codex\tuser\tx\tno\tx" in out
+    assert main(["clients", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert [one["server"] for one in json.loads(out)] == ["files", "tickets", "x"]
+    assert "s3cret" not in out
+
+
+@pytest.mark.parametrize("server", ["files", "tickets"])
+def test_wrap_and_unwrap_leave_the_file_as_it_was(
+    server: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["wrap", "claude-code", server, "--deny", "^rm_", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "top-s3cret" not in said.out + said.err
+    assert "+" in said.out
+    entry = json.loads(file_in(home))["mcpServers"][server]
+    assert entry["args"][:2] == ["--deny", "^rm_"] or entry["args"][0] == "--stdio"
+    assert "s3cret" not in json.dumps(entry["args"])
+    (backup,) = home.glob(".claude.json.before-mcp-tool-filter*")
+    assert backup.read_text() == CLAUDE
+    assert stat.S_IMODE(backup.stat().st_mode) == stat.S_IMODE(
+        (home / ".claude.json").stat().st_mode
+    )
+    assert main(["unwrap", "claude-code", server, "--yes"]) == 0
+    assert file_in(home) == CLAUDE
+
+
+def test_unwrap_restores_the_entry_when_other_things_have_changed(home: Path) -> None:
+    assert main(["wrap", "claude-code", "tickets", "--deny", "^rm_", "--yes"]) == 0
+    (home / ".claude.json").write_text(
+        file_in(home).replace('"numStartups": 3', '"numStartups": 4')
+    )
+    assert main(["unwrap", "claude-code", "tickets", "--yes"]) == 0
+    assert json.loads(file_in(home)) == json.loads(CLAUDE) | {"numStartups": 4}
+
+
+def test_the_same_twice_changes_nothing(home: Path) -> None:
+    for _ in range(2):
+        assert main(["wrap", "claude-code", "files", "--deny", "^rm_", "--yes"]) == 0
+        once = file_in(home)
+    assert file_in(home) == once
+    assert (
+        len(list(home.glob("*.before-mcp-tool-filter*")) or list(home.glob(".claude.json.b*"))) == 1
+    )
+
+
+def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["wrap", "claude-code", "files", "--allow", "^read", "--dry-run"]) == 0
+    assert "--allow" in capsys.readouterr().out
+    assert file_in(home) == CLAUDE
+    assert not list(home.glob(".claude.json.*"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["wrap"], "Name the client and the server"),
+        (["wrap", "claud-code", "x", "--deny", "a"], "did you mean claude-code?"),
+        (["wrap", "claude-code", "file", "--deny", "a"], "did you mean files?"),
+        (["wrap", "cursor", "x", "--deny", "a"], "cursor has no MCP servers"),
+        (["wrap", "claude-code", "files"], "Say what to hide"),
+        (["wrap", "claude-code", "files", "--deny", "^[a"], "Invalid regex pattern"),
+        (["wrap", "claude-code", "files", "--deny", "^a", "--flag=--nope"], "--nope"),
+        (["wrap", "claude-code", "files", "--deny", "^a"], "Nobody is there to ask"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_changes_nothing(
+    argv: list[str], said: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) in (1, 2)
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+    assert file_in(home) == CLAUDE
+
+
+def test_a_broken_file_does_not_hide_the_others(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".gemini").mkdir()
+    (home / ".gemini" / "settings.json").write_text("{")
+    assert main(["clients"]) == 0
+    said = capsys.readouterr()
+    assert "settings.json cannot be read" in said.err
+    assert "tickets" in said.out
+
+
+def test_a_server_listed_twice_needs_a_scope(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "project" / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "x"}}}')
+    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--yes"]) == 2
+    assert "--scope user or --scope project" in capsys.readouterr().err
+    assert (
+        main(["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]) == 0
+    )
+    assert file_in(home) == CLAUDE

@@ -1,0 +1,356 @@
+"""The order of interceptors and rules, and what ends a chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Together
+from mcp_tool_filter.policy.rule_effects import (
+    EffectFailed,
+    RunScript,
+    ScriptResult,
+    Warn,
+    WriteLog,
+)
+from mcp_tool_filter.policy.rules.chain import has_rules_for
+from mcp_tool_filter.policy.rules.interceptors import InterceptedExchange
+from mcp_tool_filter.policy.rules.judgement import Evaluated
+from mcp_tool_filter.policy.rules.load import load_policy
+from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Verdict, Why
+from mcp_tool_filter.protocol.messages import Request, Single
+from tests.policy.rules.judging import (
+    Host,
+    call,
+    judged,
+    request,
+    result,
+    rule,
+    rules,
+    single,
+    verdict,
+)
+
+BLOCKS = """
+- {id: low, priority: 1, actions: [block: low, log: {message: low}]}
+- {id: high, priority: 5, actions: [block: high, log: {message: high}]}
+- {id: also-high, priority: 5, actions: [block: also, log: {message: also}]}
+- {id: off, priority: 9, enabled: false, actions: [block: off]}
+"""
+
+
+def logged(host: Host) -> list[str]:
+    return [one.message for one in host.effects if isinstance(one, WriteLog)]
+
+
+def message_of(found: object) -> str | None:
+    return getattr(getattr(found, "refusal", None), "message", None)
+
+
+def test_the_first_block_by_priority_ends_the_chain() -> None:
+    host = Host()
+    found = judged(rules(BLOCKS), call(), host=host)
+    assert (message_of(found), logged(host)) == ("high", ["high"])
+
+
+def test_without_fail_fast_all_rules_run_their_side_effects() -> None:
+    host = Host()
+    found = judged(rules(BLOCKS, top="chain: {fail_fast: false}"), call(), host=host)
+    assert (message_of(found), logged(host)) == ("high", ["high", "also", "low"])
+
+
+def test_without_fail_fast_a_blocked_message_waits_and_counts_no_more() -> None:
+    host = Host()
+    policy = rules(
+        """
+- {id: a, actions: [block: a]}
+- id: b
+  actions:
+    - delay: 1s
+    - rate_limit: {key: k, limit: 1, window: 1m}
+    - fork: {}
+    - cache: {key: k, ttl: 1m}
+    - run_script: {path: ./s, decides: true}
+    - run_script: {path: ./s}
+    - log: {message: b}
+""",
+        host,
+        top="chain: {fail_fast: false}",
+    )
+    judged(policy, call(), host=host)
+    assert [type(one) for one in host.effects] == [RunScript, WriteLog]
+
+
+def test_allow_ends_the_chain() -> None:
+    policy = rules("- {id: a, actions: [allow]}\n- {id: b, actions: [block: b]}")
+    assert judged(policy, call()).refusal is None
+
+
+def test_a_block_of_the_same_rule_wins_over_its_allow() -> None:
+    assert message_of(judged(rules("- {id: a, actions: [allow, block: a]}"), call())) == "a"
+
+
+DEFAULT_BLOCK = "chain: {default_action: block}"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        (call(), True),
+        (call("ok"), False),
+        (request("initialize"), False),
+        (request("ping"), False),
+        (request("server/discover"), False),
+        (request("tools/list"), True),
+        ('{"jsonrpc":"2.0","method":"notifications/initialized"}', False),
+        (result({}), False),
+    ],
+)
+def test_the_default_action_blocks_requests_that_no_rule_allows(text: str, refused: bool) -> None:
+    policy = rule("{tool_equals: ok}", "allow", top=DEFAULT_BLOCK)
+    found = judged(policy, text)
+    assert (found.refusal is not None) == refused
+    if found.refusal:
+        assert (found.refusal.rule, found.refusal.action) == ("default_action", "block")
+
+
+def test_the_default_action_does_not_concern_requests_from_the_upstream() -> None:
+    about = Circumstances(from_client=False)
+    assert judged(rules("", top=DEFAULT_BLOCK), request("roots/list"), about=about).refusal is None
+
+
+def test_disabled_rules_do_nothing() -> None:
+    for top in ("enabled: false", "mode: transport"):
+        policy = rules(BLOCKS, top=top)
+        assert len(policy.warnings) == 1
+        assert verdict(policy, call()) == Forward()
+
+
+SEED = "tests/policy/rules/seed.yaml"
+
+
+def test_the_example_of_the_specification_does_what_it_says() -> None:
+    with open(SEED, "rb") as file:
+        policy = load_policy(file.read())
+    host = Host()
+
+    def answer(text: str) -> str | None:
+        return message_of(judged(policy, text, host=host))
+
+    assert answer(call("delete_file")) == "Tool 'delete_file' not allowed"
+    assert answer(call("read_file")) is None
+    for _ in range(10):
+        assert answer(request("expensive/x")) is None
+    assert answer(request("expensive/x")) == "Rate limit exceeded"
+    assert answer(request("expensive/y")) is None
+    assert answer(request("resources/read", {"uri": "file:///workspace/a"})) is None
+    assert answer(request("resources/read", {"uri": "file:///etc/a"})) == "Resource not allowed"
+    assert answer(request("resources/subscribe", {"uri": "file:///tmp/a.KEY"})) == (
+        "Resource not allowed"
+    )
+    assert len(judged(policy, request("tools/list"), host=host).stores) == 1
+    calls = [answer(call("write_file")) for _ in range(61)]
+    assert calls == [None] * 60 + ["Rate limit exceeded"]
+
+
+def test_an_interceptor_names_the_method_as_the_rule() -> None:
+    policy = rules(
+        "", top="method_interceptors:\n  tools/call:\n    class: ToolCallInterceptor\n"
+        "    config: {allowed_tools: [a], rate_limit: {per_second: 1, per_hour: 2}}"
+    )  # fmt: skip
+    host = Host()
+
+    def refusal(tool: str) -> object:
+        found = judged(policy, call(tool), host=host).refusal
+        return found and json.loads(found.data or "")
+
+    assert refusal("b") == {"rule": "tools/call", "action": "block"}
+    assert refusal("a") is None
+    assert refusal("a") == {"rule": "tools/call", "action": "rate_limit", "retry_after": 1}
+    host.now += 1
+    assert refusal("a") is None
+    host.now += 1
+    limited = refusal("a")
+    assert isinstance(limited, dict)
+    assert limited["retry_after"] > 3000
+
+
+class Guard:
+    def __init__(self, config: dict[str, object]) -> None:
+        self.secret = config["secret"]
+
+    async def request(self, exchange: InterceptedExchange) -> object:
+        await asyncio.sleep(0)
+        count = exchange.session["count"] = int(str(exchange.session.get("count", 0))) + 1
+        if count > 2:
+            return "too many"
+        params = exchange.message["params"]
+        assert isinstance(params, dict)
+        params["secret"] = self.secret
+        return exchange.message
+
+    def response(self, exchange: InterceptedExchange) -> object:
+        assert exchange.request
+        return f"no answer to {exchange.request['method']}"
+
+
+def test_a_class_of_the_users_own() -> None:
+    class Sync(Guard):
+        def request(self, exchange: InterceptedExchange) -> object:  # type: ignore[override]  # users may
+            return asyncio.run(super().request(exchange))
+
+    host = Host(objects={"m:Guard": Sync})
+    policy = rules(
+        "",
+        host,
+        top="method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}",
+    )
+    about = Circumstances(session={})
+    text = request("vendor/do", {"a": 1})
+    found = judged(policy, text, host=host, about=about)
+    assert json.loads(found.message.place.raw)["params"] == {"a": 1, "secret": [1]}
+    judged(policy, text, host=host, about=about)
+    assert message_of(judged(policy, text, host=host, about=about)) == "too many"
+    answer = judged(policy, result({}), host=host, about=about, asked=text)
+    assert message_of(answer) == "no answer to vendor/do"
+
+
+def test_a_failing_effect_is_decided_by_on_error() -> None:
+    scripts = {"./s": EffectFailed("gone")}
+    actions = "run_script: {path: ./s, decides: true}"
+    host = Host(scripts=scripts)
+    blocked = judged(rule("", actions, host), call(), host=host)
+    assert blocked.refusal
+    assert (blocked.refusal.code, blocked.refusal.action) == (-32001, "error")
+    assert [one.text for one in host.effects if isinstance(one, Warn)] == [
+        "Rule 'r': run_script failed: gone"
+    ]
+    allowed = judged(rule("", actions, host, top="chain: {on_error: allow}"), call(), host=host)
+    assert allowed.refusal is None
+
+
+def test_the_time_limit_is_for_the_whole_chain() -> None:
+    class Slow(Host):
+        def at_once(self, effect: object) -> object:
+            self.now += 3
+            return super().at_once(effect)  # type: ignore[arg-type]  # any effect
+
+    host = Slow(scripts={"./s": ScriptResult(0, b"")})
+    script = "run_script: {path: ./s, decides: true}"
+    found = judged(rule("", f"{script}, {script}, {script}", host), call(), host=host)
+    assert found.refusal
+    assert found.refusal.action == "error"
+    timeouts = [one.timeout for one in host.effects if isinstance(one, RunScript)]
+    assert timeouts == [5.0, 2.0]
+
+
+def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
+    scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
+    text = """
+- {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
+- {id: a, priority: 2, actions: [log: {message: a}, run_script: {path: ./a, decides: true}]}
+"""
+    host = Host(scripts=scripts)
+    found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
+    assert message_of(found) == "a"
+    assert isinstance(host.effects[0], Together)
+    assert logged(host) == ["a"]
+    assert len([one for one in host.effects if isinstance(one, RunScript)]) == 2
+
+
+def test_a_changed_message_is_asked_about_again() -> None:
+    seen: list[bytes] = []
+
+    def other(effect: RunScript) -> ScriptResult:
+        seen.append(effect.input)
+        return ScriptResult(0, call("c").encode() if len(seen) == 1 else b"")
+
+    class Changing(Host):
+        def at_once(self, effect: object) -> object:
+            if isinstance(effect, RunScript):
+                return other(effect)
+            return super().at_once(effect)  # type: ignore[arg-type]  # any effect
+
+    text = """
+- {id: a, priority: 2, actions: [run_script: {path: ./a, decides: true}]}
+- {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
+"""
+    host = Changing()
+    found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
+    assert found.message.place.raw.decode() == call("c")
+    assert seen == [call().encode(), call().encode(), call("c").encode()]
+
+
+def only_allowed(message: Single) -> Verdict:
+    """A tool filter that knows one tool."""
+    if isinstance(message, Request) and message.params:
+        name = message.params.get("name")
+        if name is None:
+            raise ProtocolError("no name")
+        if name.text != "read":
+            return Reply(b"not found", Reason(Why.UNKNOWN, (name.text or "",)))
+    return Forward()
+
+
+def test_no_rule_makes_a_denied_tool_callable() -> None:
+    about = Circumstances(filter=only_allowed)
+    policy = rule("", "set_param: {field: name, value: rm}, log: {message: x}")
+    host = Host()
+    found = judged(policy, call("read"), host=host, about=about)
+    assert found.to_verdict() == Reply(b"not found", Reason(Why.UNKNOWN, ("rm",)))
+    assert logged(host) == []
+
+
+def test_a_change_that_nobody_can_judge_is_a_failing_action() -> None:
+    about = Circumstances(filter=only_allowed)
+    found = judged(rule("", "remove_param: name"), call("read"), about=about)
+    assert found.refusal
+    assert found.refusal.action == "error"
+
+
+def test_after_a_change_later_rules_are_those_of_the_new_tool() -> None:
+    policy = rules(
+        """
+- {id: rename, priority: 3, actions: [set_param: {field: name, value: b}]}
+- {id: first, priority: 5, conditions: [tool_equals: b], actions: [block: too early]}
+- {id: old, priority: 1, conditions: [tool_equals: a], actions: [block: old]}
+- {id: new, priority: 1, conditions: [tool_equals: b], actions: [block: new]}
+"""
+    )
+    assert message_of(judged(policy, call("a"))) == "new"
+
+
+def test_the_kinds_of_unclear_messages() -> None:
+    policy = rule("{param_exists: a}", "allow")
+    unclear = {"a": 1, "A": 2}
+    assert isinstance(verdict(policy, request("m", unclear)), Reply)
+    note = '{"jsonrpc":"2.0","method":"m","params":{"a":1,"A":2}}'
+    assert isinstance(verdict(policy, note), Drop)
+
+
+def test_a_trace_tells_what_was_evaluated() -> None:
+    policy = rules(
+        """
+- {id: a, conditions: [method_equals: tools/call, tool_equals: x], actions: [allow]}
+- {id: b, conditions: [param_exists: arguments, {param_exists: z}], actions: [allow]}
+- {id: c, conditions: [param_exists: name], actions: [block: no]}
+"""
+    )
+    trace: list[Evaluated] = []
+    judged(policy, call(), trace=trace)
+    assert [(one.rule, one.matched, one.done) for one in trace] == [
+        ("b", False, []),
+        ("c", True, ["block"]),
+    ]
+    assert trace[0].conditions == [("param_exists: arguments", True), ("param_exists: z", False)]
+
+
+def test_what_no_rule_concerns_is_not_looked_at() -> None:
+    policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
+    assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
+    assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))
+    assert not has_rules_for(policy, Subject(single(result({})), Circumstances()))

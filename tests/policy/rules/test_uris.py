@@ -1,0 +1,114 @@
+"""Which URIs are inside an allowed place."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.policy.rules.uris import (
+    UnclearUri,
+    is_inside,
+    matches_glob,
+    parse_entry,
+    parse_uri,
+)
+
+INSIDE = [
+    "file:///workspace",
+    "file:///workspace/",
+    "file:///workspace/a/b.txt",
+    "FILE://LOCALHOST/workspace/a",
+    "file:/workspace/a",
+    "file:////workspace//a",
+    "file:///workspace/./a/../b",
+    "file:///x/../workspace/a",
+    "file:///%77orkspace/a%20b",
+    "file:///workspace/a?version=2#top",
+    "file:///workspace?version=2",
+    "file:\\\\\\workspace\\a",
+]
+
+OUTSIDE = [
+    "file:///workspace-evil",
+    "file:///workspace/../etc/passwd",
+    "file:///workspace/%2e%2e/etc/passwd",
+    "file:///workspace/%252e%252e/etc/passwd",
+    "file:///workspace/..%2fetc/passwd",
+    "file:///workspace/..%5cetc/passwd",
+    "file:///workspace\\..\\etc",
+    "file:///workspace/a?/../../../etc/passwd",
+    "file:///workspace/a%3F/../../../etc/passwd",
+    "file:///Workspace/a",
+    "file:///",
+    "https://localhost/workspace/a",
+    "other:///workspace/a",
+]
+
+UNCLEAR = [
+    "",
+    "/workspace/a",
+    "workspace/a",
+    "file:workspace/a",
+    "file://evil.com/workspace/a",
+    "file://%65vil/workspace",
+    "file:///workspace/%00",
+    "file:///workspace/\0",
+    "file:///work\nspace/a",
+    "file:///workspace/%0a",
+    "file:///workspace/%ff",
+    "file:///workspace/" + "%25" * 1 + "25252525252e",
+    "1file:///workspace",
+]
+
+
+@pytest.mark.parametrize("uri", INSIDE)
+def test_inside(uri: str) -> None:
+    assert is_inside(parse_uri(uri), parse_entry("/workspace"))
+
+
+@pytest.mark.parametrize("uri", OUTSIDE)
+def test_outside(uri: str) -> None:
+    assert not is_inside(parse_uri(uri), parse_entry("/workspace"))
+
+
+@pytest.mark.parametrize("uri", UNCLEAR, ids=repr)
+def test_unclear(uri: str) -> None:
+    with pytest.raises(UnclearUri):
+        parse_uri(uri)
+
+
+def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
+    entry = parse_entry("https://Host.example/docs")
+    assert is_inside(parse_uri("HTTPS://host.EXAMPLE/docs/a"), entry)
+    for uri in (
+        "http://host.example/docs/a",
+        "https://host.example:8443/docs/a",
+        "https://evil@host.example/docs/a",
+        "https://host.example.evil/docs/a",
+        "https://evil.com\\@host.example/docs/a",
+        "https://host.example/docs/../a",
+    ):
+        assert not is_inside(parse_uri(uri), entry)
+
+
+@pytest.mark.parametrize(
+    ("uri", "glob", "matches"),
+    [
+        ("file:///w/a.key", "*.key", True),
+        ("file:///w/a.KEY/", "*.key", True),
+        ("file:///w/a.key?x=1", "*.key", True),
+        ("file:///w/a%2ekey", "*.key", True),
+        ("file:///w/secret/a", "/w/secret/*", True),
+        ("file:///w/secret/a", "*/SECRET/*", True),
+        ("file:///w/keys", "*.key", False),
+        ("file:///w/a.key.txt", "*.key", False),
+        ("file:///w/.env", ".env", True),
+    ],
+)
+def test_globs(uri: str, glob: str, matches: bool) -> None:
+    assert matches_glob(parse_uri(uri), glob) == matches
+
+
+@pytest.mark.parametrize("entry", ["workspace", "", "file:x", "./a"])
+def test_entries_that_say_no_place(entry: str) -> None:
+    with pytest.raises(ValueError, match="begins with /"):
+        parse_entry(entry)
