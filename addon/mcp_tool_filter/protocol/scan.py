@@ -157,7 +157,7 @@ def open_value(text: str, value: Value) -> Value:
     """
     if value.members is not None or value.elements is not None or text[value.start] not in "{[":
         return value
-    return _read(text, value.start, _ONE_LEVEL, sys.maxsize)
+    return _read(text, value.start, _ONE_LEVEL, sys.maxsize, MOST_LISTED, _Budget(MOST_LISTED))
 
 
 def decode(raw: bytes) -> str:
