@@ -114,6 +114,47 @@ def patterns() -> st.SearchStrategy[str]:
     return st.recursive(_ATOMS, _larger, max_leaves=12)
 
 
+def _referring(smaller: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    sequences = st.lists(smaller, min_size=1, max_size=3).map("".join)
+    choices = st.lists(sequences, min_size=2, max_size=3).map("|".join)
+    groups = st.builds("{}{})".format, st.just("(") | _OPENINGS, choices | sequences)
+    return sequences | groups | st.builds("{}{}".format, groups, _COUNTS)
+
+
+def patterns_that_refer_back() -> st.SearchStrategy[str]:
+    """Patterns over few characters, so that long names often match, with groups and references."""
+    atoms = st.sampled_from(
+        [
+            "a",
+            "b",
+            "_",
+            "ab",
+            ".",
+            "[ab]",
+            r"\w",
+            r"\w+",
+            ".*",
+            r"\b",
+            r"\1",
+            r"\1",
+            r"\2",
+            "^",
+            "$",
+        ]
+    )
+    ends = st.sampled_from(["", "x", "$", r"\1", r"\1x"])
+    return st.builds("{}({}){}{}".format, atoms, atoms, st.recursive(atoms, _referring), ends)
+
+
+def long_names() -> st.SearchStrategy[str]:
+    """Names of up to 256 characters: what matching can cost shows only there."""
+    texts = st.text("ab_", min_size=1, max_size=8)
+    rounds = st.integers(1, 256)
+    return st.builds(
+        lambda text, times, end: (text * times)[:255] + end, texts, rounds, st.sampled_from("abx!")
+    )
+
+
 def nonsense() -> st.SearchStrategy[str]:
     """What might be a pattern."""
     pieces = st.sampled_from(

@@ -99,6 +99,46 @@ def test_a_name_that_may_be_exposed_is_always_judged() -> None:
     assert parse_pattern(f"^a{{{MAX_NAME}}}$", option="allow").matches(name) is True
 
 
+@pytest.mark.parametrize(
+    ("pattern", "costly", "innocent", "meant"),
+    [
+        (r"(\w+)_\1_\1", "a" * 200 + "_b" * 28, "read" * 40, "a_a_a"),
+        (r"(?:(a)|b)*\1c", "ab" * 128, "ab" * 60, "aac"),
+        (r"^(?!.*(.).*\1)", "".join(map(chr, range(0x4E00, 0x4F00))), "aa", "read"),
+    ],
+)
+def test_costly_names_take_nothing_from_the_next_name(
+    pattern: str, costly: str, innocent: str, meant: str
+) -> None:
+    """Whoever lists long names must not make others denied, or allowed."""
+    for option in ("deny", "allow"):
+        parsed = parse_pattern(pattern, option=option)
+        for _ in range(50):
+            parsed.matches(costly)
+        assert not parsed.matches(innocent)
+        assert parsed.matches(meant)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        (r"(\w+)_\1_\1", "a" * 254 + "__"),
+        (r"(?:(a)|b)*\1c", "ab" * 128),
+        (r"(\w+)\1\1x", "a" * 255 + "!"),
+        (r"^(?:(a)|(b))*\1\2x$", "ab" * 128),
+        (r"(?<=\1(\w))x", "ab" * 128),
+    ],
+)
+def test_a_long_name_that_javascript_misses_is_missed(pattern: str, name: str) -> None:
+    assert not parse_pattern(pattern).matches(name)
+
+
+@pytest.mark.parametrize("pattern", [r"(\w+).*\1", r"^(\w+)_(\w+)_(\w+)_\1$", r"(a*)a*\1b"])
+def test_what_no_matcher_can_judge_in_time_stops_the_start(pattern: str) -> None:
+    with pytest.raises(UnsafePattern):
+        parse_pattern(pattern)
+
+
 def test_patterns_with_the_same_text_are_the_same_pattern() -> None:
     """So that a report can count by pattern."""
     assert len({parse_pattern("a"), parse_pattern("a"), parse_pattern("b")}) == 2

@@ -1,15 +1,14 @@
 """What matching may cost. Whoever names a tool is not asked to be kind.
 
-A name has so many steps to be judged in, and all names that a pattern meets have so many
-together. Honest names need some hundred; a list made to be slow uses them up, and from then on
-each name gets few. Where they do not suffice the answer is "too costly", never a wrong one.
+Each name has its own steps: a long list of costly names takes nothing away from the next one. No
+accepted pattern needs more for a name that may be exposed (see ``cost``); for a longer text the
+answer may be "too costly", never a wrong one.
 """
 
 from __future__ import annotations
 
+LONGEST_NAME = 256  # UTF-16 code units of a name that may be exposed
 FOR_A_NAME = 1_000_000
-FOR_ALL_NAMES = 5_000_000
-ALWAYS = 10_000  # what a name gets when all the rest is used up
 FOR_A_TEXT = 40_000_000  # what a text within a message gets: it may be as long as the message
 
 
@@ -18,21 +17,18 @@ class TooCostly(Exception):
 
 
 class Allowance:
-    """``longest`` limits the steps, and the characters, of one text; ``for_all`` those of all."""
+    """``longest`` limits the steps, and the characters, of one text."""
 
-    def __init__(self, *, longest: int = FOR_A_NAME, for_all: int | None = FOR_ALL_NAMES) -> None:
+    def __init__(self, *, longest: int = FOR_A_NAME) -> None:
         self.longest = longest
-        self._is_limited = for_all is not None
-        self._for_all = for_all or 0
         self._left = 0
 
     def begin(self) -> None:
-        most = max(ALWAYS, self._for_all) if self._is_limited else self.longest
-        self._left = min(self.longest, most)
+        """Grant all steps to the text that comes now."""
+        self._left = self.longest
 
     def spend(self, steps: int) -> None:
         """Count steps that are about to be made. Raises TooCostly if they cannot be afforded."""
         if steps > self._left:
             raise TooCostly
         self._left -= steps
-        self._for_all -= steps

@@ -79,15 +79,18 @@ def has_nested_loops(root: Node) -> bool:
     )
 
 
-def count_loops(root: Node) -> int | None:
-    """Return how many loops a match goes through at most; None if one is over more than a set."""
+def count_loops(root: Node, *, over: tuple[type[Node], ...] = (Unit,)) -> int | None:
+    """Return how many loops a match goes through at most; None if one is over more than a set.
+
+    ``over`` may name what else a loop can be over.
+    """
     loops = 0
     waiting = [(root, 1)]
     while waiting:
         node, times = waiting.pop()
         if isinstance(node, Repeat):
             if node.most is None or node.most > SMALL:
-                if not isinstance(node.body, Unit):
+                if not isinstance(node.body, over):
                     return None
                 loops += times
                 continue

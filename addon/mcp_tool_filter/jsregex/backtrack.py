@@ -3,16 +3,23 @@
 Follows ECMA-262's pattern semantics to the letter: a round of a repetition forgets what the round
 before captured, an optional round may not be empty, a look-behind goes from right to left, and a
 reference to a group without a capture matches nothing, successfully.
+
+A matcher that ``remembers`` where it has been takes no way twice: from the same step, the same
+place in the text and the same captures (those that something still refers to) everything goes on
+as it did before, and it failed then. What that can cost at most ``cost`` knows beforehand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, Allowance
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.charset import WORD
 from mcp_tool_filter.jsregex.program import Op, Program
+
+type Registers = tuple[int, ...]
+type _Standing = tuple[int, int, Registers]
 
 _UNSET = -1
 _STEPS_AT_ONCE = 300  # they are paid for in advance
@@ -28,8 +35,10 @@ class Backtracker:
         *,
         captures: int,
         anchored: bool = False,
+        remembers: bool = False,
     ) -> None:
         self._program = program
+        self._remembers = remembers
         self._captures = captures  # so many registers, the first ones, hold captures
         self._alphabet = alphabet
         self._allowance = allowance
@@ -37,10 +46,13 @@ class Backtracker:
 
     def search(self, text: str) -> bool:
         attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
-        unset = [_UNSET] * self._captures
+        unset = (_UNSET,) * self._captures
         starts = 1 if self._anchored else len(text) + 1
+        # Where a match begins makes no difference later on. Long texts would fill the memory.
+        remembers = self._remembers and len(text) <= LONGEST_NAME
+        seen: set[_Standing] | None = set() if remembers else None
         return any(
-            attempt.match(self._program, start, unset) is not None for start in range(starts)
+            attempt.match(self._program, start, unset, seen) is not None for start in range(starts)
         )
 
     def find(self, text: str, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -49,7 +61,7 @@ class Backtracker:
         The program must keep the whole match in its first two registers.
         """
         attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
-        unset = [_UNSET] * self._captures
+        unset = (_UNSET,) * self._captures
         past = 0
         for start in starts:
             found = attempt.match(self._program, start, unset) if start >= past else None
@@ -61,7 +73,13 @@ class Backtracker:
 class _Attempt:
     """One text, and the steps that it may cost."""
 
-    def __init__(self, text: str, alphabet: Alphabet, allowance: Allowance, captures: int) -> None:
+    def __init__(
+        self,
+        text: str,
+        alphabet: Alphabet,
+        allowance: Allowance,
+        captures: int,
+    ) -> None:
         self._text = text
         self._captures = captures
         self._alphabet = alphabet
@@ -71,15 +89,25 @@ class _Attempt:
         self._word = alphabet.mask(WORD)
         self._paid = 0
 
-    def match(self, program: Program, start: int, captures: list[int]) -> list[int] | None:
+    def match(
+        self, program: Program, start: int, captures: Registers, seen: set[_Standing] | None = None
+    ) -> Registers | None:
         """Match from one place on; return the registers as they are then, or None."""
         code = program.code
         masks = [self._alphabet.mask(chars) for chars in program.sets]
-        unset = [_UNSET] * (program.registers - len(captures))
+        unset = (_UNSET,) * (program.registers - len(captures))
         ways = [(0, start, captures + unset)]
         while ways:
             place, at, registers = ways.pop()
             while True:
+                if seen is not None:
+                    for register in program.unneeded[place]:
+                        if registers[register] != _UNSET:
+                            registers = (*registers[:register], _UNSET, *registers[register + 1 :])
+                    standing = (place, at, registers)
+                    if standing in seen:
+                        break
+                    seen.add(standing)
                 self._count_step()
                 op, a, b = code[place]
                 place += 1
@@ -93,15 +121,20 @@ class _Attempt:
                     place = a
                     continue
                 elif op == Op.SAVE:
-                    registers = [*registers[:a], at, *registers[a + 1 :]]
+                    registers = (*registers[:a], at, *registers[a + 1 :])
                     continue
                 elif op == Op.CLEAR:
-                    registers = [*registers[:a], *[_UNSET] * (b - a), *registers[b:]]
+                    registers = registers[:a] + (_UNSET,) * (b - a) + registers[b:]
                     continue
                 elif op == Op.MATCH:
                     return registers
                 elif op == Op.LOOK:
-                    found = self.match(program.looks[a], at, registers[: self._captures])
+                    found = self.match(
+                        program.looks[a],
+                        at,
+                        registers[: self._captures],
+                        None if seen is None else set(),
+                    )
                     following = at if (found is None) == bool(b) else None
                     if found is not None:
                         registers = found[: self._captures] + registers[self._captures :]
@@ -128,7 +161,7 @@ class _Attempt:
             return at - 1 if at and mask >> self._letters[at - 1] & 1 else None
         return at + 1 if at < len(self._text) and mask >> self._letters[at] & 1 else None
 
-    def _repeat(self, captured: list[int], at: int, *, backward: bool) -> int | None:
+    def _repeat(self, captured: Registers, at: int, *, backward: bool) -> int | None:
         """Consume what was captured once more; return where that ends."""
         start, end = captured
         if start == _UNSET or end == _UNSET:

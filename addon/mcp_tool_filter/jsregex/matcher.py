@@ -1,7 +1,7 @@
 """Searches a name for a pattern, in the cheapest way that is exact for that pattern.
 
-A pattern that refers back to a group is matched by backtracking; any other, if the name is short
-and Python's ``re`` in no danger, by ``re``; else in one pass.
+That is Python's ``re`` where the name is short and ``re`` in no danger. Else a pattern that refers
+back to a group is matched by backtracking, and any other in one pass.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, Allowance, TooCostly
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.charset import WORD, to_units
+from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_steps
 from mcp_tool_filter.jsregex.program import Program, captures_of, compile_program
 from mcp_tool_filter.jsregex.scan import Scan
 from mcp_tool_filter.jsregex.syntax import Regex
 from mcp_tool_filter.jsregex.translate import render_python
-from mcp_tool_filter.jsregex.tree import Reference, Unit, anchored, walk
-
-_SHORT = 256
+from mcp_tool_filter.jsregex.tree import (
+    Node,
+    Unit,
+    anchored,
+    groups_referred_to,
+    walk,
+    without_other_groups,
+)
 
 
 class Matcher:
@@ -34,7 +40,7 @@ class Matcher:
         if len(name) > self._allowance.longest:
             raise TooCostly
         text = to_units(name)
-        if len(text) <= _SHORT and self._python:
+        if len(text) <= LONGEST_NAME and self._python:
             return self._python.search(text) is not None
         self._allowance.begin()
         limit = self._program.exact_up_to
@@ -44,14 +50,26 @@ class Matcher:
             return self._backtracker.search(text)
         return self._scan.search([self._alphabet.letters[char] for char in text])
 
+    def is_affordable(self) -> bool:
+        """Say whether every name that may be exposed can be judged within the allowance."""
+        if not self._refers_back or self._python:
+            return True
+        captures, is_anchored = captures_of(self._regex.groups), anchored(self._root)
+        return most_steps(self._program, captures=captures, anchored=is_anchored) <= MOST_STEPS
+
     @cached_property
     def _python(self) -> re.Pattern[str] | None:
-        source = render_python(self._regex.root)
+        source = render_python(self._root)
         return None if source is None else re.compile(source)
 
     @cached_property
+    def _root(self) -> Node:
+        kept = groups_referred_to(self._regex.root)
+        return without_other_groups(self._regex.root, kept) if kept else self._regex.root
+
+    @cached_property
     def _refers_back(self) -> bool:
-        return any(isinstance(node, Reference) for node in walk(self._regex.root))
+        return bool(groups_referred_to(self._regex.root))
 
     @cached_property
     def _alphabet(self) -> Alphabet:
@@ -61,7 +79,7 @@ class Matcher:
     @cached_property
     def _program(self) -> Program:
         return compile_program(
-            self._regex.root, for_scan=not self._refers_back, groups=self._regex.groups
+            self._root, for_scan=not self._refers_back, groups=self._regex.groups
         )
 
     @cached_property
@@ -71,7 +89,8 @@ class Matcher:
             self._alphabet,
             self._allowance,
             captures=captures_of(self._regex.groups),
-            anchored=anchored(self._regex.root),
+            anchored=anchored(self._root),
+            remembers=True,
         )
 
     @cached_property
@@ -80,5 +99,5 @@ class Matcher:
             self._program,
             self._alphabet,
             self._allowance,
-            anchored=anchored(self._regex.root),
+            anchored=anchored(self._root),
         )

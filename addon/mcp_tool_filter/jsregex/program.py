@@ -16,6 +16,7 @@ after the other, as JavaScript does, and keeps captures. A count becomes as many
 
 from __future__ import annotations
 
+import collections.abc
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -31,6 +32,7 @@ from mcp_tool_filter.jsregex.tree import (
     Sequence,
     Unit,
     branches,
+    groups_referred_to,
     least_length,
 )
 
@@ -72,18 +74,30 @@ class Program:
     backward: bool  # it consumes from right to left
     registers: int
     exact_up_to: int | None  # longer texts it may judge wrongly
+    unneeded: tuple[tuple[int, ...], ...] = ()
+    """At each step the registers that nothing will read before they are set again."""
 
 
 def compile_program(
-    root: Node, *, for_scan: bool, groups: int = 0, backward: bool = False
+    root: Node,
+    *,
+    for_scan: bool,
+    groups: int = 0,
+    backward: bool = False,
+    kept: frozenset[int] | None = None,
 ) -> Program:
     """Return the program for one of the machines; the pattern as a whole has so many groups.
 
     The scan looks ahead by going backward from the end of the text, and so learns for every
     place at once where a look-ahead would succeed. JavaScript, and ``backtrack``, look behind by
-    going backward from where they stand.
+    going backward from where they stand. Captures are ``kept`` of the groups that something refers
+    to, and of group 0, the whole match; a look-ahead may be told which those are.
     """
-    return _Compiler(root, for_scan=for_scan, groups=groups, backward=backward).finish()
+    is_look = kept is not None
+    if kept is None:
+        kept = groups_referred_to(root)
+    compiler = _Compiler(root, for_scan, groups, backward, kept)
+    return compiler.finish(is_look=is_look)
 
 
 def captures_of(groups: int) -> int:
@@ -91,40 +105,110 @@ def captures_of(groups: int) -> int:
     return 2 * groups + 2
 
 
-def code_size(root: Node) -> int:
-    """Return how many steps the program will have, more or less, without making it."""
+def code_size(root: Node, *, longest: int = 1000) -> int:
+    """Return how many steps a program for texts of that length has, more or less."""
     looks = [node.body for node in branches(root) if isinstance(node, Look)]
-    return sum(_size(part) for part in (root, *looks))
+    return sum(_size(part, longest) for part in (root, *looks))
 
 
-def _size(node: Node) -> int:
+def _size(node: Node, longest: int) -> int:
     match node:
         case Sequence(items):
-            return sum([1 if type(item) is Unit else _size(item) for item in items])
+            return sum([1 if type(item) is Unit else _size(item, longest) for item in items])
         case Choice(options):
-            return sum([_size(option) + 2 for option in options])
+            return sum([_size(option, longest) + 2 for option in options])
         case Repeat(body):
-            least, most = _copies(node)
-            return (_size(body) + 4) * (least + 1 if most is None else most)
+            least, most = _copies(node, longest)
+            return (_size(body, longest) + 4) * (least + 1 if most is None else most)
         case Group(body):
-            return _size(body) + 2
+            return _size(body, longest) + 2
         case _:
             return 1
 
 
-def _copies(node: Repeat) -> tuple[int, int | None]:
+def _copies(node: Repeat, longest: int) -> tuple[int, int | None]:
     """Return the least and most copies to make.
 
     In a text of n units at most n copies consume anything, so n + 1 copies are as good as more.
     """
-    enough = _EXACT_UP_TO // max(1, least_length(node.body)) + 1
+    enough = longest // max(1, least_length(node.body)) + 1
     most = None if node.most is None or node.most > enough else node.most
     return min(node.least, enough), most
 
 
+def find_unneeded(
+    code: collections.abc.Sequence[Step],
+    looks: collections.abc.Sequence[Program],
+    captures: int,
+    lasting: int,
+) -> tuple[tuple[int, ...], ...]:
+    """Return for each step the registers that may be set and are not read before they are again.
+
+    Registers are the bits of a number here; ``lasting`` are those that count after the match.
+    """
+    needed = [0] * len(code)
+    changed = True
+    while changed:
+        changed = False
+        for place in range(len(code) - 1, -1, -1):
+            op, a, b = code[place]
+            after = lasting if op == Op.MATCH else 0
+            for onward in steps_after(place, code[place]):
+                after |= needed[onward]
+            if op == Op.SAVE:
+                after &= ~(1 << a)
+            elif op == Op.CLEAR:
+                after &= ~((1 << b) - (1 << a))
+            elif op == Op.MOVED:
+                after |= 1 << a
+            elif op == Op.REFERENCE:
+                after |= 3 << 2 * a
+            elif op == Op.LOOK:
+                after |= _referred_to(looks[a])
+            changed = changed or after != needed[place]
+            needed[place] = after
+    left_over = [0] * len(code)
+    for place, (op, a, _) in enumerate(code):
+        held = needed[place]
+        if op == Op.SAVE:
+            held |= 1 << a
+        elif op == Op.LOOK:
+            held |= captures
+        for onward in steps_after(place, code[place]):
+            left_over[onward] |= held & ~needed[onward]
+    return tuple(tuple(_bits(registers)) for registers in left_over)
+
+
+def steps_after(place: int, step: Step) -> tuple[int, ...]:
+    """Return where a program may go on after a step."""
+    op, a, b = step
+    if op == Op.SPLIT:
+        return (a, b)
+    if op == Op.JUMP:
+        return (a,)
+    return () if op == Op.MATCH else (place + 1,)
+
+
+def _referred_to(program: Program) -> int:
+    registers = 0
+    for op, a, _ in program.code:
+        if op == Op.REFERENCE:
+            registers |= 3 << 2 * a
+    for look in program.looks:
+        registers |= _referred_to(look)
+    return registers
+
+
+def _bits(number: int) -> list[int]:
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
+
+
 class _Compiler:
-    def __init__(self, root: Node, *, for_scan: bool, groups: int, backward: bool) -> None:
+    def __init__(
+        self, root: Node, for_scan: bool, groups: int, backward: bool, kept: frozenset[int]
+    ) -> None:
         self._root = root
+        self._kept = kept
         self._groups = groups
         self._for_scan = for_scan
         self._backward = backward
@@ -134,10 +218,13 @@ class _Compiler:
         self._registers = captures_of(groups)
         self._is_cut = False
 
-    def finish(self) -> Program:
+    def finish(self, *, is_look: bool) -> Program:
         self._compile(self._root)
         self._emit(Op.MATCH)
         looks = tuple(program for _, program in self._looks.values())
+        captures = sum(3 << 2 * number for number in self._kept)
+        lasting = captures if is_look else 0  # what someone reads after the match
+        unneeded = () if self._for_scan else find_unneeded(self._code, looks, captures, lasting)
         return Program(
             tuple(self._code),
             tuple(self._sets),
@@ -145,6 +232,7 @@ class _Compiler:
             self._backward,
             self._registers,
             _EXACT_UP_TO if self._is_cut or any(look.exact_up_to for look in looks) else None,
+            unneeded,
         )
 
     def _emit(self, op: Op, a: int = 0, b: int = 0) -> int:
@@ -183,7 +271,7 @@ class _Compiler:
             self._code[jump] = (Op.JUMP, len(self._code), 0)
 
     def _compile_repeat(self, node: Repeat) -> None:
-        least, most = _copies(node)
+        least, most = _copies(node, _EXACT_UP_TO)
         self._is_cut = self._is_cut or (least, most) != (node.least, node.most)
         for _ in range(least):
             self._compile_once(node.body)
@@ -212,7 +300,8 @@ class _Compiler:
         self._compile(body)
 
     def _forget_captures(self, body: Node) -> None:
-        if groups := [node.number for node in branches(body) if isinstance(node, Group)]:
+        groups = [node.number for node in branches(body) if isinstance(node, Group)]
+        if groups := [number for number in groups if number in self._kept]:
             self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
 
     def _compile_further(self, body: Node) -> None:
@@ -227,7 +316,7 @@ class _Compiler:
         self._emit(Op.MOVED, register)
 
     def _compile_group(self, body: Node, number: int) -> None:
-        if self._for_scan:
+        if self._for_scan or (number and number not in self._kept):
             self._compile(body)
             return
         self._emit(Op.SAVE, 2 * number + self._backward)
@@ -238,7 +327,11 @@ class _Compiler:
         if id(look) not in self._looks:  # copies of a repetition share it
             backward = look.behind != self._for_scan
             program = compile_program(
-                look.body, for_scan=self._for_scan, groups=self._groups, backward=backward
+                look.body,
+                for_scan=self._for_scan,
+                groups=self._groups,
+                backward=backward,
+                kept=self._kept,
             )
             self._looks[id(look)] = (len(self._looks), program)
         return self._looks[id(look)][0]

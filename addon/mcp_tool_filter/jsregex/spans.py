@@ -27,7 +27,7 @@ class Finder:
     """One for each pattern."""
 
     def __init__(self, regex: Regex) -> None:
-        self._allowance = Allowance(longest=FOR_A_TEXT, for_all=None)
+        self._allowance = Allowance(longest=FOR_A_TEXT)
         units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
         self._alphabet = Alphabet([WORD, *units])
         whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)

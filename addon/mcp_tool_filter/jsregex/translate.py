@@ -4,9 +4,13 @@ r"""Some trees as patterns for Python's ``re``, which is fast but backtracks, an
 >>> render_python(parse_regex(r"^(?!read_)\w+$").root)
 '\\A(?!read_)[0-9A-Z_a-z]+\\Z'
 
-Only what ``re`` matches exactly as JavaScript does, and in a time that grows with the text's
-length alone: at most one loop (the search itself is one), no look-behind, no reference. Sets are
-spelt out, since ``\w``, ``\s``, ``.`` and ``$`` mean other things in Python.
+Only what ``re`` matches exactly as JavaScript does, and in little time: at most one loop (the
+search itself is one), or two where the pattern refers back to a group and is short; no look-behind.
+Sets are spelt out, since ``\w``, ``\s``, ``.`` and ``$`` mean other things in Python. A reference
+to a group without a capture matches nothing, successfully:
+
+>>> render_python(parse_regex(r"(?:(a)|b)\1(?!(c))\2").root)
+'(?:(a)|b)(?(1)\\1)(?!(c))'
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import re
 
 from mcp_tool_filter.jsregex.ambiguity import count_loops, count_ways
 from mcp_tool_filter.jsregex.charset import EVERYTHING, LAST_UNIT, CharSet, invert
+from mcp_tool_filter.jsregex.program import code_size
 from mcp_tool_filter.jsregex.tree import (
     Choice,
     Edge,
@@ -26,10 +31,15 @@ from mcp_tool_filter.jsregex.tree import (
     Sequence,
     Unit,
     anchored,
+    branches,
+    groups_referred_to,
+    least_length,
     walk,
 )
 
 _FEW_WAYS = 100
+_FEW_STEPS = 120  # 256 x 256 / 2 times so many take 50 ms at most
+_STEPS_OF_REFERENCE = 15
 _IS_WORD = "[0-9A-Z_a-z]"
 _EDGES = {
     Edge.START: r"\A",
@@ -41,16 +51,41 @@ _EDGES = {
 
 def render_python(root: Node) -> str | None:
     """Return the pattern for ``re``, or None where that would be wrong or slow."""
-    if any(
-        isinstance(node, Reference) or (isinstance(node, Look) and node.behind)
-        for node in walk(root)
-    ):
+    if any(isinstance(node, Look) and node.behind for node in walk(root)):
         return None
+    if referred := groups_referred_to(root):
+        return _render_with_references(root, referred)
     root = _without_optional_ends(root)
     loops = count_loops(root)
     if loops is None or loops + (not anchored(root)) > 1 or count_ways(root) > _FEW_WAYS:
         return None
-    return _render(root)
+    return _Renderer(frozenset()).render(root)
+
+
+def _render_with_references(root: Node, referred: frozenset[int]) -> str | None:
+    """Return the pattern if captures last in Python as long as in JavaScript.
+
+    There a round of a repetition forgets what the round before captured, and one that need not be
+    may not be empty.
+    """
+    repeated = {
+        group.number
+        for repeat in branches(root)
+        if isinstance(repeat, Repeat)
+        if repeat.most not in (0, 1) or not least_length(repeat.body)
+        for group in walk(repeat.body)
+        if isinstance(group, Group)
+    }
+    if repeated & referred:
+        return None
+    loops = count_loops(root, over=(Unit, Reference))
+    if loops is None or loops + (not anchored(root)) > 2:
+        return None
+    references = sum(isinstance(node, Reference) for node in walk(root))
+    steps = count_ways(root) * (code_size(root) + _STEPS_OF_REFERENCE * references)
+    if steps > _FEW_STEPS:
+        return None
+    return _Renderer(referred).render(root)
 
 
 def _without_optional_ends(root: Node) -> Node:
@@ -74,32 +109,59 @@ def _without_optional_ends(root: Node) -> Node:
     return Sequence(tuple(items))
 
 
-def _render(node: Node) -> str:
-    match node:
-        case Unit(chars):
-            return _render_set(chars)
-        case Sequence(items):
-            return "".join([_render(item) for item in items])
-        case Choice(options):
-            return f"(?:{'|'.join([_render(option) for option in options])})"
-        case Repeat(body):
-            return _render_repeat(node)
-        case Group(body):
-            return f"(?:{_render(body)})"
-        case Look(body, _, negated):
-            return f"(?{'!' if negated else '='}{_render(body)})"
-        case Edge():
-            return _EDGES[node]
-        case Reference():
-            raise AssertionError("render_python refuses references")
+class _Renderer:
+    """Renders from left to right, and knows which groups may have captured something by then."""
 
+    def __init__(self, referred: frozenset[int]) -> None:
+        self._referred = referred
+        self._names: dict[int, int] = {}  # of the groups that are closed: Python's number
+        self._opened = 0
 
-def _render_repeat(node: Repeat) -> str:
-    body = _render(node.body)
-    if not isinstance(node.body, Unit):
-        body = f"(?:{body})"
-    count = f"{{{node.least},{'' if node.most is None else node.most}}}"
-    return body + {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(count, count)
+    def render(self, node: Node) -> str:
+        match node:
+            case Unit(chars):
+                return _render_set(chars)
+            case Sequence(items):
+                return "".join([self.render(item) for item in items])
+            case Choice(options):
+                return f"(?:{'|'.join([self.render(option) for option in options])})"
+            case Repeat():
+                return self._render_repeat(node)
+            case Group(body, number):
+                return self._render_group(body, number)
+            case Look(body, _, negated):
+                return self._render_look(body, negated=negated)
+            case Edge():
+                return _EDGES[node]
+            case Reference(number):
+                name = self._names.get(number)
+                return "" if name is None else f"(?({name})\\{name})"
+
+    def _render_group(self, body: Node, number: int) -> str:
+        if number not in self._referred:
+            return f"(?:{self.render(body)})"
+        self._opened += 1
+        name = self._opened
+        text = self.render(body)
+        self._names[number] = name
+        return f"({text})"
+
+    def _render_look(self, body: Node, *, negated: bool) -> str:
+        before = dict(self._names)
+        text = self.render(body)
+        if negated:  # once it has succeeded, nothing in it has a capture
+            self._names = before
+        return f"(?{'!' if negated else '='}{text})"
+
+    def _render_repeat(self, node: Repeat) -> str:
+        if node.most == 0:
+            return ""  # its groups never capture anything
+        body = self.render(node.body)
+        if not isinstance(node.body, Unit):
+            body = f"(?:{body})"
+        count = f"{{{node.least},{'' if node.most is None else node.most}}}"
+        lazy = "?" if node.lazy and self._referred else ""  # it matters in a look-ahead
+        return body + {"{0,}": "*", "{1,}": "+", "{0,1}": "?"}.get(count, count) + lazy
 
 
 def _render_set(chars: CharSet) -> str:

@@ -82,6 +82,31 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
+def groups_referred_to(root: Node) -> frozenset[int]:
+    return frozenset(node.number for node in walk(root) if isinstance(node, Reference))
+
+
+def without_other_groups(node: Node, kept: frozenset[int]) -> Node:
+    """Return the tree with only these groups: a capture that nothing refers to is of no use.
+
+    Recurses: not for trees deeper than a safe pattern's.
+    """
+    match node:
+        case Sequence(items):
+            return Sequence(tuple(without_other_groups(item, kept) for item in items))
+        case Choice(options):
+            return Choice(tuple(without_other_groups(option, kept) for option in options))
+        case Repeat(body, least, most, lazy):
+            return Repeat(without_other_groups(body, kept), least, most, lazy)
+        case Look(body, behind, negated):
+            return Look(without_other_groups(body, kept), behind, negated)
+        case Group(body, number):
+            inner = without_other_groups(body, kept)
+            return Group(inner, number) if number in kept else inner
+        case _:
+            return node
+
+
 def walk(node: Node) -> Iterator[Node]:
     """Yield the node and all below it. Does not recurse: patterns may be deep."""
     waiting = [node]

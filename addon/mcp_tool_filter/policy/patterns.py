@@ -20,13 +20,13 @@ import re
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import BlankPattern, InvalidPattern, UnsafePattern
-from mcp_tool_filter.jsregex.allowance import TooCostly
+from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.names import NotJavaScript
 from mcp_tool_filter.jsregex.syntax import parse_regex
 
-MAX_NAME = 256  # UTF-16 code units; a tool with a longer name is never exposed
+MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Pattern:
     def matches(self, name: str) -> bool:
         """Say whether the name is one that the user meant; never slowly, however long it is.
 
-        A name on which matching is given up (see ``regex.allowance``) is judged against the
-        tool: a deny pattern matches it, an allow pattern does not. No honest name comes near.
+        A name of up to MAX_NAME units is always judged exactly. On a longer one matching may be
+        given up: then a deny pattern matches it, and an allow pattern does not.
         """
         try:
             return self._matcher.search(name)
@@ -55,9 +55,10 @@ def parse_pattern(text: str, *, option: str = "deny") -> Pattern:
         regex = parse_regex(text)
     except NotJavaScript as error:
         raise InvalidPattern(text, option=option) from error
-    if not is_safe(regex.root):
+    matcher = Matcher(regex)
+    if not is_safe(regex.root) or not matcher.is_affordable():
         raise UnsafePattern(text)
-    return Pattern(text, option, Matcher(regex))
+    return Pattern(text, option, matcher)
 
 
 # An escaped character, braces or a class with all that is in them, or any one character.

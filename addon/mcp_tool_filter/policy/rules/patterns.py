@@ -39,7 +39,7 @@ class RulePattern:
 
     @cached_property
     def _matcher(self) -> Matcher:
-        return Matcher(self._regex, Allowance(longest=FOR_A_TEXT, for_all=None))
+        return Matcher(self._regex, Allowance(longest=FOR_A_TEXT))
 
     @cached_property
     def _finder(self) -> Finder:

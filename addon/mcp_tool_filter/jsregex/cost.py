@@ -1,0 +1,132 @@
+r"""How much matching a pattern with references can cost, known before a name is seen.
+
+>>> from mcp_tool_filter.jsregex.program import captures_of, compile_program
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> regex = parse_regex(r"(?:(a)|b)*\1c")
+>>> program = compile_program(regex.root, for_scan=False, groups=regex.groups)
+>>> most_steps(program, captures=captures_of(regex.groups), anchored=False) < MOST_STEPS
+True
+
+A matcher that remembers goes at most once through each standing: a step of the program, a place in
+the text, and the captures. We count the standings there could be on a text of the longest name in
+which every character fits every set: on a real text there are no others. Where a match may begin
+anywhere the place does not matter, only how far away the captures are; so standings are counted
+for one place, and multiplied.
+"""
+
+from __future__ import annotations
+
+from mcp_tool_filter.jsregex.allowance import LONGEST_NAME
+from mcp_tool_filter.jsregex.program import Op, Program, steps_after
+
+MOST_STEPS = 20_000
+"""For one name: some 30 ms."""
+
+type _Captures = tuple[int | None, ...]
+type _Standing = tuple[int, int, _Captures]
+
+
+def most_steps(program: Program, *, captures: int, anchored: bool) -> int:
+    """Return a bound on the steps for one name; just more than MOST_STEPS if there are more."""
+    counter = _Counter(captures, anchored=anchored)
+    try:
+        counter.count(program)
+    except _TooMany:
+        return MOST_STEPS + 1
+    return counter.steps
+
+
+class _TooMany(Exception):
+    pass
+
+
+class _Counter:
+    def __init__(self, captures: int, *, anchored: bool) -> None:
+        self._captures = captures
+        self._anchored = anchored
+        self._weight = 1 if anchored else LONGEST_NAME + 1
+        self.steps = 0
+
+    def count(self, program: Program) -> None:
+        self._follow(program, 0, (None,) * self._captures, is_whole=True)
+
+    def _follow(
+        self, program: Program, start: int, captures: _Captures, *, is_whole: bool
+    ) -> set[_Captures]:
+        """Count all standings that can follow; return the captures there may be in the end."""
+        # The whole of a pattern that may begin anywhere is followed from one place, which stays 0.
+        stays = is_whole and not self._anchored
+        first: _Standing = (0, start, captures + (None,) * (program.registers - len(captures)))
+        waiting, seen = [first], {first}
+        finals: set[_Captures] = set()
+        while waiting:
+            place, at, registers = waiting.pop()
+            self._count(registers)
+            op, a, b = program.code[place]
+            if op == Op.MATCH:
+                finals.add(registers[: self._captures])
+                continue
+            for moved, after in self._step(program, (op, a, b), at, registers):
+                where = at + moved
+                if stays:
+                    after, where = tuple(_moved_away(after, moved)), 0
+                if not self._is_possible(where, after):
+                    continue
+                for onward in steps_after(place, (op, a, b)):
+                    kept = _without(after, program.unneeded[onward])
+                    standing = (onward, where, kept)
+                    if standing not in seen:
+                        seen.add(standing)
+                        waiting.append(standing)
+        return finals
+
+    def _step(
+        self, program: Program, step: tuple[Op, int, int], at: int, registers: _Captures
+    ) -> list[tuple[int, _Captures]]:
+        """Return how far each way goes, and the registers then."""
+        op, a, b = step
+        direction = -1 if program.backward else 1
+        match op:
+            case Op.UNIT:
+                return [(direction, registers)]
+            case Op.SAVE:
+                return [(0, (*registers[:a], at, *registers[a + 1 :]))]
+            case Op.CLEAR:
+                return [(0, registers[:a] + (None,) * (b - a) + registers[b:])]
+            case Op.MOVED:
+                return [] if registers[a] == at else [(0, registers)]
+            case Op.START if self._anchored:
+                return [(0, registers)] if at == 0 else []
+            case Op.REFERENCE:
+                start, end = registers[2 * a : 2 * a + 2]
+                if start is None or end is None:
+                    return [(0, registers)]
+                return [(direction * (end - start), registers)]
+            case Op.LOOK:
+                captures = registers[: self._captures]
+                found = self._follow(program.looks[a], at, captures, is_whole=False)
+                rest = registers[self._captures :]
+                return [(0, registers)] if b else [(0, after + rest) for after in found]
+            case _:
+                return [(0, registers)]
+
+    def _is_possible(self, at: int, registers: _Captures) -> bool:
+        least = 0 if self._anchored else -LONGEST_NAME
+        return least <= at <= LONGEST_NAME and all(
+            register is None or register >= -LONGEST_NAME for register in registers
+        )
+
+    def _count(self, registers: _Captures) -> None:
+        self.steps += self._weight * (1 + len(registers) // 16)
+        if self.steps > MOST_STEPS:
+            raise _TooMany
+
+
+def _moved_away(registers: _Captures, by: int) -> list[int | None]:
+    return [None if register is None else register - by for register in registers]
+
+
+def _without(registers: _Captures, unneeded: tuple[int, ...]) -> _Captures:
+    for register in unneeded:
+        registers = (*registers[:register], None, *registers[register + 1 :])
+    return registers

@@ -1,0 +1,106 @@
+"""What a pattern with references can cost is known at the start, and nothing costs more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+
+from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.charset import WORD
+from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_steps
+from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.program import captures_of, compile_program
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.tree import Unit, anchored, walk
+from tests.jsregex.javascript import long_names, patterns_that_refer_back
+
+
+class CountingBacktracker:
+    """Counts the steps that matching takes, and those it could take."""
+
+    def __init__(self, regex: Regex) -> None:
+        program = compile_program(regex.root, for_scan=False, groups=regex.groups)
+        units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+        captures, is_anchored = captures_of(regex.groups), anchored(regex.root)
+        self.bound = most_steps(program, captures=captures, anchored=is_anchored)
+        self._allowance = Counting()
+        self._backtracker = Backtracker(
+            program,
+            Alphabet([WORD, *units]),
+            self._allowance,
+            captures=captures,
+            anchored=is_anchored,
+            remembers=True,
+        )
+
+    def steps_for(self, name: str) -> float:
+        self._allowance.steps = 0
+        self._backtracker.search(name)
+        return self._allowance.steps
+
+
+class Counting(Allowance):
+    """300 steps are paid for at once, with 1000."""
+
+    steps = 0
+
+    def spend(self, steps: int) -> None:
+        self.steps += 300 * (steps == 1000)
+
+
+@given(pattern=patterns_that_refer_back(), name=long_names())
+def test_no_name_costs_more_than_the_bound(pattern: str, name: str) -> None:
+    try:
+        regex = parse_regex(pattern)
+    except NotJavaScript:
+        assume(False)
+    assume(is_safe(regex.root))
+    counting = CountingBacktracker(regex)
+    assume(counting.bound <= MOST_STEPS)
+    assert counting.steps_for(name) <= counting.bound + 300
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(\w+)_\1_\1",
+        r"(?:(a)|b)*\1c",
+        r"^(?!.*(.).*\1)",
+        r"(.)\1+",
+        r"^(\w+)_\w+_\1$",
+        r"^(?=(a+))\1$",
+        r"^(a|b|ab)\1*$",
+        r"(?<=\1(a))b",
+        r"^(?:(a)|(b))*\1\2$",
+        r"(?<x>a)(?<y>b)\k<y>\k<x>",
+    ],
+)
+def test_what_can_be_judged_in_time_is_accepted(pattern: str) -> None:
+    assert Matcher(parse_regex(pattern)).is_affordable()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(\w+).*\1",
+        r"(\w+)_(\w+)_\2_\1",
+        r"^(\w+)_(\w+)_(\w+)_\1$",
+        r"(?:(a)|b)*.*\1c",
+        r"(?<=(\w+))\1",
+        r"^(?:(a)|b)*(?=.*\1)(?=.*\1)c",
+    ],
+)
+def test_what_grows_with_the_third_power_is_refused(pattern: str) -> None:
+    assert not Matcher(parse_regex(pattern)).is_affordable()
+
+
+def test_a_capture_that_nothing_refers_to_costs_nothing() -> None:
+    """Remembered with it, every place would have to be tried once more for each capture."""
+    few, many = (
+        CountingBacktracker(parse_regex(text)).bound for text in ("^(a)*(b)\\2", "^(?:a)*(b)\\1")
+    )
+    assert few == many
