@@ -21,6 +21,7 @@ COMMANDS = {  # to the module that runs it
     "scrub": "scrub",
     "config": "client_config",
     "clients": "clients",
+    "pick": "pick",
     "wrap": "wrap",
     "unwrap": "unwrap",
     "demo": "demo",

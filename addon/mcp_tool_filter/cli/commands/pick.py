@@ -1,0 +1,121 @@
+"""``mcp-tool-filter pick``: choose in the terminal which tools to hide; ends in a deny pattern."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
+from mcp_tool_filter.cli.settings.flags import Flag, parse_flags
+from mcp_tool_filter.cli.settings.settings import gather, settle
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.policy.exact import deny_for
+from mcp_tool_filter.policy.snapshot import shown
+
+_HELP = """\
+usage: mcp-tool-filter pick --upstream URL [FLAGS]
+       mcp-tool-filter pick [FLAGS] -- COMMAND
+
+Lists the server's tools. Choose those to hide; it prints the deny pattern for exactly these.
+
+  --names A,B   hide these, and ask nothing (for scripts)
+  -h, --help    show this
+
+Keys: up and down move, space hides or shows a tool, a does so with all that are listed, / searches,
+enter ends, q quits.
+"""
+_NAMES = Flag("names", "hide these tools, and ask nothing", "NAMES", many=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that can be picked."""
+
+    name: str
+    size: int
+    """Bytes of its definition."""
+    description: str
+
+
+def run(argv: Sequence[str]) -> int:
+    """Let the user pick; print the pattern; return the exit status."""
+    ours, rest = _split(argv)
+    typed = parse_flags(ours, flags=(_NAMES,))
+    if rest[:1] in (["-h"], ["--help"]):
+        print(_HELP, end="")
+        return 0
+    tools = _tools_in(ask_now(settle(gather(rest, os.environ))))
+    if not tools:
+        raise UsageError("The server has no tools", why="There is nothing to hide")
+    hidden = _named(typed["names"], tools) if "names" in typed else _picked(tools)
+    if hidden is None:
+        return 1
+    if not hidden:
+        say("No tool is hidden: no pattern is needed")
+        return 0
+    _print_pattern(hidden, tools)
+    return 0
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take our own flag from those of the filter; what stands behind ``--`` is a command's."""
+    ours: list[str] = []
+    rest = list(argv)
+    end = rest.index("--") if "--" in rest else len(rest)
+    at = 0
+    while at < end:
+        if rest[at] == "--names" or rest[at].startswith("--names="):
+            count = 1 if "=" in rest[at] else min(2, end - at)
+            ours += rest[at : at + count]
+            del rest[at : at + count]
+            end -= count
+        else:
+            at += 1
+    return ours, rest
+
+
+def _tools_in(known: Known) -> list[Tool]:
+    """Return the tools that are exposed now; what is hidden already needs no pattern."""
+    exposed = known.snapshot.allowed
+    named = [one for one in known.definitions if one.name is not None and one.name in exposed]
+    return [Tool(one.name or "", len(one.raw), _description(one.raw)) for one in named]
+
+
+def _description(raw: bytes) -> str:
+    description = json.loads(raw).get("description")
+    return shown(shortened(description, 200)) if isinstance(description, str) else ""
+
+
+def _named(values: Sequence[str], tools: Sequence[Tool]) -> list[str]:
+    known = [tool.name for tool in tools]
+    names = [name for value in values for name in value.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise no_such("tool called", shown(name), known)
+    return [name for name in known if name in names]
+
+
+def _picked(tools: Sequence[Tool]) -> list[str] | None:
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise UsageError("pick needs a terminal", why="In a script, name the tools: --names a,b")
+    from mcp_tool_filter.cli.output.picker import pick  # the screen takes long to import
+
+    return pick(tools)
+
+
+def _print_pattern(hidden: Collection[str], tools: Sequence[Tool]) -> None:
+    pattern = deny_for(list(hidden), [tool.name for tool in tools])
+    saved = sum(tool.size for tool in tools if tool.name in hidden)
+    kept = len(tools) - len(hidden)
+    what = f"{len(hidden)} tool{'' if len(hidden) == 1 else 's'} hidden, {kept} left"
+    say(f"{what}: saves about {estimate_tokens(saved)} tokens per tools/list")
+    print(f"--deny {shlex.quote(pattern)}", flush=True)
+    if is_terminal(sys.stdout):
+        say("Put it in front of a server in a client's file with: mcp-tool-filter wrap")

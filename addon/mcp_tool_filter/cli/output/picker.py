@@ -1,0 +1,163 @@
+"""The screen of ``pick``: a list to search, tools to hide, and what remains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import urwid
+
+from mcp_tool_filter.cli.output.terminal import shortened
+from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.policy.snapshot import shown
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.cli.commands.pick import Tool
+
+_PALETTE = [
+    ("hidden", "dark gray", ""),
+    ("focus", "standout", ""),
+    ("bar", "bold", ""),
+]
+_KEYS = "space: hide or show · a: all listed · /: search · enter: done · q: quit"
+
+
+def pick(tools: Sequence[Tool]) -> list[str] | None:
+    """Let the user pick; return the names to hide, or None if they quit."""
+    picker = Picker(tools)
+    screen = urwid.display.raw.Screen(output=sys.stderr)  # what goes to stdout is the result
+    loop = urwid.MainLoop(picker.widget, _PALETTE, screen=screen, unhandled_input=picker.key)
+    try:
+        loop.run()
+    except KeyboardInterrupt:
+        return None
+    return picker.result
+
+
+class Picker:
+    """What is shown and what is hidden so far."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self._hidden: set[str] = set()
+        self._search = urwid.Edit("Search: ")
+        self._walker = urwid.SimpleFocusListWalker([])
+        self._status = urwid.Text("")
+        self._frame = urwid.Frame(
+            urwid.ListBox(self._walker),
+            header=urwid.AttrMap(urwid.Text("Choose the tools to hide"), "bar"),
+        )
+        self._is_done = False
+        urwid.connect_signal(self._search, "postchange", lambda *_: self._list())
+        self._list()
+        self._show_status()
+
+    @property
+    def widget(self) -> urwid.Frame:
+        return self._frame
+
+    @property
+    def result(self) -> list[str] | None:
+        """The names to hide, in the server's order; None unless the user has finished."""
+        if not self._is_done:
+            return None
+        return [tool.name for tool in self._tools if tool.name in self._hidden]
+
+    def key(self, key: str | tuple[Any, ...]) -> bool:
+        """Do what a key says that no widget has taken."""
+        if self._frame.focus_position == "footer":
+            return self._key_in_search(key)
+        match key:
+            case "enter":
+                self._is_done = True
+                raise urwid.ExitMainLoop
+            case "q" | "esc":
+                raise urwid.ExitMainLoop
+            case "/":
+                self._frame.footer = urwid.AttrMap(self._search, "bar")
+                self._frame.focus_position = "footer"
+            case "a":
+                self._toggle_listed()
+            case _:
+                return False
+        return True
+
+    def _key_in_search(self, key: str | tuple[Any, ...]) -> bool:
+        if key == "esc":
+            self._search.set_edit_text("")
+        if key in ("enter", "esc", "down", "up"):
+            self._frame.focus_position = "body"
+            self._show_status()
+            return True
+        return False
+
+    def _listed(self) -> list[Tool]:
+        wanted = self._search.edit_text.lower()
+        return [
+            tool
+            for tool in self._tools
+            if wanted in tool.name.lower() or wanted in tool.description.lower()
+        ]
+
+    def _list(self) -> None:
+        """List what the search finds."""
+        widest = min(40, max(len(shown(tool.name)) for tool in self._tools))
+        self._walker[:] = [
+            _Row(tool, widest, self._hidden, self._toggle) for tool in self._listed()
+        ]
+
+    def _toggle(self, tool: Tool) -> None:
+        self._hidden ^= {tool.name}
+        self._show_status()
+
+    def _toggle_listed(self) -> None:
+        """Hide all that is listed, or show it if all of it is hidden."""
+        names = {tool.name for tool in self._listed()}
+        if names <= self._hidden:
+            self._hidden.difference_update(names)
+        else:
+            self._hidden.update(names)
+        at = self._walker.focus
+        self._list()
+        if self._walker:
+            self._walker.set_focus(at)
+        self._show_status()
+
+    def _show_status(self) -> None:
+        """Say what remains."""
+        saved = sum(tool.size for tool in self._tools if tool.name in self._hidden)
+        left = len(self._tools) - len(self._hidden)
+        self._status.set_text(
+            f"{left} of {len(self._tools)} tools remain · {len(self._hidden)} hidden"
+            f" · saves about {estimate_tokens(saved)} tokens per tools/list\n{_KEYS}"
+        )
+        self._frame.footer = urwid.AttrMap(self._status, "bar")
+
+
+class _Row(urwid.WidgetWrap):  # type: ignore[misc]  # urwid has no types
+    def __init__(
+        self, tool: Tool, widest: int, hidden: set[str], toggle: Callable[[Tool], None]
+    ) -> None:
+        self._tool, self._widest, self._hidden, self._on_toggle = tool, widest, hidden, toggle
+        self._text = urwid.Text("", wrap="ellipsis")
+        super().__init__(urwid.AttrMap(self._text, None, "focus"))
+        self._draw()
+
+    def selectable(self) -> bool:
+        return True
+
+    def keypress(self, _size: object, key: str) -> str | None:
+        if key != " ":
+            return key
+        self._on_toggle(self._tool)
+        self._draw()
+        return None
+
+    def _draw(self) -> None:
+        is_hidden = self._tool.name in self._hidden
+        mark = "[hide]" if is_hidden else "[    ]"
+        name = shortened(shown(self._tool.name), self._widest)
+        tokens = estimate_tokens(self._tool.size)
+        self._text.set_text(f"{mark} {name:<{self._widest}} {tokens:>7}  {self._tool.description}")
+        self._w.set_attr_map({None: "hidden" if is_hidden else None})

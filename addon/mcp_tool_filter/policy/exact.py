@@ -1,0 +1,78 @@
+r"""A deny pattern for just these tools.
+
+>>> print(deny_for(["delete_file", "delete_user"], ["delete_file", "delete_user", "read_file"]))
+^delete_
+>>> print(deny_for(["rm"], ["rm", "rmdir"]))
+^rm$
+>>> print(deny_for(["a.b", "c"], ["a.b", "aXb", "c", "cd"]))
+^(?:a\.b|c)$
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from mcp_tool_filter.policy.patterns import parse_pattern
+
+_SPECIAL = re.compile(r"[\^$\\.*+?()\[\]{}|/,]")
+_WORD_END = re.compile(r"[_\-./:]|[a-z0-9](?=[A-Z])")
+
+
+def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
+    """Return the shortest pattern we know that matches the hidden names and no other of ``names``.
+
+    A beginning that only hidden names share may stand for them; it hides later tools with the same
+    beginning, too.
+    """
+    exact = _exactly(hidden)
+    shorter = _by_beginnings(hidden, set(names) - set(hidden))
+    return shorter if len(shorter) < len(exact) and _is_right(shorter, hidden, names) else exact
+
+
+def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> bool:
+    matches = parse_pattern(pattern).matches
+    return all(matches(name) == (name in hidden) for name in names)
+
+
+def _exactly(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"^{_escaped(names[0])}$"
+    begin = _common_beginning(names)
+    ends = "|".join(_escaped(name[len(begin) :]) for name in names)
+    return f"^{_escaped(begin)}(?:{ends})$"
+
+
+def _common_beginning(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    return first if same is None else first[:same]
+
+
+def _by_beginnings(hidden: Sequence[str], kept: Collection[str]) -> str:
+    parts = dict.fromkeys(_beginning(name, hidden, kept) or f"{_escaped(name)}$" for name in hidden)
+    return f"^{next(iter(parts))}" if len(parts) == 1 else f"^(?:{'|'.join(parts)})"
+
+
+def _beginning(name: str, hidden: Collection[str], kept: Collection[str]) -> str | None:
+    """Return the first words of a name if several hidden names and no kept one begin like that."""
+    for end in _WORD_END.finditer(name):
+        begin = name[: end.end()]
+        if any(one.startswith(begin) for one in kept):
+            continue
+        return _escaped(begin) if sum(one.startswith(begin) for one in hidden) > 1 else None
+    return None
+
+
+def _escaped(text: str) -> str:
+    plain = _SPECIAL.sub(r"\\\g<0>", text)
+    return "".join(
+        letter if letter.isprintable() and letter != " " else _as_unicode(letter)
+        for letter in plain
+    )
+
+
+def _as_unicode(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    pairs = [units[at : at + 2].hex() for at in range(0, len(units), 2)]
+    return "".join(f"\\u{pair}" for pair in pairs)
