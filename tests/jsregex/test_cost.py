@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 
 from mcp_tool_filter.jsregex.allowance import Allowance
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.charset import WORD
-from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_steps
+from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_scan_steps, most_steps
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.names import NotJavaScript
 from mcp_tool_filter.jsregex.program import captures_of, compile_program
+from mcp_tool_filter.jsregex.scan import Scan
 from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
-from mcp_tool_filter.jsregex.tree import Unit, anchored, walk
-from tests.jsregex.javascript import long_names, patterns_that_refer_back
+from mcp_tool_filter.jsregex.tree import Reference, Unit, anchored, walk
+from tests.jsregex.javascript import long_names, patterns, patterns_that_refer_back
 
 
 class CountingBacktracker:
@@ -96,6 +97,52 @@ def test_what_can_be_judged_in_time_is_accepted(pattern: str) -> None:
 )
 def test_what_grows_with_the_third_power_is_refused(pattern: str) -> None:
     assert not Matcher(parse_regex(pattern)).is_affordable()
+
+
+NAMES_OF_TOOLS = [f"{verb}_{noun}" for verb in ("get", "list", "make") for noun in "abcdefgh" * 20]
+
+
+@given(pattern=patterns(), name=long_names())
+@example("(?:.{0,80}a){3}x$", "a" * 256)
+@example("(?<=a(?=.*b).*)c", "ab" * 128)
+def test_no_name_costs_the_scan_more_than_the_bound(pattern: str, name: str) -> None:
+    try:
+        regex = parse_regex(pattern)
+    except NotJavaScript:
+        assume(False)
+    assume(is_safe(regex.root))
+    assume(not any(isinstance(node, Reference) for node in walk(regex.root)))
+    units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+    alphabet, allowance = Alphabet([WORD, *units]), Spending()
+    program = compile_program(regex.root, for_scan=True, longest=256)
+    Scan(program, alphabet, allowance).search([alphabet.letters[char] for char in name])
+    assert allowance.steps <= most_scan_steps(program, alphabet)
+
+
+class Spending(Allowance):
+    steps = 0
+
+    def spend(self, steps: int) -> None:
+        self.steps += steps
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        f"^(?:{'|'.join(f'.*_{name}' for name in NAMES_OF_TOOLS)})$",
+        ".{0,1000}x.{0,1000}y$",
+        "(?:a{0,200}b){3}x",
+    ],
+    ids=["tools", "counts", "copies"],
+)
+def test_what_the_scan_can_judge_in_time_is_accepted(pattern: str) -> None:
+    assert Matcher(parse_regex(pattern)).is_affordable()
+
+
+def test_what_the_scan_cannot_judge_in_time_is_refused() -> None:
+    wide = "|".join(f".*{first}.{{0,40}}{last}" for first in "abcdefgh" for last in "abcdefgh")
+    assert is_safe(parse_regex(f"^(?:{wide})$").root)
+    assert not Matcher(parse_regex(f"^(?:{wide})$")).is_affordable()
 
 
 def test_a_capture_that_nothing_refers_to_costs_nothing() -> None:

@@ -1,4 +1,4 @@
-r"""How much matching a pattern with references can cost, known before a name is seen.
+r"""How much matching a pattern can cost, known before a name is seen: with references, and without.
 
 >>> from mcp_tool_filter.jsregex.program import captures_of, compile_program
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
@@ -12,11 +12,15 @@ the text, and the captures. We count the standings there could be on a text of t
 which every character fits every set: on a real text there are no others. Where a match may begin
 anywhere the place does not matter, only how far away the captures are; so standings are counted
 for one place, and multiplied.
+
+The scan goes at each letter through every place that the letter can lead to, and what follows it
+without consuming anything. So the letter that leads to most places bounds what a name can cost.
 """
 
 from __future__ import annotations
 
 from mcp_tool_filter.jsregex.allowance import LONGEST_NAME
+from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.program import Op, Program, steps_after
 
 MOST_STEPS = 20_000
@@ -34,6 +38,33 @@ def most_steps(program: Program, *, captures: int, anchored: bool) -> int:
     except _TooMany:
         return MOST_STEPS + 1
     return counter.steps
+
+
+def most_scan_steps(program: Program, alphabet: Alphabet, *, anchored: bool = False) -> int:
+    """Return a bound on the steps of the scan for one name, look-aheads included."""
+    first = set() if anchored else {0}
+    most = len(_without_consuming(program, {0}))
+    masks = [alphabet.mask(chars) for chars in program.sets]
+    units = [(place, masks[a]) for place, (op, a, _) in enumerate(program.code) if op == Op.UNIT]
+    for letter in range(alphabet.size):
+        reached = {place + 1 for place, mask in units if mask >> letter & 1}
+        most = max(most, len(_without_consuming(program, first | reached)))
+    looks = sum(most_scan_steps(look, alphabet) for look in program.looks)
+    return LONGEST_NAME + (LONGEST_NAME + 1) * most + looks
+
+
+def _without_consuming(program: Program, places: set[int]) -> set[int]:
+    """Return these places and all that a program can go on to without consuming anything."""
+    seen = set(places)
+    waiting = list(places)
+    while waiting:
+        place = waiting.pop()
+        step = program.code[place]
+        if step[0] != Op.UNIT:
+            onward = set(steps_after(place, step)) - seen
+            seen |= onward
+            waiting += onward
+    return seen
 
 
 class _TooMany(Exception):

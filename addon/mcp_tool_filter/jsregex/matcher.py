@@ -9,12 +9,18 @@ from __future__ import annotations
 import re
 from functools import cached_property
 
-from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, LONGEST_NAME, Allowance, TooCostly
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.charset import WORD, to_units
-from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_steps
-from mcp_tool_filter.jsregex.program import Program, captures_of, compile_program
+from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_scan_steps, most_steps
+from mcp_tool_filter.jsregex.program import (
+    LONGEST_COUNT,
+    Program,
+    captures_of,
+    code_size,
+    compile_program,
+)
 from mcp_tool_filter.jsregex.scan import Scan
 from mcp_tool_filter.jsregex.syntax import Regex
 from mcp_tool_filter.jsregex.translate import render_python
@@ -52,10 +58,18 @@ class Matcher:
 
     def is_affordable(self) -> bool:
         """Say whether every name that may be exposed can be judged within the allowance."""
-        if not self._refers_back or self._python:
+        if self._python:
             return True
+        if not self._refers_back:
+            return self._is_scan_affordable()
         captures, is_anchored = captures_of(self._regex.groups), anchored(self._root)
         return most_steps(self._program, captures=captures, anchored=is_anchored) <= MOST_STEPS
+
+    def _is_scan_affordable(self) -> bool:
+        if 2 * LONGEST_NAME * code_size(self._root, longest=LONGEST_NAME) <= FOR_A_NAME:
+            return True  # nearly every pattern, without a program
+        is_anchored = anchored(self._root)
+        return most_scan_steps(self._program, self._alphabet, anchored=is_anchored) <= FOR_A_NAME
 
     @cached_property
     def _python(self) -> re.Pattern[str] | None:
@@ -79,7 +93,10 @@ class Matcher:
     @cached_property
     def _program(self) -> Program:
         return compile_program(
-            self._root, for_scan=not self._refers_back, groups=self._regex.groups
+            self._root,
+            for_scan=not self._refers_back,
+            groups=self._regex.groups,
+            longest=LONGEST_NAME if self._allowance.longest == FOR_A_NAME else LONGEST_COUNT,
         )
 
     @cached_property

@@ -53,6 +53,8 @@ class Op(IntEnum):
     MATCH = 12
 
 
+LONGEST_COUNT = 1000  # of the copies that are made of something
+
 type Step = tuple[Op, int, int]
 
 _OP_OF_EDGE = {
@@ -61,9 +63,6 @@ _OP_OF_EDGE = {
     Edge.WORD: Op.WORD,
     Edge.NOT_WORD: Op.NOT_WORD,
 }
-
-# More copies of something than a text of that many units can hold are not made.
-_EXACT_UP_TO = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +84,20 @@ def compile_program(
     groups: int = 0,
     backward: bool = False,
     kept: frozenset[int] | None = None,
+    longest: int = LONGEST_COUNT,
 ) -> Program:
     """Return the program for one of the machines; the pattern as a whole has so many groups.
 
     The scan looks ahead by going backward from the end of the text, and so learns for every
     place at once where a look-ahead would succeed. JavaScript, and ``backtrack``, look behind by
     going backward from where they stand. Captures are ``kept`` of the groups that something refers
-    to, and of group 0, the whole match; a look-ahead may be told which those are.
+    to, and of group 0, the whole match; a look-ahead may be told which those are. More
+    copies of something than a text of the ``longest`` length can hold are not made.
     """
     is_look = kept is not None
     if kept is None:
         kept = groups_referred_to(root)
-    compiler = _Compiler(root, for_scan, groups, backward, kept)
+    compiler = _Compiler(root, for_scan, groups, backward, kept, longest)
     return compiler.finish(is_look=is_look)
 
 
@@ -105,7 +106,7 @@ def captures_of(groups: int) -> int:
     return 2 * groups + 2
 
 
-def code_size(root: Node, *, longest: int = 1000) -> int:
+def code_size(root: Node, *, longest: int = LONGEST_COUNT) -> int:
     """Return how many steps a program for texts of that length has, more or less."""
     looks = [node.body for node in branches(root) if isinstance(node, Look)]
     return sum(_size(part, longest) for part in (root, *looks))
@@ -205,9 +206,16 @@ def _bits(number: int) -> list[int]:
 
 class _Compiler:
     def __init__(
-        self, root: Node, for_scan: bool, groups: int, backward: bool, kept: frozenset[int]
+        self,
+        root: Node,
+        for_scan: bool,
+        groups: int,
+        backward: bool,
+        kept: frozenset[int],
+        longest: int,
     ) -> None:
         self._root = root
+        self._longest = longest
         self._kept = kept
         self._groups = groups
         self._for_scan = for_scan
@@ -231,7 +239,7 @@ class _Compiler:
             looks,
             self._backward,
             self._registers,
-            _EXACT_UP_TO if self._is_cut or any(look.exact_up_to for look in looks) else None,
+            self._longest if self._is_cut or any(look.exact_up_to for look in looks) else None,
             unneeded,
         )
 
@@ -271,7 +279,7 @@ class _Compiler:
             self._code[jump] = (Op.JUMP, len(self._code), 0)
 
     def _compile_repeat(self, node: Repeat) -> None:
-        least, most = _copies(node, _EXACT_UP_TO)
+        least, most = _copies(node, self._longest)
         self._is_cut = self._is_cut or (least, most) != (node.least, node.most)
         for _ in range(least):
             self._compile_once(node.body)
@@ -332,6 +340,7 @@ class _Compiler:
                 groups=self._groups,
                 backward=backward,
                 kept=self._kept,
+                longest=self._longest,
             )
             self._looks[id(look)] = (len(self._looks), program)
         return self._looks[id(look)][0]
