@@ -18,6 +18,7 @@ _NEEDED = (3, 12)
 COMMANDS = {  # to the module that runs it
     "check-pattern": "check_pattern",
     "replay": "replay",
+    "rules": "rules",
     "scrub": "scrub",
     "config": "client_config",
     "clients": "clients",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.policy.rule_effects import RuleEffect
+if TYPE_CHECKING:  # most hosts have no rules, and need not wait for them
+    from mcp_tool_filter.policy.rule_effects import RuleEffect
 
 
 @dataclass(frozen=True, slots=True)

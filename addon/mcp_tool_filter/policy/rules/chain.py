@@ -135,6 +135,8 @@ class _Walk:
     def _intercept(self, interceptor: MethodInterceptor) -> Deciding[None]:
         run, name = self.run, self.run.subject.method or ""
         seen = self._note(name)
+        if seen:
+            seen.is_interceptor = True
         try:
             if isinstance(interceptor, UserInterceptor):
                 yield from self._ask_user(interceptor, name)

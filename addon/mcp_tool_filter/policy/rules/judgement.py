@@ -65,6 +65,7 @@ class Evaluated:
     conditions: list[tuple[str, bool]] = field(default_factory=list)
     matched: bool = False
     done: list[str] = field(default_factory=list)
+    is_interceptor: bool = False
 
 
 @dataclass(slots=True)

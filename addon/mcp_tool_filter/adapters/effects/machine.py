@@ -1,0 +1,46 @@
+"""This machine, as far as a rules file refers to it: scripts, and Python of the user's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+
+class ThisMachine:
+    """``folder`` is where the rules file lies: relative paths begin there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def import_object(self, name: str) -> object:
+        """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
+        module, _, path = name.partition(":")
+        folder = str(self._folder.resolve())
+        added = folder not in sys.path
+        if added:  # a module that lies beside the rules file is found, as beside a script
+            sys.path.insert(0, folder)
+        try:
+            found: object = import_module(module)
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise ValueError(f"{module} cannot be imported: {why}") from None
+        finally:
+            if added:
+                sys.path.remove(folder)
+        for part in path.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                raise ValueError(f"{module} has no {path}") from None
+        return found
+
+    def find_script(self, path: str) -> str:
+        """Return a script's absolute path. Raises ValueError if it cannot be executed."""
+        script = self._folder.resolve() / os.path.expanduser(path)
+        if not script.exists():
+            raise ValueError(f"there is no script {path}")
+        if script.is_dir() or not os.access(script, os.X_OK):
+            raise ValueError(f"{path} cannot be executed; chmod +x makes it a program")
+        return str(script)

@@ -1,0 +1,95 @@
+"""The outcome of a rehearsed message, in one word and the rule that decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
+from mcp_tool_filter.policy.rules.judgement import Evaluated, Judgement
+from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol.messages import (
+    Message,
+    Notification,
+    Request,
+    Response,
+    Single,
+    singles,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """``word`` is pass, block, drop or modify."""
+
+    word: str
+    rule: str = ""
+    code: int | None = None
+    text: str = ""
+    """The error's message, or the changed message."""
+    message: Single | None = None
+    """As it goes on."""
+
+
+def rehearse(
+    rehearsal: Rehearsal,
+    message: Message,
+    *,
+    asked: Request | Notification | None = None,
+    from_client: bool = True,
+    trace: list[Evaluated] | None = None,
+) -> Rehearsed:
+    """Judge a message; of a batch, tell the gravest outcome."""
+    about = Circumstances(from_client=from_client, session_id="test")
+    outcomes = [
+        _outcome(rehearsal.judge(Subject(one, about, _asked(one, asked)), trace))
+        for one in singles(message)
+    ]
+    return max(outcomes, key=lambda one: _GRAVITY.index(one.word))
+
+
+_GRAVITY = ("pass", "modify", "drop", "block")
+
+
+def _asked(message: Single, asked: Request | Notification | None) -> Request | Notification | None:
+    return asked if isinstance(message, Response) else None
+
+
+def _outcome(judged: Judgement) -> Rehearsed:
+    refusal = judged.refusal
+    match judged.to_verdict():
+        case Drop():
+            return Rehearsed("drop", refusal.rule if refusal else "")
+        case Reply() | Rewrite() if refusal:
+            return Rehearsed("block", refusal.rule, refusal.code, refusal.message)
+        case Rewrite(text):
+            rules = [one.rule for one in judged.done]
+            shown = text.decode()
+            return Rehearsed("modify", rules[-1] if rules else "", None, shown, judged.message)
+        case Forward() | Reply():
+            matched = judged.matched[-1] if judged.matched else ""
+            return Rehearsed("pass", matched, message=judged.message)
+
+
+def lines_of(trace: list[Evaluated]) -> Iterator[str]:
+    """Write what was evaluated, one rule after the other."""
+    for one in trace:
+        if one.is_interceptor:
+            yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"
+        else:
+            yield f"{one.rule}: {'matched' if one.matched else 'did not match'}"
+        for label, holds in one.conditions:
+            yield f"  {'yes' if holds else 'no '} {label}"
+        for action in one.done:
+            yield f"  did {action}"
+
+
+def shown_outcome(outcome: Rehearsed) -> str:
+    by = f" by {outcome.rule}" if outcome.rule else ""
+    if outcome.word == "block":
+        return f"block{by}: {outcome.code} {json.dumps(outcome.text)}"
+    if outcome.word == "modify":
+        return f"modify{by}: {outcome.text}"
+    return f"{outcome.word}{by if outcome.word == 'drop' else ''}"

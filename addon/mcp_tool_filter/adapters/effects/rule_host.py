@@ -1,0 +1,137 @@
+"""Carries out what rules ask for: at once where nobody must wait, else on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from mcp_tool_filter.adapters.effects.rule_state import RuleState
+from mcp_tool_filter.adapters.effects.scripts import run_script
+from mcp_tool_filter.adapters.effects.webhooks import Webhooks
+from mcp_tool_filter.policy.effects import Effect
+from mcp_tool_filter.policy.rule_effects import (
+    CallPython,
+    CountUse,
+    EffectFailed,
+    Identify,
+    Measure,
+    ReadCache,
+    RunScript,
+    SendCopy,
+    SendWebhook,
+    Warn,
+    WriteCache,
+    WriteLog,
+)
+from mcp_tool_filter.policy.rules.driving import Later
+
+log = logging.getLogger(__name__)
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+_MOST_NAMES = 1000  # of metrics, and of warnings
+_MOST_IN_BACKGROUND = 50  # scripts at once
+_MOST_OUTPUT = 10 * 1024 * 1024
+
+type Sender = Callable[[SendCopy], None]
+
+
+class RuleHost:
+    """One for each process."""
+
+    def __init__(self, state: RuleState, send_copy: Sender | None = None) -> None:
+        self.state = state
+        self.metrics: Counter[str] = Counter()
+        self.webhooks = Webhooks()
+        self._send_copy = send_copy
+        self._warned: set[str] = set()
+        self._scripts: set[asyncio.Task[None]] = set()
+
+    def at_once(self, effect: Effect) -> object:
+        """Return what came of an effect, or LATER if it must be waited for."""
+        match effect:
+            case Identify() | CountUse() | ReadCache() | WriteCache():
+                return self.state.at_once(effect)
+            case WriteLog(level, message, rule):
+                log.log(_LEVELS[level], "Rule %s: %s", rule, message)
+            case Warn(text):
+                self.warn_once(text)
+            case Measure(name, value):
+                if name in self.metrics or len(self.metrics) < _MOST_NAMES:
+                    self.metrics[name] += value  # type: ignore[assignment]  # a count may be real
+            case SendWebhook():
+                self.webhooks.send(effect)
+            case SendCopy():
+                if self._send_copy:
+                    self._send_copy(effect)
+            case RunScript(decides=False):
+                self._run_in_background(effect)
+            case _:
+                return Later.LATER
+        return None
+
+    async def carry_out(self, effect: Effect) -> object:
+        """Carry out what must be waited for. Raises EffectFailed."""
+        match effect:
+            case Identify() | CountUse() | ReadCache() | WriteCache():
+                return await self.state.carry_out(effect)
+            case RunScript():
+                return await run_script(effect, most_output=_MOST_OUTPUT)
+            case CallPython():
+                return await _call(effect)
+            case _:
+                return self.at_once(effect)
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < _MOST_NAMES:
+            self._warned.add(text)
+            log.warning("%s", text)
+
+    async def close(self) -> None:
+        for task in list(self._scripts):
+            task.cancel()
+        await asyncio.gather(*self._scripts, return_exceptions=True)
+        await self.webhooks.close()
+        await self.state.close()
+
+    def _run_in_background(self, effect: RunScript) -> None:
+        if len(self._scripts) >= _MOST_IN_BACKGROUND:
+            self.warn_once(f"Rule {effect.rule!r}: too many of its scripts run; some are left out")
+            return
+        task = asyncio.get_running_loop().create_task(self._run(effect))
+        self._scripts.add(task)
+        task.add_done_callback(self._scripts.discard)
+
+    async def _run(self, effect: RunScript) -> None:
+        try:
+            result = await run_script(effect, most_output=_MOST_OUTPUT)
+            problem = f"the script ended with status {result.status}" if result.status else ""
+        except EffectFailed as error:
+            problem = str(error)
+        if problem:
+            self.warn_once(f"Rule {effect.rule!r}: run_script failed: {problem}")
+
+
+async def _call(effect: CallPython) -> object:
+    """Call a user's function; one that is not async runs in a thread, so that nobody waits."""
+    try:
+        async with asyncio.timeout(effect.within):
+            made: Any
+            if inspect.iscoroutinefunction(effect.function):
+                made = effect.function(effect.argument)
+            else:
+                made = await asyncio.to_thread(effect.function, effect.argument)
+            return await made if inspect.isawaitable(made) else made
+    except TimeoutError:
+        raise EffectFailed("it took too long") from None
+    except Exception as error:
+        log.debug("a user's function raised", exc_info=True)
+        raise EffectFailed(f"it raised {type(error).__name__}") from None

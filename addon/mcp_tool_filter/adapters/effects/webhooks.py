@@ -1,0 +1,121 @@
+"""Posts the webhooks of rules, from a queue that never delays a message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.policy.rule_effects import SendWebhook
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 1000
+_AT_ONCE = 8  # so that one receiver that hangs does not hold up the others
+_RETRY_AFTER = (1.0, 5.0)  # seconds
+_LONGEST_ANSWER = 64 * 1024
+
+
+class Webhooks:
+    """One for each process."""
+
+    def __init__(
+        self,
+        *,
+        most: int = MOST_WAITING,
+        retry_after: tuple[float, ...] = _RETRY_AFTER,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._waiting: deque[tuple[SendWebhook, bytes]] = deque()
+        self._most = most
+        self._retry_after = retry_after
+        self._now = now
+        self._workers: set[asyncio.Task[None]] = set()
+        self.sent = self.failed = self.dropped = 0
+
+    def send(self, effect: SendWebhook) -> None:
+        """Put a webhook into the queue; if that is full, the oldest one is dropped."""
+        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
+        body = f'{{"time":{json.dumps(at)},{effect.members}}}'.encode()
+        if len(self._waiting) >= self._most:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append((effect, body))
+        if len(self._workers) < _AT_ONCE:
+            worker = asyncio.get_running_loop().create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    async def close(self) -> None:
+        for worker in list(self._workers):
+            worker.cancel()
+        for worker in list(self._workers):
+            with suppress(asyncio.CancelledError):
+                await worker
+
+    async def _work(self) -> None:
+        while self._waiting:
+            effect, body = self._waiting.popleft()
+            try:
+                await self._deliver(effect, body)
+            except Exception:
+                self.failed += 1
+                log.exception("cannot send a webhook of rule %r", effect.rule)
+
+    async def _deliver(self, effect: SendWebhook, body: bytes) -> None:
+        problem = ""
+        for pause in (0.0, *self._retry_after):
+            await asyncio.sleep(pause)
+            problem, may_retry = await _post(effect, body)
+            if not problem:
+                self.sent += 1
+                return
+            if not may_retry:
+                break
+        self.failed += 1
+        log.warning("A webhook of rule %r failed: %s", effect.rule, problem)
+
+
+async def _post(effect: SendWebhook, body: bytes) -> tuple[str, bool]:
+    """POST once; return what went wrong, and whether it may go right the next time."""
+    try:
+        origin, target = split_url(effect.url)
+        headers = [(b"content-type", b"application/json")]
+        headers += [(name.encode(), value.encode()) for name, value in effect.headers]
+    except ValueError as error:
+        return str(error), False
+    client = HttpClient(origin)
+    try:
+        async with (
+            asyncio.timeout(effect.timeout),
+            client.exchange(b"POST", target, headers, body) as response,
+        ):
+            status = response.status
+            return (response.status_line if status >= 300 else "", status >= 500)
+    except HttpFailed as error:
+        return str(error), True
+    except TimeoutError:
+        return f"no answer within {effect.timeout:g}s", True
+    finally:
+        await client.close()
+
+
+def split_url(url: str) -> tuple[Origin, str]:
+    """Return a URL's origin and target. Raises ValueError."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("the URL has characters that no URL may have")
+    try:
+        origin = parse_origin(url)
+    except InvalidOption as error:
+        raise ValueError(error.why) from None
+    parts = urlsplit(url)
+    return origin, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

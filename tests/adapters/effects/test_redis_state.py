@@ -1,0 +1,156 @@
+"""State in a real Redis: shared by two proxies, lost and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.effects.redis_state import RedisState
+from mcp_tool_filter.policy.rule_effects import (
+    CountUse,
+    EffectFailed,
+    Identify,
+    ReadCache,
+    WriteCache,
+)
+
+LIMITS = ((2, 60.0),)
+
+
+class Server:
+    """A redis-server that can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        program = shutil.which("redis-server")
+        assert program, "these tests need redis-server"
+        self._process = subprocess.Popen(
+            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--dir", str(self._folder)],
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_two_proxies_share_windows_caches_and_hashes(server: Server) -> None:
+    async def act() -> None:
+        one, two = RedisState(server.url, "mcp:"), RedisState(server.url, "mcp:")
+        other = RedisState(server.url, "other:")
+        use = CountUse("k", LIMITS, 5.0)
+        assert await one.carry_out(use) is None
+        assert await two.carry_out(use) is None
+        wait = await one.carry_out(use)
+        assert isinstance(wait, float)
+        assert 50 < wait <= 60
+        assert await other.carry_out(use) is None
+
+        await one.carry_out(WriteCache("c", b"value", 60.0, "g", 2))
+        assert await two.carry_out(ReadCache("c", 5.0)) == b"value"
+        assert await other.carry_out(ReadCache("c", 5.0)) is None
+
+        who = await one.carry_out(Identify(b"secret"))
+        assert who == await two.carry_out(Identify(b"secret"))
+        assert who == two.at_once(Identify(b"secret"))
+        assert who != await two.carry_out(Identify(b"other"))
+        for state in (one, two, other):
+            await state.close()
+
+    asyncio.run(act())
+
+
+def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
+    async def act() -> list[object]:
+        state = RedisState(server.url, "mcp:")
+        use = CountUse("k", ((1, 0.05), (2, 60.0)), 5.0)
+        waits = [await state.carry_out(use), await state.carry_out(use)]
+        await asyncio.sleep(0.1)
+        waits += [await state.carry_out(use), await state.carry_out(use)]
+        assert await state.carry_out(CountUse("none", ((0, 7.0),), 5.0)) == 7.0
+        await state.close()
+        return waits
+
+    first, second, third, fourth = asyncio.run(act())
+    assert (first, third) == (None, None)
+    assert isinstance(second, float)
+    assert second <= 0.06
+    assert isinstance(fourth, float)
+    assert fourth > 50
+
+
+def test_a_group_keeps_the_newest_entries(server: Server) -> None:
+    async def act() -> list[object]:
+        state = RedisState(server.url, "mcp:")
+        for number in range(5):
+            await state.carry_out(WriteCache(f"c{number}", b"v", 60.0, "g", 2))
+            await asyncio.sleep(0.005)
+        found = [await state.carry_out(ReadCache(f"c{number}", 5.0)) for number in range(5)]
+        await state.close()
+        return found
+
+    assert asyncio.run(act()) == [None, None, None, b"v", b"v"]
+
+
+def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> None:
+    async def act() -> None:
+        state = RedisState(server.url, "mcp:")
+        use = CountUse("k", LIMITS, 5.0)
+        assert await state.carry_out(use) is None
+        server.kill()
+        with pytest.raises(EffectFailed, match="cannot be reached"):
+            await state.carry_out(use)
+        server.start()
+        assert await state.carry_out(use) is None
+        await state.close()
+
+    asyncio.run(act())
+
+
+def test_a_redis_that_hangs_is_given_up(tmp_path: Path) -> None:
+    async def act() -> None:
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(60)
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        state = RedisState(f"redis://127.0.0.1:{port}/0", "mcp:")
+        with pytest.raises(EffectFailed):
+            await state.carry_out(CountUse("k", LIMITS, 0.2))
+        await state.close()
+        server.close()
+
+    asyncio.run(act())

@@ -1,0 +1,69 @@
+"""Scripts of rules, run as child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.effects.scripts import run_script
+from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult
+
+
+def script(tmp_path: Path, code: str) -> str:
+    path = tmp_path / "script.py"
+    path.write_text(f"#!{sys.executable}\nimport os, sys, time\n{code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def run(
+    path: str, *args: str, timeout: float = 20.0, most: int = 1000, given: bytes = b"in"
+) -> ScriptResult:
+    effect = RunScript((path, *args), (("MCP_RULE", "r"),), given, timeout, True, "r")
+    return asyncio.run(run_script(effect, most_output=most))
+
+
+def test_a_script_gets_the_message_arguments_and_environment(tmp_path: Path) -> None:
+    path = script(tmp_path, "print(sys.stdin.read(), sys.argv[1], os.environ['MCP_RULE'])")
+    assert run(path, "$(rm -rf); a b") == ScriptResult(0, b"in $(rm -rf); a b r\n")
+
+
+def test_a_script_may_leave_its_input_unread(tmp_path: Path) -> None:
+    path = script(tmp_path, "sys.exit(1)")
+    assert run(path, given=b"x" * 5_000_000).status == 1
+
+
+def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    code = f"pid = os.fork()\nopen({str(note)!r}, 'a').write(f'{{os.getpid()}} ')\ntime.sleep(60)"
+    with pytest.raises(EffectFailed, match="longer than 1s"):
+        run(script(tmp_path, code), timeout=1.0)
+    assert not any(map(is_alive, note.read_text().split()))
+
+
+def is_alive(pid: str) -> bool:
+    """Tell whether a process runs; one that was killed is a zombie until init has buried it."""
+    for _ in range(500):
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_script_that_floods_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(EffectFailed, match="more than 1000 bytes"):
+        run(script(tmp_path, "while True: print('x' * 1000)"))
+
+
+def test_a_crash_is_a_status(tmp_path: Path) -> None:
+    assert run(script(tmp_path, "os.kill(os.getpid(), 11)")).status == -11
+
+
+def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(EffectFailed, match="cannot be started"):
+        run(str(tmp_path / "nothing"))

@@ -1,0 +1,106 @@
+"""Webhooks, posted to real receivers that answer, fail, or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from mcp_tool_filter.adapters.effects.webhooks import Webhooks
+from mcp_tool_filter.policy.rule_effects import SendWebhook
+
+type Received = list[tuple[str, object]]
+
+
+async def with_receiver(
+    statuses: list[int | None], act: Callable[[str, Received], Awaitable[None]]
+) -> Received:
+    """Run a receiver that answers with these statuses in turn; None hangs."""
+    received: Received = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(
+            int(line.split(":")[1])
+            for line in head.lower().splitlines()
+            if line.startswith("content-length")
+        )
+        received.append((head, json.loads(await reader.readexactly(length))))
+        status = statuses[min(len(received), len(statuses)) - 1]
+        if status is None:
+            await asyncio.sleep(60)
+        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        await act(f"http://127.0.0.1:{port}/hook?x=1", received)
+    finally:
+        server.close()
+    return received
+
+
+def hook(url: str, timeout: float = 5.0) -> SendWebhook:
+    return SendWebhook(url, (("X-Key", "k"),), '"rule":"r"', timeout, "r")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_webhook_is_one_json_object() -> None:
+    webhooks = Webhooks(now=lambda: 0.0)
+
+    async def act(url: str, received: Received) -> None:
+        webhooks.send(hook(url))
+        await until(lambda: webhooks.sent == 1)
+        await webhooks.close()
+
+    ((head, body),) = asyncio.run(with_receiver([200], act))
+    assert head.startswith("POST /hook?x=1 HTTP/1.1\r\n")
+    assert "x-key: k" in head.lower()
+    assert body == {"time": "1970-01-01T00:00:00.000+00:00", "rule": "r"}
+
+
+def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
+    webhooks = Webhooks(retry_after=(0.01, 0.01))
+
+    async def act(url: str, received: Received) -> None:
+        webhooks.send(hook(url))
+        await until(lambda: webhooks.sent == 1)
+        webhooks.send(hook(url))
+        await until(lambda: webhooks.failed == 1)
+        await webhooks.close()
+
+    assert len(asyncio.run(with_receiver([503, 500, 200, 404], act))) == 4
+
+
+def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:
+    webhooks = Webhooks(retry_after=(0.01,))
+
+    async def act(url: str, received: Received) -> None:
+        webhooks.send(hook(url, timeout=0.05))
+        webhooks.send(hook("http://127.0.0.1:1/"))
+        webhooks.send(hook("http://[x/"))
+        await until(lambda: webhooks.failed == 3)
+        await webhooks.close()
+
+    assert len(asyncio.run(with_receiver([None], act))) == 2
+
+
+def test_a_full_queue_drops_the_oldest() -> None:
+    webhooks = Webhooks(most=2)
+
+    async def act(url: str, received: Received) -> None:
+        for _ in range(30):
+            webhooks.send(hook(url))
+        await until(lambda: webhooks.sent + webhooks.dropped == 30)
+        await webhooks.close()
+
+    received = asyncio.run(with_receiver([200], act))
+    assert (webhooks.sent, webhooks.dropped) == (2, 28)
+    assert len(received) == 2
