@@ -136,6 +136,10 @@ class HttpResponse:
         """The first value of a header, or nothing; the name in lower case."""
         return next((value for key, value in self._head.headers if key == name), b"")
 
+    def headers(self, name: bytes) -> list[bytes]:
+        """Every value of a header; the name in lower case."""
+        return [value for key, value in self._head.headers if key == name]
+
     @property
     def coding(self) -> str:
         """A compression, although we ask for none; empty where there is none."""

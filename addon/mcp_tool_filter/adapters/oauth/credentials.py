@@ -1,0 +1,153 @@
+"""Gives the access token of a stored login, and renews it once for all who need it.
+
+    credentials = credentials_for("https://example.com/mcp")  # None: nobody has logged in
+    value = credentials.value() or await credentials.renewed()  # "Bearer …"
+
+``value`` never waits. ``renewed`` waits for a new token: before the old one expires, or when the
+upstream has ``rejected`` it. However many wait, in however many processes, one request is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
+from mcp_tool_filter.adapters.oauth.login_state import LoginState
+from mcp_tool_filter.adapters.oauth.store import Stamp, Store, key_of
+from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
+from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
+
+_PAUSE = 5.0  # seconds in which a renewal that failed is not tried again
+_DOUBT = 60.0  # seconds in which a token that replaced a rejected one may not be rejected, too
+
+
+class Credentials:
+    """The login to one endpoint, as it is stored by now."""
+
+    def __init__(
+        self,
+        state: LoginState,
+        store: Store | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        make_web: Callable[[LoginState], Web] | None = None,
+    ) -> None:
+        self.endpoint = state.endpoint
+        self._store = store or Store()
+        self._clock = clock
+        self._make_web = make_web or _web_for
+        self._state: LoginState | None = state
+        self._stamp: Stamp | None = None
+        self._renewing: asyncio.Task[str] | None = None
+        self._failed: tuple[float, RenewalFailed] | None = None
+        self._doubtful: str | None = None
+
+    def value(self) -> str | None:
+        """Return what Authorization says; None if a new token is needed. Raises LoggedOut."""
+        tokens = self._current().tokens
+        if tokens is None:
+            raise LoggedOut(self.endpoint, "The login has expired")
+        return f"Bearer {tokens.access_token}" if tokens.is_fresh(self._clock()) else None
+
+    async def renewed(self, rejected: str | None = None) -> str:
+        """Return what Authorization says with a token other than the ``rejected`` one.
+
+        Raises LoggedOut, or RenewalFailed if this may be better later.
+        """
+        value = self.value()
+        if value is not None and value != rejected:
+            return value
+        if rejected is not None and rejected == self._doubtful and self._is_new():
+            raise RenewalFailed(self.endpoint, why="The upstream accepts no new token either")
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(rejected))
+            self._renewing.add_done_callback(_look_at)
+        # One who no longer waits must not take the token from the others.
+        return await asyncio.shield(self._renewing)
+
+    def want_scopes(self, scopes: tuple[str, ...]) -> None:
+        """Remember what the upstream asked for: the next login will ask for it, too."""
+        state = self._current()
+        wanted = tuple(dict.fromkeys((*state.wanted_scopes, *scopes)))
+        if wanted != state.wanted_scopes:
+            self._store.save(replace(state, wanted_scopes=wanted))
+
+    def _current(self) -> LoginState:
+        """Read the login again if another process has changed it. Raises LoggedOut."""
+        stamp = self._store.stamp_of(self.endpoint)
+        if stamp != self._stamp or self._state is None:
+            self._state = self._store.load(self.endpoint) if stamp else None
+            self._stamp = stamp
+        if self._state is None:
+            raise LoggedOut(self.endpoint)
+        return self._state
+
+    async def _renew(self, rejected: str | None) -> str:
+        if self._failed and self._clock() < self._failed[0] + _PAUSE:
+            raise self._failed[1]
+        async with self._store.lock(self.endpoint):
+            value = self.value()  # another process may have been here before us
+            if value is not None and value != rejected:
+                return value
+            await self._ask_for_tokens(self._current())
+        value = self.value()
+        if value is None:  # it lives for less than a moment
+            raise RenewalFailed(self.endpoint, why="The new token has expired already")
+        self._doubtful = value if rejected is not None else None
+        return value
+
+    def _is_new(self) -> bool:
+        tokens = self._current().tokens
+        return tokens is not None and self._clock() < tokens.received_at + _DOUBT
+
+    async def _ask_for_tokens(self, state: LoginState) -> None:
+        if state.tokens is None or state.tokens.refresh_token is None:
+            raise LoggedOut(self.endpoint, "The login has expired")
+        try:
+            tokens = await renew(self._make_web(state), state, self._clock())
+        except TokenRefused as refused:
+            if refused.is_final:
+                self._store.save(state.with_tokens(None))
+                raise LoggedOut(self.endpoint, "The login has expired") from None
+            raise self._put_off(str(refused)) from None
+        except WebFailed as error:
+            raise self._put_off(str(error)) from None
+        self._failed = None
+        self._store.save(state.with_tokens(tokens))
+
+    def _put_off(self, why: str) -> RenewalFailed:
+        error = RenewalFailed(self.endpoint, why=why)
+        self._failed = (self._clock(), error)
+        return error
+
+
+_known: dict[tuple[str, str], Credentials] = {}
+
+
+def credentials_for(url: str, store: Store | None = None) -> Credentials | None:
+    """Return the login for an endpoint, or for the only endpoint of an origin; None without one.
+
+    Raises StartError if what is stored cannot be read.
+    """
+    store = store or Store()
+    state = store.find(url)
+    if state is None:
+        return None
+    key = (str(store.folder), key_of(state.endpoint))
+    if key not in _known:
+        _known[key] = Credentials(state, store)
+    return _known[key]
+
+
+def _web_for(state: LoginState) -> Web:
+    return Web(state.endpoint, tls=make_tls_context(trusted_ca=state.ca) if state.ca else None)
+
+
+def _look_at(task: asyncio.Task[str]) -> None:
+    """Take note of an exception, which asyncio would otherwise log as never retrieved."""
+    if not task.cancelled():
+        task.exception()

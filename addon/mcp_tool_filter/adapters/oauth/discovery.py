@@ -1,0 +1,157 @@
+"""Finds out how one logs in to an upstream, as MCP 2025-11-25 wants it (basic/authorization).
+
+First the upstream is asked without credentials: its 401 says where its metadata is. Where it says
+nothing, the metadata is looked for at the usual places. Without any, the upstream is of MCP
+2025-03-26 and its own authorization server.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from urllib.parse import urljoin, urlsplit
+
+from mcp_tool_filter.adapters.fetch.mcp_replies import INITIALIZE
+from mcp_tool_filter.adapters.oauth.errors import LoginFailed
+from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.challenges import Challenge, bearer_challenge
+from mcp_tool_filter.http.oauth_metadata import (
+    ResourceMetadata,
+    ServerMetadata,
+    default_server,
+    parse_resource_metadata,
+    parse_server_metadata,
+    resource_documents,
+    server_documents,
+)
+
+_ACCEPT = (b"accept", b"application/json, text/event-stream")
+_HELLO = json.dumps(
+    {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": INITIALIZE}
+).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovered:
+    endpoint: str
+    """The URL of the MCP endpoint: the one that was given, or one that the metadata names."""
+    resource: str | None
+    """What tokens are for; None where the upstream names no resource."""
+    server: ServerMetadata
+    scopes: tuple[str, ...]
+    """What to ask for."""
+
+
+async def discover(endpoint: str, web: Web) -> Discovered:
+    """Ask an upstream how to log in. Raises LoginFailed."""
+    try:
+        challenge = await _challenge_of(endpoint, web)
+        resource = await _resource_of(endpoint, challenge, web)
+        if resource is None:
+            server = await _server_or_default(endpoint, web)
+        else:
+            server = await _first_server(resource, web)
+        for url in (server.authorization_endpoint, server.token_endpoint):
+            web.check(url)
+    except (WebFailed, ProtocolError) as error:
+        raise LoginFailed(endpoint, why=str(error)) from None
+    if server.pkce_methods is not None and "S256" not in server.pkce_methods:
+        why = "Its authorization server does not support PKCE with S256"
+        raise LoginFailed(endpoint, why=why)
+    return Discovered(
+        endpoint=_endpoint_of(endpoint, resource),
+        resource=resource.resource if resource else None,
+        server=server,
+        scopes=_scopes(challenge, resource),
+    )
+
+
+async def _challenge_of(endpoint: str, web: Web) -> Challenge | None:
+    """Ask as a client without credentials would. Raises WebFailed."""
+    answer = await web.post_json(endpoint, _HELLO, [_ACCEPT])
+    if challenge := bearer_challenge(answer.challenges):
+        return challenge
+    if answer.status == 405:  # the older transport begins with a GET
+        answer = await web.get(endpoint)
+        if challenge := bearer_challenge(answer.challenges):
+            return challenge
+    if 200 <= answer.status < 300:
+        raise WebFailed("It asks for no login")
+    return None
+
+
+async def _resource_of(
+    endpoint: str, challenge: Challenge | None, web: Web
+) -> ResourceMetadata | None:
+    named = challenge.params.get("resource_metadata") if challenge else None
+    if named:
+        url = urljoin(endpoint, named)
+        answer = await web.get(url)
+        if answer.status != 200:
+            raise WebFailed(f"HTTP {answer.status} from {url[:200]}, which its challenge names")
+        return parse_resource_metadata(answer.body, endpoint)
+    for url in resource_documents(endpoint):
+        if (found := await _document(url, web)) is not None:
+            return parse_resource_metadata(found.body, endpoint)
+    return None
+
+
+async def _first_server(resource: ResourceMetadata, web: Web) -> ServerMetadata:
+    """Return the first authorization server that can be used. Raises the first problem."""
+    problem: Exception | None = None
+    for issuer in resource.issuers[:3]:
+        try:
+            if server := await _server_of(issuer, web):
+                return server
+            problem = problem or WebFailed(f"There is no metadata at {issuer[:200]}")
+        except (WebFailed, ProtocolError) as error:
+            problem = problem or error
+    assert problem
+    raise problem
+
+
+async def _server_or_default(endpoint: str, web: Web) -> ServerMetadata:
+    default = default_server(endpoint)
+    return await _server_of(default.issuer, web) or default
+
+
+async def _server_of(issuer: str, web: Web) -> ServerMetadata | None:
+    web.check(issuer)
+    for url in server_documents(issuer):
+        if (answer := await _document(url, web)) is not None:
+            server = parse_server_metadata(answer.body, issuer)
+            return replace(
+                server,
+                registration_endpoint=_usable(server.registration_endpoint, web),
+                revocation_endpoint=_usable(server.revocation_endpoint, web),
+            )
+    return None
+
+
+async def _document(url: str, web: Web) -> WebAnswer | None:
+    """Get a document that may not exist. Raises WebFailed if nobody answers."""
+    answer = await web.get(url)
+    is_json = answer.body.lstrip()[:1] == b"{"  # some sites answer every path with a page
+    return answer if answer.status == 200 and is_json else None
+
+
+def _usable(url: str | None, web: Web) -> str | None:
+    if url is None:
+        return None
+    web.check(url)
+    return url
+
+
+def _endpoint_of(endpoint: str, resource: ResourceMetadata | None) -> str:
+    """Return the endpoint; where only an origin was given, the resource's path completes it."""
+    if resource and urlsplit(endpoint).path in ("", "/") and urlsplit(resource.resource).path:
+        return resource.resource
+    return endpoint
+
+
+def _scopes(challenge: Challenge | None, resource: ResourceMetadata | None) -> tuple[str, ...]:
+    """Take the scopes of the challenge, else all that the resource has (MCP 2025-11-25)."""
+    if challenge and (said := challenge.params.get("scope")):
+        return tuple(said.split())
+    return resource.scopes if resource else ()

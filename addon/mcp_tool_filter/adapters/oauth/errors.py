@@ -1,0 +1,41 @@
+"""What can go wrong with a login, each in two lines that say what to type."""
+
+from __future__ import annotations
+
+from mcp_tool_filter.errors import StartError
+
+
+class LoginFailed(StartError):
+    """There is no (new) login; ``why`` says what the other side said, or what to do."""
+
+    def __init__(self, endpoint: str, *, why: str) -> None:
+        super().__init__(f"Cannot log in to {endpoint}", why=why)
+
+
+class LoggedOut(StartError):
+    """There was a login, and it is of no use any more."""
+
+    def __init__(self, endpoint: str, problem: str = "Not logged in") -> None:
+        super().__init__(f"{problem} to {endpoint}", why=f"Type: {login_command(endpoint)}")
+
+    @property
+    def sentence(self) -> str:
+        """The same for a client, in one sentence."""
+        return f"{self.what}. {self.why}"
+
+
+class RenewalFailed(StartError):
+    """A login could not be renewed just now; it may be later."""
+
+    def __init__(self, endpoint: str, *, why: str) -> None:
+        super().__init__(f"Cannot renew the login to {endpoint}", why=why)
+
+    @property
+    def sentence(self) -> str:
+        """The same for a client, in one sentence."""
+        return f"{self.what}: {self.why}"
+
+
+def login_command(endpoint: str) -> str:
+    """Return what a person types to log in."""
+    return f"mcp-tool-filter login {endpoint}"

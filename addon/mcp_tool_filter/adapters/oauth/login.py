@@ -1,0 +1,155 @@
+"""Logs in with a browser: authorization code with PKCE (OAuth 2.1, MCP 2025-11-25)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
+from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
+from mcp_tool_filter.adapters.oauth.errors import LoginFailed
+from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
+from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, register
+from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code
+from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+
+_OFFLINE = "offline_access"
+
+type Show = Callable[[str], Awaitable[None]]
+"""Brings a URL before the user."""
+type Paste = Callable[[], Awaitable[str]]
+"""Waits for a URL that the user copies from a browser on another device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the user says of a login."""
+
+    client: OwnClient | None = None
+    scopes: tuple[str, ...] | None = None
+    callback_port: int = 0
+    ca: str | None = None
+    timeout: float = 300.0  # seconds to log in
+
+
+async def log_in(
+    endpoint: str, wishes: Wishes, store: Store, show: Show, paste: Paste | None = None
+) -> LoginState:
+    """Log in and store the login. Raises StartError."""
+    if urlsplit(endpoint).scheme != "https" and not is_local(endpoint):
+        why = "Tokens are sent over https only, or on this machine"
+        raise LoginFailed(endpoint, why=why)
+    ca = str(Path(wishes.ca).expanduser().resolve()) if wishes.ca else None
+    web = Web(endpoint, tls=make_tls_context(trusted_ca=ca) if ca else None)
+    found = await discover(endpoint, web)
+    old = store.load(found.endpoint)
+    scopes = wishes.scopes if wishes.scopes is not None else _scopes(found, old)
+    async with AsyncExitStack() as listening:
+        back = await _listen(found, wishes.callback_port, listening)
+        registration = await _registration(web, found, back, wishes, scopes)
+        state = LoginState(
+            endpoint=found.endpoint,
+            resource=found.resource,
+            issuer=found.server.issuer,
+            token_endpoint=found.server.token_endpoint,
+            revocation_endpoint=found.server.revocation_endpoint,
+            registration=registration,
+            tokens=None,
+            ca=ca,
+        )
+        verifier = secrets.token_urlsafe(48)
+        await show(_authorization_url(found, back, registration, scopes, verifier))
+        code = await _code(back, wishes, paste, found.endpoint)
+    try:
+        tokens = await exchange_code(web, state, code, verifier, time.time())
+    except (TokenRefused, WebFailed) as error:
+        raise LoginFailed(found.endpoint, why=str(error)) from None
+    async with store.lock(found.endpoint):
+        store.save(state.with_tokens(tokens))
+    return state.with_tokens(tokens)
+
+
+def _scopes(found: Discovered, old: LoginState | None) -> tuple[str, ...]:
+    """Ask for what the upstream wants, what it has wanted since, and to stay logged in."""
+    wanted = [*found.scopes, *(old.wanted_scopes if old else ())]
+    if old and old.wanted_scopes and old.tokens:
+        wanted += old.tokens.scopes  # more rights than before, and not others
+    if wanted and _OFFLINE in found.server.scopes:
+        wanted.append(_OFFLINE)
+    return tuple(dict.fromkeys(wanted))
+
+
+async def _listen(found: Discovered, port: int, listening: AsyncExitStack) -> Callback:
+    """Listen where the browser comes back to."""
+    state = secrets.token_urlsafe(32)
+    try:
+        return await listening.enter_async_context(callback(port, state, found.server))
+    except OSError as error:
+        why = f"Cannot listen on 127.0.0.1:{port}: {error.strerror or error}"
+        raise LoginFailed(found.endpoint, why=why) from None
+
+
+async def _registration(
+    web: Web, found: Discovered, back: Callback, wishes: Wishes, scopes: tuple[str, ...]
+) -> Registration:
+    """Register anew for each login: some authorization servers forget their clients."""
+    if wishes.client:
+        return as_given(wishes.client, found.server, back.redirect_uri, found.endpoint)
+    return await register(web, found.server, back.redirect_uri, scopes, found.endpoint)
+
+
+def _authorization_url(
+    found: Discovered,
+    back: Callback,
+    registration: Registration,
+    scopes: tuple[str, ...],
+    verifier: str,
+) -> str:
+    digest = hashlib.sha256(verifier.encode()).digest()
+    fields = {
+        "response_type": "code",
+        "client_id": registration.client_id,
+        "redirect_uri": back.redirect_uri,
+        "state": back.state,
+        "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+    }
+    if scopes:
+        fields["scope"] = " ".join(scopes)
+    if found.resource:
+        fields["resource"] = found.resource
+    if _OFFLINE in scopes:
+        fields["prompt"] = "consent"  # OpenID Connect gives no refresh token without it
+    endpoint = found.server.authorization_endpoint
+    return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(fields)}"
+
+
+async def _code(back: Callback, wishes: Wishes, paste: Paste | None, endpoint: str) -> str:
+    """Wait until the browser has come back, or the user has copied where it wanted to go."""
+    pasting = asyncio.create_task(_take_pasted(back, paste)) if paste else None
+    try:
+        async with asyncio.timeout(wishes.timeout):
+            return await back.code()
+    except TimeoutError:
+        why = f"Nobody logged in within {wishes.timeout:.0f} s"
+        raise LoginFailed(endpoint, why=why) from None
+    except CallbackRefused as refused:
+        raise LoginFailed(endpoint, why=str(refused)) from None
+    finally:
+        if pasting:
+            pasting.cancel()
+
+
+async def _take_pasted(back: Callback, paste: Paste) -> None:
+    while not back.take(await paste()):
+        pass

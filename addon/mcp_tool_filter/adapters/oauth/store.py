@@ -1,0 +1,187 @@
+"""Keeps logins in files that only their user can read, one for each endpoint.
+
+A file is replaced as a whole, so that nobody reads half of it. Refresh tokens are valid for one
+use: whoever renews one holds the lock of that login, also against other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.policy.paths import plain_path
+
+_VERSION = 1
+_POLL = 0.05  # seconds between attempts to get a lock
+_PATIENCE = 60.0  # seconds; a renewal takes far less
+
+type Stamp = tuple[int, int, int]
+"""What changes when a file is replaced."""
+
+
+class StoreFailed(StartError):
+    def __init__(self, path: Path, error: OSError | str) -> None:
+        reason = error if isinstance(error, str) else error.strerror or str(error)
+        super().__init__(f"Cannot use the stored logins in {path}", why=reason)
+
+
+class Store:
+    """The logins of one user."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or default_folder(os.environ)
+
+    def path_of(self, endpoint: str) -> Path:
+        return self.folder / f"{sha256(key_of(endpoint).encode()).hexdigest()[:32]}.json"
+
+    def stamp_of(self, endpoint: str) -> Stamp | None:
+        """Return what tells one version of a login from the next; None if there is none."""
+        try:
+            found = os.stat(self.path_of(endpoint))
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def load(self, endpoint: str) -> LoginState | None:
+        """Return a login, or None if there is none. Raises StoreFailed."""
+        return _load(self.path_of(endpoint))
+
+    def all(self) -> Iterator[LoginState]:
+        """Yield every login, by endpoint. Raises StoreFailed."""
+        states = [_load(path) for path in self.folder.glob("*.json")]
+        yield from sorted((one for one in states if one), key=lambda state: state.endpoint)
+
+    def find(self, url: str) -> LoginState | None:
+        """Return the login for an endpoint; of an origin alone, the only one there is."""
+        if not self.folder.is_dir():
+            return None
+        if urlsplit(url).path not in ("", "/"):
+            return self.load(url)
+        origin = parse_origin(url)
+        found = [one for one in self.all() if parse_origin(one.endpoint) == origin]
+        return found[0] if len(found) == 1 else self.load(url)
+
+    def save(self, state: LoginState) -> None:
+        """Replace a login. Raises StoreFailed."""
+        path = self.path_of(state.endpoint)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=self.folder, suffix=".part")  # mode 0600
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(json.dumps(_plain(state), indent=1).encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, path)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(partial)
+                raise
+        except OSError as error:
+            raise StoreFailed(path, error) from None
+
+    def forget(self, endpoint: str) -> bool:
+        """Remove a login; tell whether there was one. Raises StoreFailed."""
+        path = self.path_of(endpoint)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreFailed(path, error) from None
+        return True
+
+    @asynccontextmanager
+    async def lock(self, endpoint: str) -> AsyncIterator[None]:
+        """Hold the lock of one login, against all tasks and processes. Raises StoreFailed."""
+        path = self.path_of(endpoint).with_suffix(".lock")
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreFailed(path, error) from None
+        try:
+            end = time.monotonic() + _PATIENCE
+            while not _try_lock(handle):
+                if time.monotonic() > end:
+                    raise StoreFailed(path, "Another process does not let go of it")
+                await asyncio.sleep(_POLL)
+            yield
+        finally:
+            os.close(handle)  # which also unlocks it
+
+
+def default_folder(environment: Mapping[str, str]) -> Path:
+    """Return where logins are kept: where the system has the settings of its user."""
+    if sys.platform == "win32":
+        base = environment.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
+    else:
+        base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "mcp-tool-filter" / "logins"
+
+
+def key_of(endpoint: str) -> str:
+    """Return what an endpoint's URL has in common with other spellings of it.
+
+    >>> key_of("HTTPS://Example.com:443/mcp/?a=b")
+    'https://example.com/mcp'
+    """
+    return parse_origin(endpoint).url + plain_path(urlsplit(endpoint).path or "/")
+
+
+def _load(path: Path) -> LoginState | None:
+    try:
+        found = json.loads(path.read_bytes())
+        if found.pop("version") != _VERSION:
+            raise StoreFailed(path, "It was written by another version: log in again")
+        registration = {**found.pop("registration")}
+        tokens = found.pop("tokens")
+        return LoginState(
+            **{**found, "wanted_scopes": tuple(found["wanted_scopes"])},
+            registration=Registration(**{**registration, "scopes": tuple(registration["scopes"])}),
+            tokens=Tokens(**{**tokens, "scopes": tuple(tokens["scopes"])}) if tokens else None,
+        )
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreFailed(path, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise StoreFailed(path, "It cannot be read: remove it, and log in again") from None
+
+
+def _plain(state: LoginState) -> dict[str, object]:
+    return {"version": _VERSION, **asdict(state)}
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,147 @@
+"""Asks the addresses that metadata documents name, and no others that they should not reach.
+
+Whoever runs an upstream chooses these addresses. So they are https, or on this machine if the
+upstream itself is; a redirect must lead to such an address again; an answer is short and comes
+soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from mcp_tool_filter.adapters.fetch.http_client import (
+    HttpClient,
+    HttpFailed,
+    HttpResponse,
+    make_tls_context,
+)
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.origin import Origin, parse_origin
+from mcp_tool_filter.policy.allowed_hosts import is_loopback, parse_address
+
+_TIMEOUT = 30.0  # seconds
+_LONGEST_ANSWER = 256 * 1024
+_MOST_REDIRECTS = 3
+_FORM = (b"content-type", b"application/x-www-form-urlencoded")
+_JSON = (b"content-type", b"application/json")
+_ACCEPT = (b"accept", b"application/json")
+
+type Fields = Sequence[tuple[str, str]]
+
+
+class WebFailed(Exception):
+    """No answer came. ``str()`` is a short reason for people, without any secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebAnswer:
+    status: int
+    body: bytes
+    challenges: tuple[str, ...] = ()
+    """The values of WWW-Authenticate."""
+
+
+class Web:
+    """Asks for the sake of one upstream."""
+
+    def __init__(self, upstream: str, *, tls: ssl.SSLContext | None = None) -> None:
+        self._is_local = is_local(upstream)
+        self._tls = tls
+
+    async def get(self, url: str) -> WebAnswer:
+        """Get a document. Raises WebFailed."""
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer, location = await self._ask(b"GET", url, [_ACCEPT], b"")
+            if location is None:
+                return answer
+            url = urljoin(url, location)
+        raise WebFailed(f"More than {_MOST_REDIRECTS} redirects")
+
+    async def post_form(self, url: str, fields: Fields, *, basic: str | None = None) -> WebAnswer:
+        """Post a form; ``basic`` are credentials. Never goes elsewhere. Raises WebFailed."""
+        headers = [_ACCEPT, _FORM]
+        if basic:
+            headers.append((b"authorization", b"Basic " + basic.encode()))
+        answer, location = await self._ask(b"POST", url, headers, urlencode(fields).encode())
+        if location is not None:
+            raise WebFailed(f"HTTP {answer.status}: a redirect of a request with secrets")
+        return answer
+
+    async def post_json(
+        self, url: str, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> WebAnswer:
+        """Post JSON. Raises WebFailed."""
+        answer, _ = await self._ask(b"POST", url, [*headers, _JSON], body)
+        return answer
+
+    def check(self, url: str) -> Origin:
+        """Tell the origin of a URL that may be asked. Raises WebFailed."""
+        try:
+            origin = parse_origin(url)
+        except InvalidOption:
+            raise WebFailed("No URL of a web server") from None
+        if "@" in urlsplit(url).netloc or not url.isascii() or not url.isprintable():
+            raise WebFailed("A URL that could be read in two ways")
+        if _is_on_this_machine(origin.host):
+            if not self._is_local:
+                raise WebFailed("A URL on this machine, named by an upstream that is elsewhere")
+        elif not origin.tls:
+            raise WebFailed("A URL that is not https")
+        return origin
+
+    async def _ask(
+        self, method: bytes, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> tuple[WebAnswer, str | None]:
+        origin = self.check(url)
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        http = HttpClient(origin, tls=(self._tls or make_tls_context()) if origin.tls else None)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                async with http.exchange(method, target, headers, body) as response:
+                    return await _read(response)
+        except TimeoutError:
+            raise WebFailed(f"No answer within {_TIMEOUT:.0f} s") from None
+        except (HttpFailed, ProtocolError) as error:
+            raise WebFailed(str(error)) from None
+        finally:
+            await http.close()
+
+
+async def _read(response: HttpResponse) -> tuple[WebAnswer, str | None]:
+    challenges = tuple(one.decode("latin-1") for one in response.headers(b"www-authenticate"))
+    location = response.header(b"location").decode("latin-1")
+    if location and response.status in (301, 302, 303, 307, 308):
+        return WebAnswer(response.status, b"", challenges), location
+    # Some upstreams answer a first POST with a stream that has no end.
+    is_stream = response.media_type == "text/event-stream"
+    body = b"" if is_stream else await response.read(_LONGEST_ANSWER)
+    return WebAnswer(response.status, body, challenges), None
+
+
+def is_local(url: str) -> bool:
+    """Tell whether a URL is on this machine."""
+    return _is_on_this_machine(urlsplit(url).hostname or "")
+
+
+def _is_on_this_machine(host: str) -> bool:
+    """Tell so for names of the loopback, and for addresses at which no server of others is."""
+    name = host.lower().rstrip(".")
+    if is_loopback(name):
+        return True
+    try:
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = parse_address(name)
+    except ValueError:
+        return _is_odd_number(name)
+    return address.is_unspecified or address.is_link_local or address.is_multicast
+
+
+def _is_odd_number(name: str) -> bool:
+    """Tell whether the system could read a name as an address that we do not (``0x7f.1``)."""
+    last = name.rpartition(".")[2]
+    return last.isdigit() or last.startswith("0x")

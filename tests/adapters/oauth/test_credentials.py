@@ -1,0 +1,248 @@
+"""The access token of a stored login: renewed once for all who need it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.oauth.credentials import Credentials, credentials_for
+from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
+from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
+from mcp_tool_filter.adapters.oauth.store import Store
+from tests.oauth_upstream import OAuthUpstream, browse, oauth_upstream
+
+
+async def show(url: str) -> None:
+    await asyncio.to_thread(browse, url)
+
+
+async def logged_in(home: Path, upstream: OAuthUpstream) -> Credentials:
+    store = Store(home)
+    state = await log_in(upstream.url, Wishes(timeout=10), store, show)
+    return Credentials(state, store)
+
+
+def play(scene: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scene, 60))
+
+
+class Clock:
+    """The time, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.later = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.later
+
+
+async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, Clock]:
+    store, clock = Store(home), Clock()
+    state = await log_in(upstream.url, Wishes(timeout=10), store, show)
+    return Credentials(state, store, clock=clock), clock
+
+
+def test_eight_who_find_the_token_expired_cause_one_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(delay=0.05) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3600
+            assert credentials.value() is None
+            upstream.lifetime = 7200
+            values = await asyncio.gather(*(credentials.renewed() for _ in range(8)))
+            assert len(set(values)) == 1
+            assert upstream.grant_of(values[0])
+            assert upstream.renewals == 1
+
+    play(scene())
+
+
+def test_eight_whose_token_was_rejected_cause_one_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(delay=0.05) as upstream:
+            credentials = await logged_in(tmp_path, upstream)
+            value = credentials.value()
+            upstream.end_access()
+            values = await asyncio.gather(*(credentials.renewed(value) for _ in range(8)))
+            values.append(await credentials.renewed(value))  # it heard of it late
+            assert len(set(values)) == 1
+            assert upstream.renewals == 1
+
+    play(scene())
+
+
+def test_one_who_no_longer_waits_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(delay=0.1) as upstream:
+            credentials = await logged_in(tmp_path, upstream)
+            value = credentials.value()
+            first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
+            await asyncio.sleep(0.02)
+            first.cancel()
+            assert upstream.grant_of(await second)
+            assert upstream.renewals == 1
+
+    play(scene())
+
+
+def test_refresh_tokens_that_rotate_are_used_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream() as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            for _ in range(5):
+                clock.later += 3600
+                assert upstream.grant_of(await credentials.renewed())
+
+    play(scene())
+
+
+def test_a_token_that_lives_three_seconds_is_renewed_in_time(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(lifetime=3) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            assert credentials.value() is not None
+            clock.later = 2.5  # it would still be accepted, but perhaps no longer when it arrives
+            assert credentials.value() is None
+
+    play(scene())
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from mcp_tool_filter.adapters.oauth.credentials import credentials_for
+from mcp_tool_filter.adapters.oauth.store import Store
+url, home, rejected = sys.argv[1:]
+async def main():
+    credentials = credentials_for(url, Store(Path(home)))
+    values = await asyncio.gather(*(credentials.renewed(rejected) for _ in range(3)))
+    assert len(set(values)) == 1
+    print(values[0])
+asyncio.run(main())
+"""
+
+
+def test_four_processes_cause_one_request(tmp_path: Path) -> None:
+    """Two renewals with one refresh token would end the whole login."""
+    with oauth_upstream(delay=0.3) as upstream:
+        credentials = asyncio.run(logged_in(tmp_path, upstream))
+        value = credentials.value()
+        assert value
+        command = [sys.executable, "-c", CHILD, upstream.url, str(tmp_path), value]
+        children = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(4)]
+        values = {child.communicate(timeout=60)[0].decode().strip() for child in children}
+        assert len(values) == 1
+        assert upstream.renewals == 1
+        assert credentials.value() in values  # we learn of it from the file
+
+
+@pytest.mark.parametrize("error", ["invalid_grant", "invalid_client", "unauthorized_client"])
+def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str) -> None:
+    async def scene() -> None:
+        with oauth_upstream(refuses_renewal=error) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3600
+            with pytest.raises(LoggedOut) as refused:
+                await credentials.renewed()
+            assert f"mcp-tool-filter login {upstream.url}" in refused.value.sentence
+            for _ in range(3):
+                with pytest.raises(LoggedOut):
+                    credentials.value()
+            assert upstream.renewals == 1
+            await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+            clock.later = 0
+            assert upstream.grant_of(credentials.value())
+
+    play(scene())
+
+
+@pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error", ""])
+def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> None:
+    async def scene() -> None:
+        with oauth_upstream(refuses_renewal=error or "x") as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3600
+            for _ in range(3):
+                with pytest.raises(RenewalFailed):
+                    await credentials.renewed()
+            assert upstream.renewals == 1  # nobody is asked again at once
+            upstream.refuses_renewal = None
+            upstream.lifetime = 7200
+            clock.later += 10
+            assert upstream.grant_of(await credentials.renewed())
+
+    play(scene())
+
+
+def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(gives_refresh=False) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3600
+            with pytest.raises(LoggedOut):
+                await credentials.renewed()
+
+    play(scene())
+
+
+def test_a_new_token_that_is_rejected_too_causes_no_further_request(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream() as upstream:
+            credentials = await logged_in(tmp_path, upstream)
+            first = credentials.value()
+            second = await credentials.renewed(first)
+            for _ in range(3):
+                with pytest.raises(RenewalFailed):
+                    await credentials.renewed(second)
+            assert upstream.renewals == 1
+
+    play(scene())
+
+
+def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream() as upstream:
+            credentials = await logged_in(tmp_path, upstream)
+            assert credentials.value()
+            Store(tmp_path).forget(upstream.url)
+            with pytest.raises(LoggedOut) as out:
+                credentials.value()
+            assert out.value.sentence == (
+                f"Not logged in to {upstream.url}. Type: mcp-tool-filter login {upstream.url}"
+            )
+
+    play(scene())
+
+
+@pytest.mark.parametrize("query", ["", "?project=1", "/"])
+def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
+    store = Store(tmp_path)
+    with oauth_upstream() as upstream:
+        asyncio.run(logged_in(tmp_path, upstream))
+        assert credentials_for(upstream.url + query, store)
+        assert credentials_for(upstream.origin, store)
+        assert credentials_for(upstream.url + "/other", store) is None
+        assert credentials_for("http://127.0.0.1:1", store) is None
+        state = store.load(upstream.url)
+        assert state
+        store.save(replace(state, endpoint=upstream.origin + "/second"))
+        assert credentials_for(upstream.origin, store) is None  # which one?
+
+
+def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream() as upstream:
+            credentials = await logged_in(tmp_path, upstream)
+            credentials.want_scopes(("write", "tools"))
+            await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+            assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]
+
+    play(scene())
