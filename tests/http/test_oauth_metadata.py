@@ -29,7 +29,7 @@ def resource(name: str, **more: object) -> bytes:
         (
             f"{HOST}/mcp/?x=y",
             [
-                "/.well-known/oauth-protected-resource/a/mcp",
+                "/.well-known/oauth-protected-resource/mcp",
                 "/.well-known/oauth-protected-resource",
             ],
         ),
