@@ -241,3 +241,12 @@ def test_a_part_that_was_not_read_is_named_with_its_flow() -> None:
     scrubber = Scrubber()
     scrubber.scrub([flow(), made])
     assert scrubber.unread == ["flow 2 (GET), a WebSocket message: binary data"]
+
+
+def test_fields_do_not_name_parts_of_a_flow() -> None:
+    names = ["type", "id", "host", "method", "version", "proxy_mode", "transport_protocol", "msg"]
+    made = flow(asks=b'{"type": "hidden", "id": "hidden"}')
+    before = made.get_state()
+    scrubbed(made, fields=frozenset(names))
+    assert made.request.content == b'{"type": "xxxxxx", "id": "xxxxxx"}'
+    assert made.get_state()["client_conn"] == before["client_conn"]

@@ -158,15 +158,15 @@ class _Walk:
                 return self._message(value, "answer")
             case "websocket", dict():
                 messages = [self._websocket_message(one) for one in value["messages"]]
-                return {**self._any(key, {**value, "messages": []}), "messages": messages}
+                return {**self._any({**value, "messages": []}), "messages": messages}
             case "metadata", dict():
                 rest = {name: part for name, part in value.items() if name != KEY}
                 kept = {KEY: self._kept(value[KEY])} if value.get(KEY) else {}
-                clean = {**self._any(key, rest), **kept}
+                clean = {**self._any(rest, ""), **kept}
                 return {name: clean[name] for name in value if name in clean}
             case "backup", dict():
                 return self.flow(value)
-        return self._any(key, value)
+        return self._any(value)
 
     # Messages
 
@@ -178,7 +178,7 @@ class _Walk:
             elif key in ("headers", "trailers") and value is not None:
                 clean[key] = tuple((name, said) for name, said in self._fields(value))
             elif key != "content":
-                clean[key] = self._any(key, value)
+                clean[key] = self._any(value)
         if state["content"]:
             body, headers, _ = self._body([state["content"]], clean["headers"], label)
             clean["content"], clean["headers"] = b"".join(body), tuple(headers)
@@ -192,13 +192,13 @@ class _Walk:
 
     def _kept(self, kept: _State) -> _State:
         clean = {
-            key: value if key in ("asked", "said", "fetched") and value else self._any(key, value)
+            key: value if key in ("asked", "said", "fetched") and value else self._any(value)
             for key, value in kept.items()
         }
         if asked := kept.get("asked"):
             headers = self._fields(asked["headers"])
             body, headers, _ = self._body([asked["body"]], headers, "request")
-            host = self._any("host", asked["host"])
+            host = self._any(asked["host"])
             clean["asked"] = {
                 **asked, "host": host, "headers": _lists(headers), "body": b"".join(body)
             }  # fmt: skip
@@ -214,7 +214,7 @@ class _Walk:
                 clean["said"]["size"] = size
         if fetched := kept.get("fetched"):
             clean["fetched"] = {
-                **self._any("fetched", {**fetched, "pages": [], "endpoint": ""}),
+                **self._any({**fetched, "pages": [], "endpoint": ""}),
                 "pages": [self._json(page) for page in fetched["pages"]],
                 "endpoint": self._url(fetched["endpoint"]),
             }
@@ -280,28 +280,38 @@ class _Walk:
         self._report(found, "the fetched tool list")
         return self._replaced(raw, found)
 
-    def _any(self, name: str, value: Any) -> Any:
-        """Go through whatever a state may hold: texts, and containers of them."""
+    def _any(self, value: Any, name: str | None = None) -> Any:
+        """Go through whatever a state may hold: texts, and containers of them.
+
+        Only in metadata a name says what is secret: elsewhere it is a name of mitmproxy's.
+        """
         match value:
-            case str() if name == "proxy_mode" and "@" in value:  # reverse:URL@HOST:PORT
-                mode, at, address = value.rpartition("@")
-                return self._any("", mode) + at + address
             case str():
                 raw = value.encode("utf-8", "surrogateescape")
-                return self._named(name, raw).decode("utf-8", "surrogateescape")
+                return self._named(raw, name).decode("utf-8", "surrogateescape")
             case bytes():
-                return self._named(name, value)
+                return self._named(value, name)
             case dict():
-                return {key: self._any(str(key), part) for key, part in value.items()}
+                return {
+                    key: self._mode(part)
+                    if key == "proxy_mode"
+                    else self._any(part, None if name is None else str(key))
+                    for key, part in value.items()
+                }
             case list():
-                return [self._any(name, part) for part in value]
+                return [self._any(part, name) for part in value]
             case tuple():
-                return tuple(self._any(name, part) for part in value)
+                return tuple(self._any(part, name) for part in value)
         return value
 
-    def _named(self, name: str, raw: bytes) -> bytes:
+    def _mode(self, mode: Any) -> Any:
+        """Leave the address at the end of ``reverse:URL@HOST:PORT``: that is no user's name."""
+        url, at, address = str(mode).rpartition("@")
+        return self._any(url) + at + address if at else self._any(mode)
+
+    def _named(self, raw: bytes, name: str | None) -> bytes:
         """Read a text that stands under a name, as a member of a JSON object would."""
-        return self._replaced(raw, self.finder.under_name(name, raw.decode("latin-1")))
+        return self._replaced(raw, self.finder.under_name(name or "", raw.decode("latin-1")))
 
     def _replaced(self, raw: bytes, found: Findings) -> bytes:
         self.note(found)
