@@ -17,13 +17,17 @@ import json
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from queue import Queue
 
-import h11
-
+from mcp_tool_filter.adapters.http_server import (
+    ServedRequest,
+    ServedResponse,
+    ServerLimits,
+    http_server,
+)
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
     ToolsUnknown,
@@ -34,7 +38,7 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event, with_data
 
-_READ_SIZE = 65536
+_LIMITS = ServerLimits(grace=0.0)  # its streams have no end
 _SESSION = b"mcp-session-id"
 _NOT_SAID = (b"content-length", b"transfer-encoding", b"connection", b"date", b"content-encoding")
 _MARK = "recorded"  # the parameter by which conversations of the older transport are told apart
@@ -66,13 +70,8 @@ async def recorded_upstream(recording: Recording) -> AsyncIterator[RecordedUpstr
     if fetched is None:
         raise ToolsUnknown(recording.name)
     stage = _Stage(recording, fetched)
-    server = await asyncio.start_server(stage.serve, "127.0.0.1", 0)
-    try:
-        yield RecordedUpstream(server.sockets[0].getsockname()[1], fetched.endpoint)
-    finally:
-        server.close()
-        stage.close()
-        await server.wait_closed()
+    async with http_server(stage.answer, limits=_LIMITS) as server:
+        yield RecordedUpstream(server.port, fetched.endpoint)
 
 
 @contextmanager
@@ -186,67 +185,38 @@ class _Stage:
         self._fetched = fetched
         self._numbers = count(1)
         self._conversations: dict[str, _Conversation] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection, until its client leaves."""
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
-        connection = _Connection(reader, writer)
-        try:
-            with suppress(ConnectionError, h11.ProtocolError, asyncio.CancelledError):
-                while request := await connection.request():
-                    await self._answer(connection, *request)
-        finally:
-            self._tasks.discard(task)
-            writer.close()
-
-    async def _answer(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
-        method, target = request.method.decode(), request.target.decode()
-        conversation = self._conversation(method, target, dict(request.headers), body)
-        flow = await conversation.take(method, body)
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        conversation = self._conversation(request)
+        flow = await conversation.take(request.method, request.body)
         if flow is None or flow.said is None:
-            await self._answer_unrecorded(connection, method, target, body, conversation)
-            return
+            return await self._answer_unrecorded(request, conversation)
         said = flow.said
         fields = self._fields(said, conversation)
         if said.is_event_stream:
-            await connection.begin(said.status, fields)
-            async for event in _or_gone(conversation.lines(said), connection):
-                await connection.send(event)
-            await connection.end()
-        else:
-            await connection.answer(said.status, fields, conversation.with_ids(said.body))
+            return ServedResponse(said.status, fields, conversation.lines(said))
+        return ServedResponse(said.status, fields, conversation.with_ids(said.body))
 
     async def _answer_unrecorded(
-        self,
-        connection: _Connection,
-        method: str,
-        target: str,
-        body: bytes,
-        conversation: _Conversation,
-    ) -> None:
-        if method != "POST":
-            await connection.answer(200 if method == "DELETE" else 405, [], b"")
-            return
-        reply = guess_answer(body, self._fetched)
+        self, request: ServedRequest, conversation: _Conversation
+    ) -> ServedResponse:
+        if request.method != "POST":
+            return ServedResponse(200 if request.method == "DELETE" else 405)
+        reply = guess_answer(request.body, self._fetched)
         if reply and self._is_legacy:
             await conversation.say_besides(reply)
             reply = b""
-        json_type = [(b"content-type", b"application/json")]
-        await connection.answer(200 if reply else 202, json_type if reply else [], reply)
+        if not reply:
+            return ServedResponse(202)
+        return ServedResponse(200, [(b"content-type", b"application/json")], reply)
 
-    def _conversation(
-        self, method: str, target: str, headers: dict[bytes, bytes], body: bytes
-    ) -> _Conversation:
+    def _conversation(self, request: ServedRequest) -> _Conversation:
+        target = request.target
         key = target.rpartition(f"{_MARK}=")[2] if f"{_MARK}=" in target else ""
-        key = key or headers.get(_SESSION, b"").decode().rpartition("~")[2]
-        opens = "initialize" in _kinds(body) or (method == "GET" and self._is_legacy)
+        key = key or (request.header(_SESSION) or "").rpartition("~")[2]
+        opens = "initialize" in _kinds(request.body) or (
+            request.method == "GET" and self._is_legacy
+        )
         if opens and not (key and self._is_legacy):
             key = str(next(self._numbers))
         if key not in self._conversations:
@@ -263,73 +233,6 @@ class _Stage:
             (name, b"%s~%d" % (value, conversation.number) if name.lower() == _SESSION else value)
             for name, value in fields
         ]
-
-
-class _Connection:
-    """HTTP/1.1 with one client."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._h11 = h11.Connection(h11.SERVER)
-
-    async def request(self) -> tuple[h11.Request, bytes] | None:
-        if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
-            self._h11.start_next_cycle()
-        request, body = None, b""
-        while True:
-            event = self._h11.next_event()
-            if event is h11.NEED_DATA:
-                self._h11.receive_data(await self._reader.read(_READ_SIZE))
-            elif isinstance(event, h11.Request):
-                request = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage) and request:
-                return request, body
-            else:
-                return None
-
-    async def answer(self, status: int, fields: Fields, body: bytes) -> None:
-        await self.begin(status, [*fields, (b"content-length", b"%d" % len(body))])
-        await self.send(body)
-        await self.end()
-
-    async def begin(self, status: int, fields: Fields) -> None:
-        await self._say(h11.Response(status_code=status, headers=fields))
-
-    async def send(self, data: bytes) -> None:
-        if data:
-            await self._say(h11.Data(data=data))
-
-    async def end(self) -> None:
-        await self._say(h11.EndOfMessage())
-
-    async def gone(self) -> None:
-        """Wait until the client leaves."""
-        while await self._reader.read(_READ_SIZE):
-            pass
-
-    async def _say(self, event: h11.Event) -> None:
-        self._writer.write(self._h11.send(event) or b"")
-        await self._writer.drain()
-
-
-async def _or_gone(lines: AsyncIterator[bytes], connection: _Connection) -> AsyncIterator[bytes]:
-    """Yield the lines until there are no more, or nobody is there any more."""
-    gone = asyncio.ensure_future(connection.gone())
-    try:
-        while True:
-            following = asyncio.ensure_future(anext(lines, None))
-            await asyncio.wait([gone, following], return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                following.cancel()
-                raise ConnectionResetError
-            if (line := following.result()) is None:
-                return
-            yield line
-    finally:
-        gone.cancel()
 
 
 def _lines(said: Said, flows: Sequence[RecordedFlow]) -> Iterator[_Line]:

@@ -5,17 +5,15 @@ It does nothing but say what it was asked to do, and remembers which tools were 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import Any
 
-import h11
-
 from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.cli.commands.demo_tools import NAMES, TOOLS
 from mcp_tool_filter.protocol.revisions import (
     INITIALIZE_REVISIONS,
@@ -32,7 +30,6 @@ _MODERN = {
     "_meta": {"io.modelcontextprotocol/serverInfo": _INFO},
 }
 _CACHEABLE = {"ttlMs": 60_000, "cacheScope": "public"}
-_READ_SIZE = 65536
 
 type Json = dict[str, Any]
 
@@ -48,25 +45,18 @@ class DemoUpstream:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}{PATH}"
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection, until its client leaves."""
-        connection = h11.Connection(h11.SERVER)
-        with suppress(ConnectionError, h11.ProtocolError):
-            while request := await _next_request(connection, reader):
-                status, said = self._answer_http(*request)
-                await _send(connection, writer, status, said)
-                if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
-                    break
-                connection.start_next_cycle()
-        writer.close()
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        status, said = self._answer_http(request)
+        body = json.dumps(said, separators=(",", ":")).encode() if said else b""
+        return ServedResponse(status, [(b"content-type", b"application/json")], body)
 
-    def _answer_http(self, request: h11.Request, body: bytes) -> tuple[int, Json | None]:
-        if request.target.split(b"?")[0] != PATH.encode():
+    def _answer_http(self, request: ServedRequest) -> tuple[int, Json | None]:
+        if request.path != PATH:
             return 404, None
-        if request.method != b"POST":
+        if request.method != "POST":
             return 405, None
         try:
-            message = json.loads(body)
+            message = json.loads(request.body)
             method, params = message["method"], message.get("params") or {}
         except (ValueError, TypeError, KeyError):
             return 400, _error(None, -32600, "Invalid Request")
@@ -108,12 +98,9 @@ async def demo_upstream(
 ) -> AsyncIterator[DemoUpstream]:
     """Run one on the loopback."""
     upstream = DemoUpstream()
-    server = await asyncio.start_server(upstream.serve, "127.0.0.1", port, ssl=tls)
-    upstream.port = server.sockets[0].getsockname()[1]
-    try:
+    async with http_server(upstream.answer, port=port, tls=tls) as server:
+        upstream.port = server.port
         yield upstream
-    finally:
-        server.close()
 
 
 def _discovery() -> Json:
@@ -138,36 +125,3 @@ def _result(id: object, result: Json) -> Json:
 def _error(id: object, code: int, message: str, data: Json | None = None) -> Json:
     error = {"code": code, "message": message} | ({"data": data} if data else {})
     return {"jsonrpc": "2.0", "id": id, "error": error}
-
-
-async def _next_request(
-    connection: h11.Connection, reader: asyncio.StreamReader
-) -> tuple[h11.Request, bytes] | None:
-    request, body = None, b""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await reader.read(_READ_SIZE))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        elif isinstance(event, h11.EndOfMessage) and request:
-            return request, body
-        else:
-            return None
-
-
-async def _send(
-    connection: h11.Connection, writer: asyncio.StreamWriter, status: int, said: Json | None
-) -> None:
-    body = json.dumps(said, separators=(",", ":")).encode() if said else b""
-    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-    events = [
-        h11.Response(status_code=status, headers=headers),
-        h11.Data(data=body),
-        h11.EndOfMessage(),
-    ]
-    for event in events:
-        writer.write(connection.send(event) or b"")
-    await writer.drain()
