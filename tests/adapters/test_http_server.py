@@ -1,0 +1,300 @@
+"""The small HTTP server that demo, recorded upstreams and bridges share, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mcp_tool_filter.adapters.http_server import (
+    HttpServer,
+    ServedRequest,
+    ServedResponse,
+    ServerLimits,
+    http_server,
+)
+from tests.raw_client import TIMEOUT, RawClient, get, post, raw_client
+
+TEXT = [(b"content-type", b"text/plain")]
+CHUNKED = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENTS = [(b"content-type", b"text/event-stream")]
+
+
+async def echo(request: ServedRequest) -> ServedResponse:
+    return ServedResponse(200, TEXT, f"{request.method} {request.target} ".encode() + request.body)
+
+
+@asynccontextmanager
+async def echoing(**limits: float) -> AsyncIterator[tuple[HttpServer, RawClient]]:
+    made = ServerLimits(**limits)  # type: ignore[arg-type]  # as the caller says
+    async with http_server(echo, limits=made) as server, raw_client(server.port) as client:
+        yield server, client
+
+
+class Stream:
+    """A body that says what it is told, and notices when nobody hears it any more."""
+
+    def __init__(self) -> None:
+        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def answer(self, _request: ServedRequest) -> ServedResponse:
+        return ServedResponse(200, EVENTS, self.body())
+
+    async def body(self) -> AsyncIterator[bytes]:
+        try:
+            while (chunk := await self.chunks.get()) is not None:
+                yield chunk
+        finally:
+            self.closed.set()
+
+
+async def hung_up(client: RawClient) -> bytes:
+    return await client.rest()
+
+
+async def test_a_connection_serves_many_requests() -> None:
+    async with echoing() as (_, client):
+        first = await client.ask(post(b"one", path="/a?b=c"))
+        second = await client.ask(get(path="/d"))
+    assert (first.status, first.body) == (200, b"POST /a?b=c one")
+    assert first.all("content-type") == ["text/plain"]
+    assert second.body == b"GET /d "
+
+
+async def test_requests_sent_at_once_are_answered_in_order() -> None:
+    async with echoing() as (_, client):
+        await client.say(post(b"1") + get(path="/2") + post(b"3"))
+        bodies = [(await client.answer()).body for _ in range(3)]
+    assert bodies == [b"POST /mcp 1", b"GET /2 ", b"POST /mcp 3"]
+
+
+async def test_a_chunked_request_is_read_whole() -> None:
+    async with echoing() as (_, client):
+        answer = await client.ask(CHUNKED + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n")
+    assert answer.body == b"POST / abc"
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    async with echoing() as (_, client):
+        await client.say(
+            b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        assert (await client.head()).startswith(b"HTTP/1.1 100")
+        assert (await client.ask(b"ok")).body == b"POST / ok"
+
+
+async def test_a_head_request_gets_no_body() -> None:
+    async with echoing() as (_, client):
+        answer = await client.ask(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert answer.all("content-length") == ["8"]
+        assert (await client.ask(get(path="/y"))).body == b"GET /y "
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_body_keeps_the_connection(status: int) -> None:
+    async def answer(_request: ServedRequest) -> ServedResponse:
+        return ServedResponse(status)
+
+    async with http_server(answer) as server, raw_client(server.port) as client:
+        for _ in range(2):
+            assert (await client.ask(get())).status == status
+
+
+async def test_an_old_client_gets_a_body_that_ends_with_the_connection() -> None:
+    stream = Stream()
+    for chunk in (b"a", b"b", None):
+        stream.chunks.put_nowait(chunk)
+    async with http_server(stream.answer) as server, raw_client(server.port) as client:
+        await client.say(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"chunked" not in await client.head()
+        assert await hung_up(client) == b"ab"
+
+
+async def test_a_stream_arrives_chunk_by_chunk() -> None:
+    stream = Stream()
+    async with http_server(stream.answer) as server, raw_client(server.port) as client:
+        await client.say(get())
+        await client.head()
+        for chunk in (b"data: 1\n\n", b"data: 2\n\n"):
+            stream.chunks.put_nowait(chunk)
+            assert await client.chunk() == chunk
+        stream.chunks.put_nowait(None)
+        assert await client.chunk() == b""
+        assert stream.closed.is_set()
+
+
+async def test_a_request_behind_an_open_stream_is_answered_after_it() -> None:
+    stream = Stream()
+    async with http_server(stream.answer) as server, raw_client(server.port) as client:
+        await client.say(get())
+        await client.head()
+        await client.say(get())
+        for chunk in (b"one", None, b"two", None):
+            stream.chunks.put_nowait(chunk)
+        assert await client.chunks() == b"one"
+        assert (await client.answer()).body == b"two"
+
+
+async def test_a_stream_is_closed_when_its_client_leaves() -> None:
+    stream = Stream()
+    async with http_server(stream.answer) as server:
+        async with raw_client(server.port) as client:
+            await client.say(get())
+            await client.head()
+            assert not stream.closed.is_set()
+        async with asyncio.timeout(TIMEOUT):
+            await stream.closed.wait()
+
+
+async def test_a_stream_that_breaks_is_not_taken_for_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise ValueError
+
+    async def answer(_request: ServedRequest) -> ServedResponse:
+        return ServedResponse(200, EVENTS, broken())
+
+    async with http_server(answer) as server, raw_client(server.port) as client:
+        await client.say(get())
+        await client.head()
+        assert await client.rest_of_chunks() == (b"half", False)
+    assert "internal error; connection closed" in caplog.text
+
+
+async def test_an_error_is_answered_and_reveals_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(_request: ServedRequest) -> ServedResponse:
+        raise ValueError("do not tell")
+
+    async with http_server(answer) as server, raw_client(server.port) as client:
+        for _ in range(2):
+            failed = await client.ask(get())
+            assert (failed.status, failed.body) == (500, b"")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (post(b"x" * 101), 413),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+        (CHUNKED + b"65\r\n" + b"x" * 101, 413),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 2000, 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nX\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"\x16\x03\x01\0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+    ],
+)  # fmt: skip
+async def test_a_request_that_is_too_much_or_wrong_is_refused(request_: bytes, status: int) -> None:
+    async with echoing(body=100, head=1000) as (_, client):
+        answer = await client.ask(request_)
+        assert answer.status == status
+        assert answer.all("connection") == ["close"]
+        assert await hung_up(client) == b""
+
+
+async def test_a_client_reads_the_refusal_of_a_body_it_is_still_sending() -> None:
+    """Hanging up while it sends would reset the connection, and destroy the answer."""
+
+    def send_all_then_read(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT) as client:
+            client.sendall(post(b"x" * 10_000_000))
+            return client.recv(1000)
+
+    async with http_server(echo, limits=ServerLimits(body=100)) as server:
+        answer = await asyncio.to_thread(send_all_then_read, server.port)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_head_can_be_refused_before_the_body_is_sent() -> None:
+    def judge(request: ServedRequest) -> ServedResponse | None:
+        return ServedResponse(403) if request.header(b"origin") else None
+
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nOrigin: http://evil\r\nContent-Length: 10\r\n\r\n"
+    async with http_server(echo, judge_head=judge) as server, raw_client(server.port) as client:
+        assert (await client.ask(post(b"x"))).status == 200
+        assert (await client.ask(head)).status == 403
+        assert await hung_up(client) == b""
+
+
+async def test_a_request_that_stops_half_way_is_given_up() -> None:
+    async with echoing(silence=0.05) as (_, client):
+        assert (await client.ask(get(path="/a"))).status == 200
+        await client.say(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nab")
+        assert (await client.answer()).status == 408
+        assert await hung_up(client) == b""
+
+
+async def test_a_quiet_connection_stays_open() -> None:
+    async with echoing(silence=0.02) as (_, client):
+        for _ in range(2):
+            await asyncio.sleep(0.06)
+            assert (await client.ask(get())).status == 200
+
+
+async def test_above_the_most_connections_a_client_gets_a_clear_answer() -> None:
+    async with echoing(connections=1) as (server, client):
+        assert (await client.ask(get())).status == 200
+        async with raw_client(server.port) as second:
+            assert (await second.answer()).status == 503
+            assert await hung_up(second) == b""
+        assert (await client.ask(get())).status == 200
+
+
+async def test_a_request_in_progress_is_answered_before_the_end() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: ServedRequest) -> ServedResponse:
+        begun.set()
+        await go_on.wait()
+        return await echo(request)
+
+    async with asyncio.timeout(TIMEOUT):
+        running = http_server(slow, limits=ServerLimits(grace=TIMEOUT))
+        server = await running.__aenter__()
+        async with raw_client(server.port) as client, raw_client(server.port) as idle:
+            await client.say(get())
+            await begun.wait()
+            ending = asyncio.ensure_future(running.__aexit__(None, None, None))
+            assert await hung_up(idle) == b""
+            go_on.set()
+            answer = await client.answer()
+            assert answer.body == b"GET /mcp "
+            assert answer.all("connection") == ["close"]
+        await ending
+
+
+async def test_a_stream_without_end_is_cut_at_the_end() -> None:
+    stream = Stream()
+    async with raw_client_of_a_stopped(stream) as client:
+        assert await client.rest_of_chunks() == (b"", False)
+    assert stream.closed.is_set()
+
+
+@asynccontextmanager
+async def raw_client_of_a_stopped(stream: Stream) -> AsyncIterator[RawClient]:
+    async with http_server(stream.answer, limits=ServerLimits(grace=0.0)) as server:
+        client = await _begin(server.port)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def _begin(port: int) -> RawClient:
+    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+    await client.say(get())
+    await client.head()
+    return client
