@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.chain import Link
+from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Batch, Request, Single, parse_message
 from mcp_tool_filter.protocol.tools import Definition, Listing, ToolCall, parse_listing
+
+
+def at_once(decision: Decision[Any]) -> Any:
+    """Return what was decided: nothing had to wait."""
+    assert not waits(decision)
+    return decision
+
+
+def policy(
+    *names: str, deny: str = "", limits: Limits | None = None, links: tuple[Link, ...] = ()
+) -> PolicyInForce:
+    """Put a policy in force for an upstream with these tools."""
+    patterns = parse_config(deny=[deny]).deny if deny else ()
+    config = Config(deny=patterns, limits=limits or Limits())
+    fetched = replace(example(), pages=(listing(*names),))
+    return PolicyInForce(config=config, fetched=fetched, links=links)
 
 
 def call(tool_name: str, *, id: str | None = "1") -> ToolCall:

@@ -25,10 +25,10 @@ import pytest
 import zstandard
 
 from mcp_tool_filter.adapters.fetch.mcp_replies import messages_in
-from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.gate import problem_in_source
 from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
@@ -48,7 +48,6 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
 from mcp_tool_filter.observers.reading import NotReadable, render_body, tools_in
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
-from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
@@ -117,7 +116,7 @@ def parse_stream(raw: bytes, cut: int = 0) -> list[object]:
 
 
 def filter_stream(raw: bytes) -> bytes:
-    stream = FilteredStream(lambda: Situation(snapshot=SNAPSHOT), Exchanges())
+    stream = EventStream(Conversation(open_listener().policy))
     return stream.feed(raw) + stream.finish()
 
 
@@ -133,14 +132,14 @@ def judge_answer(raw: bytes) -> object:
     listener = open_listener()
     passed = listener.judge_request(POST, calling("read_file"))
     assert isinstance(passed, Passed)
-    return listener.judge_answer(passed.asked, 200, "application/json", "", raw)
+    return listener.judge_answer(passed.exchange, 200, "application/json", "", raw)
 
 
 def judge_other_answer(raw: bytes) -> object:
     listener = open_listener()
     passed = listener.judge_request(Head("GET", "/", ()), b"")
     assert isinstance(passed, Passed)
-    return listener.judge_answer(passed.asked, 200, "text/plain", "", raw)
+    return listener.judge_answer(passed.exchange, 200, "text/plain", "", raw)
 
 
 def learn_login(raw: bytes) -> None:

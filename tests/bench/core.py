@@ -16,14 +16,13 @@ import orjson
 ROOT = Path(__file__).parent.parent.parent
 sys.path[:0] = [str(ROOT / "addon"), str(ROOT)]
 
-from mcp_tool_filter.conversation.session import Exchanges  # noqa: E402
-from mcp_tool_filter.http.event_stream import FilteredStream  # noqa: E402
+from mcp_tool_filter.conversation.conversation import Conversation  # noqa: E402
+from mcp_tool_filter.http.event_stream import EventStream  # noqa: E402
 from mcp_tool_filter.policy.chain import (  # noqa: E402
     Situation,
     decide_from_client,
     decide_from_upstream,
 )
-from mcp_tool_filter.protocol.messages import parse_message  # noqa: E402
 from mcp_tool_filter.protocol.sse import EventParser  # noqa: E402
 from tests.make import (  # noqa: E402
     answering,
@@ -32,12 +31,15 @@ from tests.make import (  # noqa: E402
     chunks,
     event,
     listing,
+    message,
+    policy,
     snapshot_of,
 )
 
 NAMES = [f"tool_{number}" for number in range(10_000)]
 LIST = listing(*NAMES)
 SITUATION = Situation(snapshot=snapshot_of(LIST, deny="7$"))
+POLICY = policy(*NAMES, deny="7$")
 TEXT = answering('{"content":[{"type":"text","text":"' + "x" * 5_000_000 + '"}]}')
 ROWS = answering('{"content":[],"structuredContent":[' + '{"a":1,"b":"x"},' * 300_000 + "0]}")
 HOSTILE = b'{"jsonrpc":"2.0","id":1,"method":"x","params":[' + b"[]," * 3_000_000 + b"1]}"
@@ -69,11 +71,11 @@ def main() -> None:
 
 
 def ask(raw: bytes) -> object:
-    return decide_from_client(parse_message(raw), SITUATION)
+    return decide_from_client(message(raw), SITUATION)
 
 
 def hear(raw: bytes) -> object:
-    return decide_from_upstream(parse_message(raw), SITUATION)
+    return decide_from_upstream(message(raw), SITUATION)
 
 
 def show(name: str, raw: bytes, work: Callable[[], object]) -> None:
@@ -86,7 +88,7 @@ def show_stream(name: str, stream: bytes, size: int) -> None:
     cut = chunks(stream, [size])
 
     def work() -> None:
-        filtered = FilteredStream(lambda: SITUATION, Exchanges())
+        filtered = EventStream(Conversation(POLICY))
         for chunk in cut:
             filtered.feed(chunk)
 

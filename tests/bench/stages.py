@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Exchanges
-from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.head import Head, refuse_head
-from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.chain import Situation, decide_from_client, decide_from_upstream
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import take_snapshot
@@ -31,6 +31,7 @@ from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import EventParser
 from mcp_tool_filter.protocol.tools import Listing, parse_listing
 from tests.bench.upstream import DENY, definition, tool_names
+from tests.make import message
 
 _TOOLS = 200
 _KILOBYTES = 100
@@ -55,9 +56,9 @@ type Stage = Callable[[], object]
 def stages() -> dict[str, tuple[Stage, int]]:
     """Each stage, and by how much to divide what it costs."""
     call, denied = _calling("answer"), _calling("danger_1")
-    asked, answer, large = parse_message(call), _answer(1024), _answer(_KILOBYTES * 1024)
+    asked, answer, large = message(call), _answer(1024), _answer(_KILOBYTES * 1024)
     listing = _listing(_TOOLS)
-    listed = parse_message(listing)
+    listed = message(listing)
     listener = _listener(listing)
     situation = Situation(snapshot=listener.snapshot)
     return {
@@ -65,7 +66,7 @@ def stages() -> dict[str, tuple[Stage, int]]:
         "judge a head": (partial(refuse_head, _HEAD), 1),
         "decide on a call": (partial(decide_from_client, asked, situation), 1),
         "decide on a denied call": (
-            partial(decide_from_client, parse_message(denied), situation),
+            partial(decide_from_client, message(denied), situation),
             1,
         ),
         "forward a call and its answer of 1 KB": (
@@ -74,13 +75,13 @@ def stages() -> dict[str, tuple[Stage, int]]:
         ),
         "answer a denied call": (partial(listener.judge_request, _HEAD, denied), 1),
         "frame an event of 1 KB": (lambda: EventParser().feed(_event(answer)), 1),
-        "pass an event of 1 KB": (partial(_pass_event, situation, _event(answer)), 1),
+        "pass an event of 1 KB": (partial(_pass_event, listener, _event(answer)), 1),
         "scan an answer, each KB": (partial(parse_message, large), _KILOBYTES),
         "pass an answer, each KB": (partial(_forward, listener, call, large), _KILOBYTES),
-        "pass an event, each KB": (partial(_pass_event, situation, _event(large)), _KILOBYTES),
+        "pass an event, each KB": (partial(_pass_event, listener, _event(large)), _KILOBYTES),
         "rewrite a list, each tool": (partial(decide_from_upstream, listed, situation), _TOOLS),
         "scan and rewrite a list, each tool": (
-            lambda: decide_from_upstream(parse_message(listing), situation),
+            lambda: decide_from_upstream(message(listing), situation),
             _TOOLS,
         ),
         "take a snapshot, each tool": (
@@ -150,22 +151,17 @@ def _listener(listing: bytes) -> Listener:
         pages=(listing,),
     )
     config = parse_config(deny=[DENY])
-    return Listener(
-        upstream="http://127.0.0.1:1",
-        config=config,
-        fetched=fetched,
-        watch=lambda _message, _verdict: None,
-    )
+    return open_listener(upstream="http://127.0.0.1:1", config=config, fetched=fetched)
 
 
 def _forward(listener: Listener, call: bytes, answer: bytes) -> None:
     outcome = listener.judge_request(_HEAD, call)
     assert isinstance(outcome, Passed)
-    listener.judge_answer(outcome.asked, 200, "application/json", "", answer)
+    listener.judge_answer(outcome.exchange, 200, "application/json", "", answer)
 
 
-def _pass_event(situation: Situation, event: bytes) -> bytes:
-    return FilteredStream(lambda: situation, Exchanges()).feed(event)
+def _pass_event(listener: Listener, event: bytes) -> bytes:
+    return EventStream(Conversation(listener.policy)).feed(event)
 
 
 def _best(stage: Stage) -> float:

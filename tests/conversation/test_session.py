@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
+from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions, exchange_for
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import parse_message
+from mcp_tool_filter.protocol.messages import parse_message, singles
 from tests.make import answering, asking, listing, message, page
 
-ANSWER = message(answering("{}", id="1"))
+ANSWER = answering("{}", id="1")
 
 
 def waiting(*ids: str, most: int = 10) -> Exchanges:
     exchanges = Exchanges(most=most)
     for id in ids:
-        exchanges.note_asked(message(asking("ping", id=id)))
+        begin(exchanges, asking("ping", id=id))
     return exchanges
+
+
+def begin(exchanges: Exchanges, raw: bytes) -> None:
+    """Remember what a client asked, as it is remembered when it has been sent on."""
+    for one in singles(parse_message(raw)):
+        if exchange := exchange_for(one, len(raw), 0.0):
+            exchanges.open(exchange)
+
+
+def method_of(exchanges: Exchanges, answer: bytes) -> str | None:
+    exchange = exchanges.answered_by(message(answer))
+    return exchange.method if exchange else None
 
 
 def test_an_answer_to_the_number_1_does_not_answer_the_string_1() -> None:
     exchanges = waiting("1")
-    assert exchanges.method_of(ANSWER) == "ping"
-    assert exchanges.method_of(message(answering("{}", id='"1"'))) is None
+    assert method_of(exchanges, ANSWER) == "ping"
+    assert method_of(exchanges, answering("{}", id='"1"')) is None
 
 
 @pytest.mark.parametrize(
@@ -40,7 +52,7 @@ def test_an_answer_to_the_number_1_does_not_answer_the_string_1() -> None:
 def test_ids_are_compared_by_value_and_kept_as_written(asked: str, answered: str) -> None:
     """Most servers read an id and write it anew."""
     exchanges = waiting(asked)
-    assert exchanges.method_of(message(answering("{}", id=answered))) == "ping"
+    assert method_of(exchanges, answering("{}", id=answered)) == "ping"
     assert exchanges.take([answered]) == [asked]
     assert len(exchanges) == 0
 
@@ -49,20 +61,20 @@ def test_the_bytes_of_remembered_ids_are_bounded() -> None:
     exchanges = Exchanges(most=1000, most_bytes=10_000)
     ids = [f'"{number:04}{"x" * 2994}"' for number in range(100)]
     for id in ids:
-        exchanges.note_asked(message(asking("ping", id=id)))
+        begin(exchanges, asking("ping", id=id))
     assert exchanges.take_all() == ids[-3:]
 
 
 def test_an_id_that_is_used_again_is_counted_once() -> None:
     exchanges = Exchanges(most_bytes=10)
     for _ in range(100):
-        exchanges.note_asked(message(asking("ping", id="12345")))
+        begin(exchanges, asking("ping", id="12345"))
     assert exchanges.take_all() == ["12345"]
 
 
 def test_a_long_method_is_not_kept_whole() -> None:
     exchanges = Exchanges()
-    exchanges.note_asked(message(asking("x" * 1000)))
+    begin(exchanges, asking("x" * 1000))
     assert max(map(len, exchanges.methods)) < 100
 
 
@@ -81,21 +93,21 @@ def test_an_overlong_envelope_is_not_remembered() -> None:
 
 def test_who_is_answered_waits_no_more() -> None:
     exchanges = waiting("1", "2")
-    exchanges.note_answered(ANSWER)
-    assert exchanges.method_of(ANSWER) is None
+    exchanges.close(message(ANSWER))
+    assert method_of(exchanges, ANSWER) is None
     assert exchanges.take_all() == ["2"]
 
 
 def test_each_member_of_a_batch_waits() -> None:
     exchanges = Exchanges()
-    exchanges.note_asked(parse_message(b"[%s,%s]" % (asking("a", id="1"), asking("b", id="2"))))
+    begin(exchanges, b"[%s,%s]" % (asking("a", id="1"), asking("b", id="2")))
     assert list(exchanges.methods) == ["a", "b"]
 
 
 def test_notifications_and_answers_wait_for_nothing() -> None:
     exchanges = Exchanges()
-    exchanges.note_asked(message(b'{"jsonrpc":"2.0","method":"x"}'))
-    exchanges.note_asked(ANSWER)
+    begin(exchanges, b'{"jsonrpc":"2.0","method":"x"}')
+    begin(exchanges, ANSWER)
     assert len(exchanges) == 0
 
 

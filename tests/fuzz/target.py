@@ -13,13 +13,14 @@ from itertools import pairwise
 from typing import assert_never
 
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Envelopes, Exchanges, Sessions
+from mcp_tool_filter.conversation.session import Envelopes, Sessions, exchange_for
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.http.event_stream import FilteredStream
-from mcp_tool_filter.http.exchange import Answered, Asked, Passed
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.listener import open_listener as open_listener_for
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
@@ -44,7 +45,7 @@ from tests.fuzz.oracle import (
     require,
 )
 from tests.fuzz.tokens import TOKENS
-from tests.make import asking, definition, listing
+from tests.make import asking, at_once, definition, listing, message
 
 BETWEEN = b"\0\0"
 DENIED, ALLOWED = "wipe_disk", "read_file"
@@ -71,7 +72,7 @@ _ASKED = ("tools/list", "tools/call", "ping", "")
 
 
 def open_listener() -> Listener:
-    return Listener(
+    return open_listener_for(
         upstream="http://127.0.0.1:3000",
         config=parse_config(deny=["^wipe"]),
         fetched=Fetched(
@@ -83,7 +84,6 @@ def open_listener() -> Listener:
             sessions=True,
             pages=(_PAGES,),
         ),
-        watch=lambda message, verdict: None,
         clock=lambda: 0.0,
     )
 
@@ -96,7 +96,7 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    _LISTENER.envelopes, _LISTENER.sessions = Envelopes(), Sessions()
+    _LISTENER.policy.envelopes, _LISTENER.sessions = Envelopes(), Sessions()
     _LISTENER.legacy.clear()
     _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
 
@@ -111,7 +111,7 @@ def _request(how: int, body: bytes) -> None:
     if coding:
         headers.append((b"content-encoding", coding.encode()))
     head = Head("POST", "/elsewhere" if how & 8 else "/mcp", tuple(headers))
-    outcome = _LISTENER.judge_request(head, body)
+    outcome = at_once(_LISTENER.judge_request(head, body))
     _check_request(head, body, outcome)
     if not coding and is_honest(body):
         require(isinstance(outcome, Passed), "an honest message is refused", outcome)
@@ -125,7 +125,7 @@ def _request_with_head(how: int, raw: bytes) -> None:
     headers = tuple((name.strip(), value.strip()) for name, _, value in fields)
     method = ("POST", "GET", "PUT", "DELETE")[how & 3]
     head = Head(method, target.decode("latin-1"), headers)
-    _check_request(head, body, _LISTENER.judge_request(head, body))
+    _check_request(head, body, at_once(_LISTENER.judge_request(head, body)))
 
 
 def _check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
@@ -171,7 +171,7 @@ def _answer(how: int, body: bytes) -> None:
     method = _ASKED[how & 3]
     asked = _asked(method)
     status, kind = _STATUSES[how >> 2 & 7], _KINDS[how >> 5 & 7]
-    judged = _LISTENER.judge_answer(asked, status, kind, "", body)
+    judged = at_once(_LISTENER.judge_answer(asked, status, kind, "", body))
     left = body if judged is None else judged.body
     is_list = method == "tools/list" and status == 200
     kind_left = kind if judged is None else judged.content_type
@@ -184,9 +184,8 @@ def _answer(how: int, body: bytes) -> None:
 
 def _coded_answer(how: int, body: bytes) -> None:
     """An answer in one of the codings; a client may undo it, or fail to."""
-    judged = _LISTENER.judge_answer(
-        _asked("tools/list"), 200, "application/json", _CODINGS[how & 7], body
-    )
+    asked, coding = _asked("tools/list"), _CODINGS[how & 7]
+    judged = at_once(_LISTENER.judge_answer(asked, 200, "application/json", coding, body))
     left = body if judged is None else judged.body
     no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=True)
 
@@ -197,16 +196,18 @@ def _check_learned() -> None:
     session.revision = R2025_06_18
     fields = {"mcp-session-id": "s", "accept": "application/json, text/event-stream"}
     headers = tuple((name.encode(), value.encode()) for name, value in fields.items())
-    outcome = _LISTENER.judge_request(Head("POST", "/mcp", headers), asking("tools/list"))
+    outcome = at_once(_LISTENER.judge_request(Head("POST", "/mcp", headers), asking("tools/list")))
     if isinstance(outcome, Answered):
         no_tool_but_of(_SNAPSHOT.allowed, DENIED, outcome.body, is_list=True)
 
 
-def _asked(method: str) -> Asked:
-    exchanges = Exchanges()
-    if method:
-        exchanges.note_asked(parse_message(asking(method)))
-    return Asked(exchanges, revision=R2025_06_18, is_first_page=True)
+def _asked(method: str) -> HttpExchange:
+    exchange = _LISTENER.unasked()
+    conversation = exchange.conversation
+    conversation.client.said_revision = R2025_06_18
+    if method and (begun := exchange_for(message(asking(method)), 0, 0.0)):
+        conversation.exchanges.open(begun)
+    return exchange
 
 
 # A stream
@@ -228,12 +229,12 @@ def _stream(how: int, raw: bytes) -> None:
 
 def _filtered(method: str, chunks: list[bytes], limits: Limits) -> bytes:
     _LISTENER.legacy.clear()
-    _LISTENER.config = _CONFIGS[limits]
+    _LISTENER.policy.config = _CONFIGS[limits]
     try:
         stream = _LISTENER.open_stream(_asked(method), "/sse", lambda chunk: True)
         left = b"".join([*map(stream.feed, chunks), stream.finish()])
     finally:
-        _LISTENER.config = _CONFIGS[Limits()]
+        _LISTENER.policy.config = _CONFIGS[Limits()]
     if stream.failure is not None:
         raise stream.failure
     return left
@@ -265,27 +266,30 @@ def _exchange(how: int, raw: bytes) -> None:
         return
     fields = ((b"accept", b"application/json, text/event-stream"),)
     head = Head("POST", "/mcp", fields)
-    outcome = _LISTENER.judge_request(head, said)
+    outcome = at_once(_LISTENER.judge_request(head, said))
     _check_request(head, said, outcome)
     if isinstance(outcome, Passed):
-        _answer_it(how, outcome.asked, heard)
+        _answer_it(how, outcome.exchange, heard)
 
 
-def _answer_it(how: int, asked: Asked, heard: bytes) -> None:
-    is_list = set(asked.exchanges.methods) == {"tools/list"} and len(asked.exchanges) == 1
+def _answer_it(how: int, asked: HttpExchange, heard: bytes) -> None:
+    is_list = (
+        set(asked.conversation.exchanges.methods) == {"tools/list"}
+        and len(asked.conversation.exchanges) == 1
+    )
     _LISTENER.note_answer_head(asked, 200, "s" if how & 4 else None)
     if how & 2:
         stream = _LISTENER.open_stream(asked, "/mcp", None)
         no_tool_in_stream(_SNAPSHOT.allowed, DENIED, _all_of(stream, heard), is_list=is_list)
         return
-    judged = _LISTENER.judge_answer(asked, 200, "application/json", "", heard)
+    judged = at_once(_LISTENER.judge_answer(asked, 200, "application/json", "", heard))
     left = heard if judged is None else judged.body
     no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=is_list)
     for reply in asked.owed:
         require(reply in left, "a reply that is owed and not given", reply, left)
     if asked.owed:
         json.loads(left, parse_int=str)
-    require(not asked.exchanges.methods or bool(left), "nothing for one who waits")
+    require(not asked.conversation.exchanges.methods or bool(left), "nothing for one who waits")
     _check_learned()
 
 
@@ -297,10 +301,10 @@ def _exchange_of_old(said: bytes, heard: bytes) -> None:
         sent.append(event)
         return True
 
-    stream = _LISTENER.open_stream(Asked(Exchanges()), "/sse", send)
+    stream = _LISTENER.open_stream(_LISTENER.unasked(), "/sse", send)
     stream.feed(b"event: endpoint\ndata: /messages\n\n")
     head = Head("POST", "/messages", ())
-    outcome = _LISTENER.judge_request(head, said)
+    outcome = at_once(_LISTENER.judge_request(head, said))
     _check_request(head, said, outcome)
     left = b"".join(sent) + _all_of(stream, heard)
     no_tool_in_stream(_SNAPSHOT.allowed, DENIED, left, is_list=False)
@@ -309,7 +313,7 @@ def _exchange_of_old(said: bytes, heard: bytes) -> None:
     require(MARK not in b"".join(sent), "the mark in what we say ourselves", sent)
 
 
-def _all_of(stream: FilteredStream, heard: bytes) -> bytes:
+def _all_of(stream: EventStream, heard: bytes) -> bytes:
     left = stream.feed(heard) + stream.finish()
     if stream.failure is not None:
         raise stream.failure
@@ -322,7 +326,9 @@ def _all_of(stream: FilteredStream, heard: bytes) -> bytes:
 def _spoken(how: int, raw: bytes) -> None:
     from_client = bool(how & 1)
     method = _ASKED[how >> 1 & 3]
-    verdict = _LISTENER.judge_spoken(_asked(method), raw, from_client)
+    conversation = _asked(method).conversation
+    judge = conversation.from_client if from_client else conversation.judge_from_upstream
+    verdict = at_once(judge(raw)).verdict
     match verdict:
         case Forward():
             left = raw

@@ -57,10 +57,10 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("http.head._spells_a_call", _nothing),
         ("http.listener.refuse_head", _nothing),
         ("http.listener.refuse_body", _nothing),
-        ("http.listener.refuse_mismatch", _nothing),
+        ("http.arrival.refuse_mismatch", _nothing),
         ("http.listener.could_show_tool", _nothing),
         ("http.listener.kept_with_us", _as_it_is),
-        ("http.exchange.Asked.with_owed", _nothing_added),
+        ("http.exchange.HttpExchange.with_owed", _nothing_added),
     ],
 )
 def test_a_filter_that_is_weaker_in_one_place_is_noticed(

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcp_tool_filter.conversation.session import Exchanges
-from mcp_tool_filter.http.event_stream import INVALID_ANSWER, FilteredStream
-from mcp_tool_filter.policy.chain import Situation
+from mcp_tool_filter.conversation.conversation import INVALID_ANSWER, Conversation, Judged
+from mcp_tool_filter.conversation.policy_in_force import Observer
+from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, Message, render_error
+from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, render_error
 from mcp_tool_filter.protocol.sse import render_event
-from tests.make import answering, asking, chunks, definition, listing, message, snapshot
+from tests.make import answering, asking, chunks, definition, listing, policy
 
-SITUATION = Situation(snapshot=snapshot("read", "rm", deny="^rm"))
 BOTH, READ_ONLY = listing("read", "rm"), listing("read")
 RM = definition("rm").decode()
 
 
-def exchanges_of(*ids: str, method: str = "ping") -> Exchanges:
-    exchanges = Exchanges()
+def stream_for(
+    *ids: str,
+    limits: Limits | None = None,
+    observe: Observer | None = None,
+    on_endpoint: Callable[[str], str | None] = lambda url: None,
+) -> EventStream:
+    """Open a stream on which these ids wait."""
+    in_force = policy("read", "rm", deny="^rm", limits=limits)
+    conversation = Conversation(in_force)
     for id in ids:
-        exchanges.note_asked(message(asking(method, id=id)))
-    return exchanges
-
-
-def stream_for(*ids: str, limits: Limits | None = None) -> FilteredStream:
-    return FilteredStream(lambda: SITUATION, exchanges_of(*ids), limits=limits or Limits())
+        conversation.from_client(asking("ping", id=id))
+    if observe:
+        in_force.observe = observe
+    return EventStream(conversation, on_endpoint=on_endpoint)
 
 
 def through(stream: bytes, *ids: str, sizes: tuple[int, ...] = (1 << 20,)) -> bytes:
@@ -174,10 +180,10 @@ def judged(stream: bytes, sizes: tuple[int, ...]) -> tuple[bytes, list[Told]]:
     """Send a stream through; return what came out, and the verdicts on the way."""
     verdicts: list[Told] = []
 
-    def note(message: Message | None, verdict: Verdict, asked: str | None) -> None:
-        verdicts.append((verdict, asked))
+    def note(judged: Judged) -> None:
+        verdicts.append((judged.verdict, judged.exchange.method if judged.exchange else None))
 
-    filtered = FilteredStream(lambda: SITUATION, exchanges_of("1", "2"), on_verdict=note)
+    filtered = stream_for("1", "2", observe=note)
     out = [filtered.feed(chunk) for chunk in chunks(stream, sizes)]
     return b"".join(out) + filtered.finish(), verdicts
 
@@ -255,7 +261,7 @@ def test_an_endpoint_is_refused_where_none_belongs() -> None:
 
 @pytest.mark.parametrize("name", [b"endpoint", b"Endpoint", b" endpoint "])
 def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
-    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: "/ours")
+    filtered = stream_for(on_endpoint=lambda url: "/ours")
     said = filtered.feed(b"event: " + name + b"\r\ndata: http://evil.example/\r\n\r\n")
     assert said == b"event: " + name + b"\r\ndata: /ours\r\n\r\n"
 
@@ -263,19 +269,19 @@ def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
 @pytest.mark.parametrize("named", [b"htt\r\rp://evil.test/\n\n", b"htt\r", b"htt\rx\n\n"])
 def test_an_endpoint_ends_for_everyone_where_it_ends_for_us(named: bytes) -> None:
     """A reader that knows no CR as a line's end would go on reading, and drop it from the URL."""
-    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = stream_for(on_endpoint=lambda url: url)
     said = filtered.feed(b"event: endpoint\ndata: " + named + b"\r\n")
     assert said.startswith(b"event: endpoint\ndata: htt\n\n")
 
 
 def test_an_endpoint_with_whole_line_ends_stays_as_it_is() -> None:
-    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = stream_for(on_endpoint=lambda url: url)
     said = b"event: endpoint\r\ndata: /messages\r\n\r\n"
     assert filtered.feed(said) == said
 
 
 def test_an_endpoint_without_a_url_is_refused() -> None:
-    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_endpoint=lambda url: url)
+    filtered = stream_for(on_endpoint=lambda url: url)
     assert filtered.feed(b"event: endpoint\n\n") == b""
     assert filtered.failure is None
 
@@ -283,10 +289,10 @@ def test_an_endpoint_without_a_url_is_refused() -> None:
 def test_a_bug_of_ours_shuts_the_stream() -> None:
     """mitmproxy would log the exception and send the chunk on."""
 
-    def stumble(message: Message | None, verdict: Verdict, asked: str | None) -> None:
+    def stumble(judged: Judged) -> None:
         raise ZeroDivisionError
 
-    filtered = FilteredStream(lambda: SITUATION, Exchanges(), on_verdict=stumble)
+    filtered = stream_for(observe=stumble)
     assert filtered.feed(b"data: " + answering("{}") + b"\n\n") == b""
     assert isinstance(filtered.failure, ZeroDivisionError)
     assert filtered.feed(b": ping\n\n") == b""
@@ -296,9 +302,10 @@ def test_a_bug_of_ours_shuts_the_stream() -> None:
 def test_who_watches_is_told_of_each_message_and_what_it_answers() -> None:
     stream = b"data: " + answering("{}", id="1") + b"\n\ndata: " + BOTH + b"\n\ndata: x\n\n"
     _, verdicts = judged(stream, (1 << 20,))
-    first, second, third = verdicts
+    first, second, third, at_the_end = verdicts
     assert first == (Forward(), "ping")
     assert isinstance(second[0], Rewrite)
     assert second[1] is None  # it was answered before
     assert isinstance(third[0], Drop)
     assert third[0].reason.why is Why.INVALID
+    assert isinstance(at_the_end[0], Rewrite)  # the errors of those who still wait

@@ -14,17 +14,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_tool_filter.conversation.conversation import Conversation, Judged
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import FetchFailed
-from mcp_tool_filter.http.exchange import Answered, Asked, Passed
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol.messages import ids_in, parse_message
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol.messages import ids_in
 from mcp_tool_filter.protocol.revisions import R2025_06_18, R2026_07_28, Transport
-from tests.make import answering, asking, calling, definition, event, head, listing, text_of
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    definition,
+    event,
+    head,
+    listing,
+    text_of,
+)
 
 JSON, SSE = "application/json", "text/event-stream"
 BOTH = {"accept": f"{JSON}, {SSE}", "content_type": JSON}
@@ -53,27 +63,55 @@ def listener(
     *pages: bytes, revision: str = R2025_06_18, sessions: bool = True, message_limit: str = "10MB"
 ) -> Listener:
     """Open a listener before an upstream that has ``read`` and the denied ``rm``."""
-    return Listener(
+    return open_listener(
         upstream="http://127.0.0.1:3000",
         config=parse_config(deny=["^rm"], message_limit=message_limit),
         fetched=fetched(*pages, revision=revision, sessions=sessions),
-        watch=lambda message, verdict: None,
         clock=lambda: 0.0,
     )
 
 
 def ask(raw: bytes, to: Listener | None = None, **headers: str) -> Passed | Answered:
-    return (to or listener()).judge_request(head(**{**BOTH, **headers}), raw)
+    return send(to or listener(), head(**{**BOTH, **headers}), raw)
 
 
 def ask_at(target: str, raw: bytes, to: Listener | None = None) -> Passed | Answered:
-    return (to or listener()).judge_request(head("POST", target, **BOTH), raw)
+    return send(to or listener(), head("POST", target, **BOTH), raw)
 
 
-def asked(raw: bytes, to: Listener, **headers: str) -> Asked:
+def send(door: Listener, asking_so: Head, raw: bytes) -> Passed | Answered:
+    """Let a request come in; nothing that is decided here has to wait."""
+    outcome: Passed | Answered = at_once(door.judge_request(asking_so, raw))
+    return outcome
+
+
+def answer(
+    door: Listener, exchange: HttpExchange, status: int, kind: str, coding: str, raw: bytes
+) -> Answered | None:
+    """Let the upstream answer it."""
+    answered: Answered | None = at_once(door.judge_answer(exchange, status, kind, coding, raw))
+    return answered
+
+
+def waiting_for(door: Listener, *asked: bytes) -> HttpExchange:
+    """Begin an exchange in which these requests wait."""
+    exchange = door.unasked()
+    for raw in asked:
+        exchange.conversation.from_client(raw)
+    return exchange
+
+
+def say(socket: Conversation, raw: bytes, from_client: bool) -> Verdict:
+    """Say something on a WebSocket."""
+    judge = socket.from_client if from_client else socket.judge_from_upstream
+    judged: Judged = at_once(judge(raw))
+    return judged.verdict
+
+
+def asked(raw: bytes, to: Listener, **headers: str) -> HttpExchange:
     outcome = ask(raw, to, **headers)
     assert isinstance(outcome, Passed)
-    return outcome.asked
+    return outcome.exchange
 
 
 def hear(
@@ -87,7 +125,7 @@ def hear(
 ) -> Answered | None:
     """Let the upstream answer a request with these bytes."""
     door = door or listener()
-    return door.judge_answer(asked(to, door), status, kind, coding, raw)
+    return answer(door, asked(to, door), status, kind, coding, raw)
 
 
 def message_of(outcome: Passed | Answered | None) -> tuple[int, object, int]:
@@ -127,7 +165,7 @@ def test_an_honest_request_goes_on_as_it_came(raw: bytes) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 def test_a_denied_call_is_not_found_on_any_path(target: str, method: str) -> None:
     """An older endpoint may stand beside the new one."""
-    outcome = listener().judge_request(head(method, target, content_type=JSON), calling("rm"))
+    outcome = send(listener(), head(method, target, content_type=JSON), calling("rm"))
     assert message_of(outcome) == (200, 1, -32601)
 
 
@@ -219,7 +257,7 @@ def test_a_refusal_goes_to_the_id_if_there_is_no_doubt_about_it() -> None:
 def test_no_body_goes_where_none_belongs(method: str, raw: bytes) -> None:
     """An upstream may take it for the next request."""
     asking_so = head(method, content_encoding="gzip" if raw.startswith(b"\x1f") else "identity")
-    outcome = listener().judge_request(asking_so, raw)
+    outcome = send(listener(), asking_so, raw)
     assert message_of(outcome)[0] == 400
 
 
@@ -260,7 +298,7 @@ def test_a_body_that_decodes_to_nothing_is_refused() -> None:
 def test_too_large_a_request_is_told_so_where_its_id_can_be_read() -> None:
     """A 4xx ends the session of some clients."""
     door = listener(message_limit="1KB")
-    raw = calling("read", id='"a"', arguments='{"id":5,"x":"' + "x" * 2000 + '"}')
+    raw = calling("read", id='"a"', arguments='{"id":5,"x":"' + "x" * 12_000 + '"}')
     assert message_of(ask(raw, door)) == (200, "a", -32600)
     assert message_of(ask(b"x" * 2000, door)) == (413, None, -32600)
     assert message_of(ask(b'{"id":1,"id":2' + b" " * 2000, door)) == (413, None, -32600)
@@ -289,7 +327,7 @@ def test_a_bomb_is_too_large() -> None:
     ],
 )
 def test_what_carries_no_message_goes_on(asking_so: Head, body: bytes) -> None:
-    outcome = listener().judge_request(asking_so, body)
+    outcome = send(listener(), asking_so, body)
     assert isinstance(outcome, Passed)
     assert outcome.body is None
 
@@ -310,7 +348,7 @@ def session_with(door: Listener, **headers: str) -> dict[str, str]:
     """Shake hands through the door; return the headers of the session."""
     hello = asked(INITIALIZE, door, **headers)
     door.note_answer_head(hello, 200, "s1")
-    assert door.judge_answer(hello, 200, JSON, "", INITIALIZED) is None
+    assert answer(door, hello, 200, JSON, "", INITIALIZED) is None
     return {"mcp_session_id": "s1", "mcp_protocol_version": R2025_06_18, **headers}
 
 
@@ -353,7 +391,7 @@ def test_a_list_is_asked_of_the_upstream_where_its_answer_may_differ(
 
 def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
     door = listener()
-    door.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
+    door.policy.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
     headers = {**session_with(door), "authorization": "Bearer theirs"}
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
@@ -361,7 +399,9 @@ def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
 def test_credentials_that_are_replaced_make_no_difference() -> None:
     door = listener()
     headers = ["Authorization: Bearer ours"]
-    door.config = parse_config(deny=["^rm"], upstream_headers=headers, header_override="true")
+    door.policy.config = parse_config(
+        deny=["^rm"], upstream_headers=headers, header_override="true"
+    )
     named = {**session_with(door, authorization="x"), "authorization": "Bearer theirs"}
     assert isinstance(ask(asking("tools/list"), door, **named), Answered)
 
@@ -379,7 +419,7 @@ def test_a_session_is_a_users_from_the_first_request_that_says_so(method: str) -
     door = listener()
     headers = session_with(door)
     with_token = {**BOTH, **headers, "authorization": "Bearer x"}
-    door.judge_request(head(method, **with_token), b"" if method == "GET" else asking("ping"))
+    send(door, head(method, **with_token), b"" if method == "GET" else asking("ping"))
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
@@ -394,7 +434,7 @@ def test_a_session_that_ended_is_forgotten(ended: int | str) -> None:
 def test_a_deleted_session_is_forgotten() -> None:
     door = listener()
     headers = session_with(door)
-    door.judge_request(head("DELETE", mcp_session_id="s1"), b"")
+    send(door, head("DELETE", mcp_session_id="s1"), b"")
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
@@ -411,8 +451,8 @@ def test_a_revisions_first_list_gives_its_frame() -> None:
     door = listener(revision=R2026_07_28, sessions=False)
     headers = {"mcp_protocol_version": "2025-11-25", "mcp_session_id": ""}
     first = asked(asking("tools/list"), door, **headers)
-    answer = listing("read", "rm", more=',"_meta":{"a":1}')
-    judged = door.judge_answer(first, 200, JSON, "", answer)
+    raw = listing("read", "rm", more=',"_meta":{"a":1}')
+    judged = answer(door, first, 200, JSON, "", raw)
     assert judged == Answered(200, listing("read", more=',"_meta":{"a":1}'))
     again = ask(asking("tools/list", id="2"), door, **headers)
     assert again == Answered(200, listing("read", id="2", more=',"_meta":{"a":1}'))
@@ -428,13 +468,13 @@ def test_a_fetched_list_that_cannot_be_read_stops_the_start(page: bytes) -> None
 
 def test_other_patterns_can_be_applied_to_what_was_fetched() -> None:
     door = listener()
-    assert list(door.snapshot_for(parse_config(deny=["read"])).allowed) == ["rm"]
+    assert list(door.policy.snapshot_with(parse_config(deny=["read"])).allowed) == ["rm"]
 
 
 def test_the_same_patterns_give_the_same_snapshot() -> None:
     door = listener()
     again = parse_config(deny=["^rm"], message_limit="1MB")
-    assert door.snapshot_for(again) is door.snapshot
+    assert door.policy.snapshot_with(again) is door.snapshot
 
 
 def test_a_long_list_is_read_from_its_first_tool_to_its_last() -> None:
@@ -489,9 +529,9 @@ def test_an_honest_answer_goes_on_as_it_came(raw: bytes, status: int, kind: str)
 )
 def test_a_document_nobody_asked_a_message_for_goes_on(raw: bytes, kind: str) -> None:
     door = listener()
-    outcome = door.judge_request(head("GET", "/any"), b"")
+    outcome = send(door, head("GET", "/any"), b"")
     assert isinstance(outcome, Passed)
-    assert door.judge_answer(outcome.asked, 200, kind, "", raw) is None
+    assert answer(door, outcome.exchange, 200, kind, "", raw) is None
 
 
 @pytest.mark.parametrize("to", [asking("tools/list"), asking("ping"), asking("initialize", id="9")])
@@ -557,10 +597,10 @@ def test_an_answer_in_parts_or_letters_that_we_do_not_read_is_not_shown(
 def test_what_some_clients_read_as_a_stream_is_not_shown() -> None:
     """The TypeScript SDK looks for the words anywhere in the content type."""
     door = listener()
-    outcome = door.judge_request(head("GET", "/mcp"), b"")
+    outcome = send(door, head("GET", "/mcp"), b"")
     assert isinstance(outcome, Passed)
     kind = "text/plain; x=text/event-stream"
-    judged = door.judge_answer(outcome.asked, 200, kind, "", b"data: hidden\n\n")
+    judged = answer(door, outcome.exchange, 200, kind, "", b"data: hidden\n\n")
     assert message_of(judged) == (502, None, -32603)
 
 
@@ -613,18 +653,16 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
     """Let the upstream answer these requests; return what becomes of the last answer."""
     told: list[object] = []
     door = listener()
-    door.watch = lambda message, verdict: told.append((getattr(message, "id", None), verdict))
+    door.policy.observe = lambda one: told.append((getattr(one.message, "id", None), one.verdict))
     for method, raw, kind in said:
+        for_them = waiting_for(door, *[asking(method, id=id) for id in filter(is_id, IDS)])
         told.clear()
-        for_them = Asked(Exchanges())
-        for id in filter(is_id, IDS):
-            for_them.exchanges.note_asked(parse_message(asking(method, id=id)))
         if kind == SSE:
             stream = door.open_stream(for_them, "/mcp", None)
             left: object = stream.feed(event(raw)) + stream.finish()
         else:
-            left = door.judge_answer(for_them, 200, kind, "", raw)
-    return left, told, list(for_them.exchanges.methods)
+            left = answer(door, for_them, 200, kind, "", raw)
+    return left, told, list(for_them.conversation.exchanges.methods)
 
 
 @settings(max_examples=300)
@@ -661,27 +699,23 @@ def test_what_is_remembered_makes_no_difference(
 def test_a_list_that_has_been_judged_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
-    monkeypatch.delattr("mcp_tool_filter.http.listener.parse_message")
-    for_it = Asked(Exchanges())
-    for_it.exchanges.note_asked(parse_message(asking("tools/list", id="2")))
+    for_it = waiting_for(door, asking("tools/list", id="2"))
+    monkeypatch.delattr("mcp_tool_filter.conversation.conversation.parse_message")
     again = listing("read", "rm", id="2")
-    assert door.judge_answer(for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
+    assert answer(door, for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
 
 
 def test_a_list_is_judged_anew_when_the_patterns_change() -> None:
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
-    door.config = parse_config(deny=["^read"])
-    door.snapshot = Listener(
-        upstream=door.upstream, config=door.config, fetched=door.fetched, watch=door.watch
-    ).snapshot
+    other_patterns(door, "^read")
     assert hear(LISTS[0], asking("tools/list"), door) == Answered(200, listing("rm"))
 
 
 def other_patterns(door: Listener, deny: str) -> None:
     """Edit the patterns, as mitmweb does."""
     config = parse_config(deny=[deny])
-    door.snapshot, door.config = door.snapshot_for(config), config
+    door.policy.adopt(config, door.policy.snapshot_with(config))
 
 
 @pytest.mark.parametrize("target", ["/mcp", "/sse"])
@@ -699,19 +733,19 @@ def test_an_open_stream_follows_the_patterns_in_force(target: str) -> None:
 
 def test_an_open_socket_and_a_waiting_request_follow_the_patterns_in_force() -> None:
     door = listener()
-    socket, waiting = Asked(Exchanges()), asked(asking("tools/list"), door)
-    door.judge_spoken(socket, asking("tools/list"), True)
+    socket, waiting = Conversation(door.policy), asked(asking("tools/list"), door)
+    say(socket, asking("tools/list"), True)
     other_patterns(door, "^read")
-    assert isinstance(door.judge_spoken(socket, calling("read"), True), Reply)
-    assert text_of(door.judge_spoken(socket, listing("read", "rm"), False)) == listing("rm")
-    judged = door.judge_answer(waiting, 200, JSON, "", listing("read", "rm"))
+    assert isinstance(say(socket, calling("read"), True), Reply)
+    assert text_of(say(socket, listing("read", "rm"), False)) == listing("rm")
+    judged = answer(door, waiting, 200, JSON, "", listing("read", "rm"))
     assert judged == Answered(200, listing("rm"))
 
 
 def test_too_large_an_answer_is_an_error() -> None:
     door = listener(message_limit="1KB")
     waiting = asked(asking("ping"), door)
-    judged = door.judge_answer(waiting, 200, JSON, "", answering('"' + "x" * 2000 + '"'))
+    judged = answer(door, waiting, 200, JSON, "", answering('"' + "x" * 12_000 + '"'))
     assert message_of(judged) == (200, 1, -32603)
 
 
@@ -720,7 +754,7 @@ def test_a_batch_that_lost_members_gets_their_answers_back() -> None:
     outcome = ask(b"[" + asking("ping", id="1") + b"," + calling("rm", id="2") + b"]", door)
     assert isinstance(outcome, Passed)
     assert outcome.body == b"[" + asking("ping", id="1") + b"]"
-    judged = door.judge_answer(outcome.asked, 200, JSON, "", b"[ " + answering("{}") + b" ]")
+    judged = answer(door, outcome.exchange, 200, JSON, "", b"[ " + answering("{}") + b" ]")
     assert isinstance(judged, Answered)
     assert [answer["id"] for answer in json.loads(judged.body)] == [1, 2]
 
@@ -733,7 +767,7 @@ def test_what_is_owed_to_a_batch_is_paid_or_it_failed(status: int, raw: bytes) -
     notification = b'{"jsonrpc":"2.0","method":"notifications/x"}'
     outcome = ask(b"[" + notification + b"," + calling("rm", id="2") + b"]", door)
     assert isinstance(outcome, Passed)
-    judged = door.judge_answer(outcome.asked, status, JSON, "", raw)
+    judged = answer(door, outcome.exchange, status, JSON, "", raw)
     owed = judged is not None and b'"id":2,"error"' in judged.body
     assert owed or status == 502
 
@@ -766,9 +800,9 @@ class Client:
     def __init__(self, door: Listener, named: bytes = b"/messages?s=1") -> None:
         self.door = door
         self.heard: list[bytes] = []
-        outcome = door.judge_request(head("GET", "/sse", accept=SSE), b"")
+        outcome = send(door, head("GET", "/sse", accept=SSE), b"")
         assert isinstance(outcome, Passed)
-        self.asked = outcome.asked
+        self.asked = outcome.exchange
         self.stream = door.open_stream(self.asked, "/sse", self._send)
         self.said = self.stream.feed(b"event: endpoint\ndata: " + named + b"\n\n")
 
@@ -777,7 +811,7 @@ class Client:
         return True
 
     def post(self, raw: bytes, target: str = "/messages?s=1") -> Passed | Answered:
-        return self.door.judge_request(head("POST", target, content_type=JSON), raw)
+        return send(self.door, head("POST", target, content_type=JSON), raw)
 
 
 def test_a_denied_call_is_answered_on_the_stream() -> None:
@@ -804,16 +838,16 @@ def test_an_allowed_call_goes_on_and_its_answer_comes_on_the_stream() -> None:
     client = Client(listener())
     outcome = client.post(calling("read", id="4"))
     assert isinstance(outcome, Passed)
-    assert client.door.judge_answer(outcome.asked, 202, "text/plain", "", b"Accepted") is None
-    answer = event(answering('{"tools":{"hammer":1}}', id="4"))
-    assert client.stream.feed(answer) == answer
+    assert answer(client.door, outcome.exchange, 202, "text/plain", "", b"Accepted") is None
+    said = event(answering('{"tools":{"hammer":1}}', id="4"))
+    assert client.stream.feed(said) == said
 
 
 def test_a_batch_gets_what_we_owe_on_the_stream() -> None:
     client = Client(listener())
     outcome = client.post(b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]")
     assert isinstance(outcome, Passed)
-    assert outcome.asked.owed == ()
+    assert outcome.exchange.owed == ()
     assert b"Tool not found: rm" in client.heard[0]
 
 
@@ -834,13 +868,13 @@ def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
 def test_an_endpoint_that_leads_elsewhere_is_not_shown(named: bytes) -> None:
     client = Client(listener(), named)
     assert client.said == b""
-    assert client.door.legacy == {}
+    assert len(client.door.legacy) == 0
 
 
 def test_a_stream_that_ends_is_forgotten() -> None:
     client = Client(listener())
     client.door.close_stream(client.asked)
-    assert client.door.legacy == {}
+    assert len(client.door.legacy) == 0
 
 
 def test_a_stream_has_one_endpoint_at_a_time() -> None:
@@ -848,7 +882,7 @@ def test_a_stream_has_one_endpoint_at_a_time() -> None:
     client = Client(listener())
     for number in range(100):
         client.stream.feed(b"event: endpoint\ndata: /messages?s=%d\n\n" % number)
-    assert list(client.door.legacy) == ["/messages?s=99"]
+    assert [one.target for one in client.door.legacy] == ["/messages?s=99"]
 
 
 def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None:
@@ -863,7 +897,7 @@ def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None
         if isinstance(outcome, Answered):
             assert message_of(outcome) == (200, 1, -32601)
         else:
-            assert len(outcome.asked.owed) == 1
+            assert len(outcome.exchange.owed) == 1
     assert isinstance(other.post(asking("tools/list")), Passed)
     door.tell_of_loss("/messages?s=1", asking("ping"))
     assert one.heard == other.heard == []
@@ -878,18 +912,18 @@ def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends() -> None:
     assert isinstance(outcome, Answered)
     assert outcome.stream is None
     door.close_stream(other.asked)
-    assert door.legacy == {}
+    assert len(door.legacy) == 0
     assert isinstance(Client(door).post(calling("rm")), Answered)
 
 
 def test_an_overlong_endpoint_is_not_remembered() -> None:
     client = Client(listener(), b"/messages?s=" + b"x" * 10_000)
     assert client.said == b""
-    assert client.door.legacy == {}
+    assert len(client.door.legacy) == 0
 
 
 def test_an_overlong_id_is_refused() -> None:
-    id = '"' + "\\u0061" * 3000 + '"'
+    id = '"' + "\\u0061" * 12_000 + '"'
     assert message_of(ask(asking("ping", id=id))) == (400, None, -32600)
 
 
@@ -897,9 +931,9 @@ def test_an_upstream_may_write_an_id_in_another_way() -> None:
     door = listener()
     client = Client(door)
     client.post(calling("read", id='"\\u0061"'))
-    assert len(client.asked.exchanges) == 1
+    assert len(client.asked.conversation.exchanges) == 1
     client.stream.feed(event(answering("{}", id='"a"')))
-    assert len(client.asked.exchanges) == 0
+    assert len(client.asked.conversation.exchanges) == 0
 
 
 def test_no_endpoint_is_taken_from_the_answer_to_a_post() -> None:
@@ -922,33 +956,33 @@ def test_a_handshake_on_a_stream_opens_a_session_too() -> None:
 
 def test_on_a_socket_both_sides_are_judged() -> None:
     door = listener()
-    socket = Asked(Exchanges())
-    assert isinstance(door.judge_spoken(socket, calling("rm"), True), Reply)
-    assert door.judge_spoken(socket, calling("read", id="2"), True) == Forward()
-    assert door.judge_spoken(socket, answering("{}", id="2"), False) == Forward()
-    verdict = door.judge_spoken(socket, BOTH_TOOLS, False)
+    socket = Conversation(door.policy)
+    assert isinstance(say(socket, calling("rm"), True), Reply)
+    assert say(socket, calling("read", id="2"), True) == Forward()
+    assert say(socket, answering("{}", id="2"), False) == Forward()
+    verdict = say(socket, BOTH_TOOLS, False)
     assert text_of(verdict) == listing("read")
 
 
 def test_on_a_socket_what_cannot_be_read_is_answered_or_dropped() -> None:
     door = listener()
-    socket = Asked(Exchanges())
-    assert isinstance(door.judge_spoken(socket, b"\xff", True), Reply)
-    assert isinstance(door.judge_spoken(socket, b"\xff", False), Drop)
-    door.judge_spoken(socket, asking("ping", id="7"), True)
-    verdict = door.judge_spoken(socket, b'{"jsonrpc":"2.0","id":7,"result":{},"x', False)
+    socket = Conversation(door.policy)
+    assert isinstance(say(socket, b"\xff", True), Reply)
+    assert isinstance(say(socket, b"\xff", False), Drop)
+    say(socket, asking("ping", id="7"), True)
+    verdict = say(socket, b'{"jsonrpc":"2.0","id":7,"result":{},"x', False)
     assert isinstance(verdict, Rewrite)
     assert json.loads(verdict.text)["id"] == 7
 
 
 def test_a_list_on_a_socket_is_asked_of_the_upstream() -> None:
     door = listener()
-    assert door.judge_spoken(Asked(Exchanges()), asking("tools/list"), True) == Forward()
+    assert say(Conversation(door.policy), asking("tools/list"), True) == Forward()
 
 
 def test_a_head_that_is_too_long_is_answered_clearly() -> None:
     said = head("POST", "/mcp", content_type="charset" * 9000)
-    outcome = listener().judge_request(said, asking("ping"))
+    outcome = send(listener(), said, asking("ping"))
     text = "Request too large: a header longer than 32768 bytes"
     assert message_of(outcome) == (431, None, -32600)
     assert isinstance(outcome, Answered)
@@ -967,6 +1001,6 @@ def test_a_batch_that_is_too_long_is_answered_clearly() -> None:
 def test_json_that_is_no_message_may_have_any_number_of_elements() -> None:
     telemetry = b"[" + b",".join([b'{"event":"x"}'] * 30_000) + b"]"
     head_elsewhere = head("POST", "/events", content_type="application/json")
-    assert isinstance(listener().judge_request(head_elsewhere, telemetry), Passed)
+    assert isinstance(send(listener(), head_elsewhere, telemetry), Passed)
     wide = b"{" + b",".join(b'"%d":0' % number for number in range(30_000)) + b"}"
-    assert isinstance(listener().judge_request(head_elsewhere, wide), Passed)
+    assert isinstance(send(listener(), head_elsewhere, wide), Passed)

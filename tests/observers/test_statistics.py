@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.observers.sentences import describe, pattern_of
 from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.patterns import parse_pattern
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -26,10 +28,15 @@ def snapshot(*names: str, deny: str = "^rm", allow: str = "") -> Snapshot:
 SNAPSHOT = snapshot("read", "rm_rf", "rm_all")
 
 
-def note(*verdicts: Verdict, body: bytes | None = None) -> Statistics:
+def judged(verdict: Verdict, tool: str | None) -> Judged:
+    exchange = Exchange("tools/call", "1", tool) if tool else None
+    return Judged(Direction.FROM_CLIENT, None, verdict, Client(), SNAPSHOT, exchange)
+
+
+def note(*verdicts: Verdict, tool: str | None = None) -> Statistics:
     counted = Statistics()
     for second, verdict in enumerate(verdicts):
-        counted.note(parse_message(body) if body else None, verdict, SNAPSHOT, float(second))
+        counted.note(judged(verdict, tool), float(second))
     return counted
 
 
@@ -38,8 +45,7 @@ def refused(tool: str, why: Why = Why.DENIED) -> Reply:
 
 
 def test_calls_that_go_through_are_counted_by_tool() -> None:
-    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read"}}'
-    counted = note(Forward(), Forward(), body=body)
+    counted = note(Forward(), Forward(), tool="read")
     assert (counted.messages, counted.calls) == (2, {"read": 2})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,12 +12,26 @@ from mcp_tool_filter.policy.chain import (
     Situation,
     decide_from_client,
     decide_from_upstream,
+    join_from_client,
+    join_from_upstream,
+    keep_space,
     refusal,
 )
+from mcp_tool_filter.policy.exchange import Exchange
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import Message, parse_message
-from tests.make import answering, asking, calling, definition, error_in, listing, snapshot, text_of
+from mcp_tool_filter.protocol.messages import Batch, parse_message
+from tests.make import (
+    answering,
+    asking,
+    at_once,
+    calling,
+    definition,
+    error_in,
+    listing,
+    snapshot,
+    text_of,
+)
 
 TOOLS = snapshot("read", "rm", deny="^rm")
 KNOWN = Situation(snapshot=TOOLS, envelope=Envelope('{"tools":', "}"), may_use_cache=True)
@@ -24,14 +39,22 @@ RM = definition("rm").decode()
 
 
 def ask(raw: bytes, situation: Situation = KNOWN) -> Verdict:
-    return decide_from_client(parse_message(raw), situation)
+    parsed = parse_message(raw)
+    if not isinstance(parsed, Batch):
+        verdict: Verdict = at_once(decide_from_client(parsed, situation))
+        return verdict
+    verdicts = [at_once(decide_from_client(one, situation)) for one in parsed.members]
+    return join_from_client(parsed, verdicts)
 
 
 def hear(raw: bytes, asked: str | None = None) -> Verdict:
-    def method_of(message: Message) -> str | None:
-        return asked
-
-    return decide_from_upstream(parse_message(raw), KNOWN, method_of)
+    parsed = parse_message(raw)
+    situation = replace(KNOWN, exchange=Exchange(asked) if asked else None)
+    if not isinstance(parsed, Batch):
+        verdict: Verdict = at_once(decide_from_upstream(parsed, situation))
+        return keep_space(raw.decode(), verdict)
+    verdicts = [at_once(decide_from_upstream(one, situation)) for one in parsed.members]
+    return join_from_upstream(parsed, verdicts)
 
 
 def batch(*members: bytes) -> bytes:

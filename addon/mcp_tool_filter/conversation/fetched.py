@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.revisions import R2025_11_25, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,3 +19,17 @@ class Fetched:
     """Whether we were given an ``Mcp-Session-Id``."""
     pages: tuple[bytes, ...]
     """Each answer to tools/list, as it came."""
+
+
+def example(*names: str) -> Fetched:
+    """Make what an upstream with these tools would have said; for doctests and examples."""
+    tools = ",".join(f'{{"name":"{name}","inputSchema":{{}}}}' for name in names)
+    return Fetched(
+        transport=Transport.STREAMABLE,
+        revision=R2025_11_25,
+        endpoint="/mcp",
+        server_name="example",
+        server_version="1",
+        sessions=True,
+        pages=(f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}'.encode(),),
+    )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass, field
 
+from mcp_tool_filter.policy.exchange import Exchange, Session
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Message, Request, Response, id_value, singles
+from mcp_tool_filter.protocol.messages import Message, Request, Response, Single, id_value
 from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
@@ -22,11 +22,13 @@ _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers e
 
 
 class Exchanges:
-    """Requests that wait for their response: the value of the id to id and method.
+    """Requests that wait for their response, by the value of their id.
 
     Ids are compared by value, for an upstream may write ``"\\u0061"`` as ``"a"``; but each is
     kept as the client wrote it. Both the number and the bytes of what is kept are bounded.
     """
+
+    __slots__ = ("_most", "_most_bytes", "_size", "_waiting")
 
     def __init__(
         self, *, most: int = _LIMITS.exchanges, most_bytes: int = _LIMITS.exchange_bytes
@@ -34,64 +36,73 @@ class Exchanges:
         self._most = most
         self._most_bytes = most_bytes
         self._size = 0
-        self._waiting: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._waiting: dict[str, Exchange] = {}  # oldest first
 
-    def note_asked(self, message: Message) -> None:
-        for one in singles(message):
-            if isinstance(one, Request):
-                self._forget(id_value(one.id))
-                self._waiting[id_value(one.id)] = one.id, one.method[:_LONGEST_METHOD]
-                self._size += len(one.id)
-        while len(self._waiting) > self._most or self._size > self._most_bytes:
-            self._forget(next(iter(self._waiting)))
+    def open(self, exchange: Exchange) -> None:
+        """Remember a request that has been sent on; the oldest is forgotten if there are many."""
+        id = exchange.id
+        if id is None:
+            return
+        waiting = self._waiting
+        if waiting:
+            self._forget(id_value(id))
+        waiting[id_value(id)] = exchange
+        self._size += _size_of(exchange)
+        while len(waiting) > self._most or self._size > self._most_bytes:
+            self._forget(next(iter(waiting)))
 
-    def note_answered(self, message: Message) -> None:
-        for one in singles(message):
-            if isinstance(one, Response) and one.id is not None:
-                self._forget(id_value(one.id))
-
-    def method_of(self, message: Message) -> str | None:
+    def answered_by(self, message: Message) -> Exchange | None:
         """Return what a response answers, if we know."""
         if isinstance(message, Response) and message.id is not None:
-            waiting = self._waiting.get(id_value(message.id))
-            return waiting[1] if waiting else None
+            return self._waiting.get(id_value(message.id))
         return None
+
+    def close(self, message: Single) -> None:
+        """Forget the request that a response answers."""
+        if isinstance(message, Response) and message.id is not None:
+            self._forget(id_value(message.id))
 
     @property
     def methods(self) -> Collection[str]:
-        return [method for _, method in self._waiting.values()]
+        return [exchange.method for exchange in self._waiting.values()]
+
+    @property
+    def ids(self) -> list[str]:
+        """All ids that somebody waits for, as they were written, oldest first."""
+        return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
 
     def take(self, ids: list[str]) -> list[str]:
         """Return those of the ids that somebody waits for, who from now on waits no more."""
         taken = [self._forget(id_value(id)) for id in ids]
-        return [id for id in taken if id is not None]
+        return [one.id for one in taken if one is not None and one.id is not None]
 
     def take_all(self) -> list[str]:
-        ids = [id for id, _ in self._waiting.values()]
+        ids = self.ids
         self._waiting.clear()
         self._size = 0
         return ids
 
-    def _forget(self, value: str) -> str | None:
-        """Forget who waits for this id; return the id as it was written."""
-        waiting = self._waiting.pop(value, None)
-        if waiting is None:
-            return None
-        self._size -= len(waiting[0])
-        return waiting[0]
+    def _forget(self, value: str) -> Exchange | None:
+        exchange = self._waiting.pop(value, None)
+        if exchange is not None:
+            self._size -= _size_of(exchange)
+        return exchange
 
     def __len__(self) -> int:
         return len(self._waiting)
 
 
-@dataclass(slots=True)
-class Session:
-    """A client's session with the upstream, opened through us."""
+def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
+    """Begin an exchange with what a client says; a response begins none."""
+    if isinstance(message, Response):
+        return None
+    id = message.id if isinstance(message, Request) else None
+    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)
 
-    revision: str | None = None
-    exchanges: Exchanges = field(default_factory=Exchanges)
-    is_like_the_fetch: bool = True
-    """No request in it says more of its client than our own fetch says of us."""
+
+def _size_of(exchange: Exchange) -> int:
+    kept = len(exchange.request.place.text) if exchange.request else 0
+    return len(exchange.id or "") + kept
 
 
 class Sessions:
@@ -103,8 +114,8 @@ class Sessions:
 
     def open(self, key: Hashable, now: float) -> Session:
         """Return a new session under this key; it is not remembered if its key is too long."""
-        session = Session(exchanges=Exchanges(most=self._limits.exchanges))
-        if isinstance(key, str) and len(key) > _LONGEST_KEY:
+        session = Session(id=str(key), started=now)
+        if len(session.id or "") > _LONGEST_KEY:
             return session
         self._sessions[key] = (now, session)
         self._sessions.move_to_end(key)
@@ -154,7 +165,7 @@ class Envelopes:
     def get(self, revision: str | None) -> Envelope | None:
         return self._by_revision.get(revision) if revision else None
 
-    def learn(self, revision: str, listing: Listing) -> None:
+    def learn(self, revision: str, listing: Listing | None) -> None:
         """Keep the first one; later pages and later answers do not change it."""
-        if sum(map(len, listing.frame)) <= _LONGEST_ENVELOPE:
+        if listing and sum(map(len, listing.frame)) <= _LONGEST_ENVELOPE:
             self._by_revision.setdefault(revision, Envelope(*listing.frame))

@@ -1,12 +1,14 @@
 r"""Bytes in, filtered bytes out: one event stream from the upstream to a client.
 
-An event that we agree with leaves as it came. One that we cannot judge does not leave; who waits
-for it gets an error instead. What is not of MCP (comments, empty events) passes.
+An event that may pass leaves as it came. One that we cannot judge does not leave; the waiting
+client gets an error instead. What is not MCP (comments, empty events) passes. An event whose
+decision waits is held back, and what comes behind it, until it is decided.
 
->>> from mcp_tool_filter.policy.chain import Situation
->>> from mcp_tool_filter.policy.snapshot import take_snapshot
->>> situation = Situation(snapshot=take_snapshot([], deny=[]))
->>> stream = FilteredStream(lambda: situation, Exchanges())
+>>> from mcp_tool_filter.conversation.fetched import example
+>>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+>>> from mcp_tool_filter.policy.config import Config
+>>> policy = PolicyInForce(config=Config(), fetched=example())
+>>> stream = EventStream(Conversation(policy))
 >>> stream.feed(b": ping\n\ndata: not JSON\n\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n")
 b': ping\n\ndata: {"jsonrpc":"2.0","method":"x"}\n\n'
 """
@@ -15,21 +17,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import assert_never
 
-from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.other_answers import could_show_tool
-from mcp_tool_filter.policy.chain import Situation, decide_from_upstream
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import (
-    INTERNAL_ERROR,
-    Message,
-    ids_guessed_in,
-    parse_message,
-    render_error,
-)
+from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.sse import (
     Event,
     EventParser,
@@ -39,20 +35,8 @@ from mcp_tool_filter.protocol.sse import (
     with_data,
 )
 
-INVALID_ANSWER = "The server sent an invalid response"
-_LIMITS = Limits()
 _URL = re.compile(rb"""[^\0-\x20"<>{|}^`\x7f]+""")
 _CR_ALONE = re.compile(rb"[^\r\n]\r(?!\n)")  # ends a line
-
-
-type OnVerdict = Callable[[Message | None, Verdict, str | None], None]
-"""Told of each message (None: it could not be read), its verdict, and the method it answers."""
-type Decide = Callable[[bytes], tuple[Message, Verdict]]
-"""Reads a message and decides on it. Raises ProtocolError."""
-
-
-def _ignore(message: Message | None, verdict: Verdict, asked: str | None) -> None:
-    """Nobody watches."""
 
 
 def _refuse_endpoint(url: str) -> str | None:
@@ -60,116 +44,170 @@ def _refuse_endpoint(url: str) -> str | None:
     return None
 
 
-class FilteredStream:
-    """One for each response body. It does not raise: what it stumbles over, it shuts on."""
+class EventStream:
+    """One for each response body. It does not raise: any error closes the stream."""
 
     def __init__(
         self,
-        situation: Callable[[], Situation],
-        exchanges: Exchanges,
+        conversation: Conversation,
         *,
-        limits: Limits = _LIMITS,
         on_endpoint: Callable[[str], str | None] = _refuse_endpoint,
-        on_verdict: OnVerdict = _ignore,
-        decide: Decide | None = None,
+        begins_with: bytes = b"",
     ) -> None:
-        self._situation = situation
-        self._exchanges = exchanges
+        limits = conversation.policy.config.limits
+        self.conversation = conversation
+        self.failure: Exception | None = None
         self._limits = limits
         self._on_endpoint = on_endpoint
-        self._on_verdict = on_verdict
-        self._decide = decide
+        self._begins_with = begins_with
         self._parser = EventParser(max_pending=limits.pending)
         self._is_damaged = False  # something was kept back, and may have been an answer
-        self.failure: Exception | None = None
+        self._held: InOrder[bytes] | None = None
 
-    def feed(self, chunk: bytes) -> bytes:
+    def carry_out_with(self, carry_out: CarryOut, wake: Callable[[], None]) -> None:
+        """Say who carries out effects; ``wake`` is called when there is more to ``take``."""
+        self._held = InOrder(carry_out, wake, most=self._limits.pending)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Is anything held back?"""
+        return self._held is not None and self._held.is_waiting and self.failure is None
+
+    def feed(self, chunk: bytes, origin: object = None) -> bytes:
         """Take what the upstream sent; return what the client may see of it."""
         if self.failure is not None:
             return b""
         try:
-            return b"".join([self._judge(event) for event in self._parser.feed(chunk)])
+            begins_with, self._begins_with = self._begins_with, b""
+            judge = self._judge
+            pieces = [judge(event, origin) for event in self._parser.feed(chunk)]
+            return b"".join([begins_with, *pieces])
         except Exception as failure:  # a bug of ours must not let the rest through
-            self.failure = failure
-            return b""
+            return self._fail(failure)
 
-    def finish(self) -> bytes:
-        """Return what may be seen of an event that the upstream did not finish."""
+    def take(self) -> bytes:
+        """Return what was held back and is decided by now."""
+        if self._held is None or self.failure is not None:
+            return b""
+        try:
+            return b"".join(self._held.take())
+        except Exception as failure:
+            return self._fail(failure)
+
+    def finish(self, origin: object = None) -> bytes:
+        """Return what may be seen of an event that the upstream did not finish.
+
+        The host must not call this while something is held back.
+        """
         if self.failure is not None:
             return b""
         try:
             rest = self._parser.finish()
-            seen = self._judge(parse_event(rest)) if rest else b""
-            errors = _errors(self._exchanges.take_all()) if self._is_damaged else b""
-            return b"\n\n".join(filter(None, [seen, errors]))
+            begins_with, self._begins_with = self._begins_with, b""
+            seen = self._judge(parse_event(rest), origin) if rest else b""
+            waiting = self.conversation.exchanges.take_all() if self._is_damaged else []
+            errors = self._errors(self.conversation.fail(waiting, _CUT)) if waiting else b""
+            return begins_with + b"\n\n".join(filter(None, [seen, errors]))
         except Exception as failure:
-            self.failure = failure
-            return b""
+            return self._fail(failure)
 
-    def _judge(self, event: Event | Oversized) -> bytes:
+    def abandon(self) -> None:
+        """Forget what is held back: the client has left, or the stream is lost."""
+        if self._held:
+            self._held.abandon()
+
+    def _fail(self, failure: Exception) -> bytes:
+        self.failure = failure
+        self.abandon()
+        return b""
+
+    def _judge(self, event: Event | Oversized, origin: object) -> bytes:
+        if self._held is not None and self._held.is_waiting:
+            return self._judge_behind(self._held, event, origin)
+        return self._judge_next(event, origin)
+
+    def _judge_behind(
+        self, held: InOrder[bytes], event: Event | Oversized, origin: object
+    ) -> bytes:
+        """Judge what comes behind an event that waits; it leaves after that one."""
+        piece = self._judge_next(event, origin)
+        if piece:
+            held.add(piece, len(piece))
+        return b"".join(held.take())
+
+    def _judge_next(self, event: Event | Oversized, origin: object) -> bytes:
         if isinstance(event, Oversized):
             why = f"an event longer than {self._limits.pending} bytes"
-            return self._refuse(why, event.beginning, is_cut=True)
+            return self._refuse(why, event.beginning, origin, is_cut=True)
         if event.hides_a_line() or not _is_harmless(event.others):
-            return self._refuse("a line that only some readers see", event.data or b"")
+            why = "a line that only some readers see"
+            return self._refuse(why, event.data or b"", origin)
         if event.name.strip().lower() == b"endpoint":
-            return self._judge_endpoint(event)
+            return self._judge_endpoint(event, origin)
         if not event.data:
             return event.raw
         try:
-            return self._judge_message(event, event.data)
+            judged = self.conversation.from_upstream(event.data, origin)
         except ProtocolError as error:
             if not event.is_message and self._may_pass(event.data):
                 return event.raw
-            return self._refuse(str(error), event.data)
+            return self._refuse(str(error), event.data, origin)
+        if not waits(judged):
+            return _render(event, judged)
+        if self._held is None:
+            raise RuntimeError("nobody carries out effects")
+        self._held.wait(judged, len(event.raw), partial(self._decided, event, origin))
+        return b""
 
-    def _judge_message(self, event: Event, data: bytes) -> bytes:
-        message, verdict = self._decide(data) if self._decide else self._judge_data(data)
-        asked = self._exchanges.method_of(message)
-        self._exchanges.note_answered(message)
-        self._on_verdict(message, verdict, asked)
-        match verdict:
-            case Forward():
-                return event.raw
-            case Rewrite(text):
-                return with_data(event, text)
-            case Reply() | Drop():
-                return b""
-            case unexpected:
-                assert_never(unexpected)
+    def _decided(self, event: Event, origin: object, outcome: Judged | Exception) -> bytes:
+        """Render an event that has waited; if the decision failed, it does not leave."""
+        if isinstance(outcome, Judged):
+            return _render(event, outcome)
+        return self._refuse(str(outcome), event.data or b"", origin)
 
-    def _judge_data(self, data: bytes) -> tuple[Message, Verdict]:
-        message = parse_message(data, self._limits)
-        return message, decide_from_upstream(message, self._situation(), self._exchanges.method_of)
-
-    def _judge_endpoint(self, event: Event) -> bytes:
+    def _judge_endpoint(self, event: Event, origin: object) -> bytes:
         data = event.data or b""
         is_url = _URL.fullmatch(data.strip()) is not None
         kept = self._on_endpoint(data.decode("utf-8", "replace").strip()) if is_url else None
         if kept is None:
-            return self._refuse("an endpoint that leads round us")
+            return self._refuse("an endpoint that lets clients bypass us", b"", origin)
         if _CR_ALONE.search(event.raw):  # whoever knows no CR would read the URL on behind it
             return b"event: endpoint\n" + render_event(kept.encode())
         return event.raw if kept.encode() == data else with_data(event, kept.encode())
 
     def _may_pass(self, data: bytes) -> bool:
         """Judge the data of an event by a name of its own, which no client takes for a message."""
-        return _is_harmless(data) and not could_show_tool(
-            data, self._situation().snapshot.denied, self._limits
+        denied = self.conversation.policy.snapshot.denied
+        return _is_harmless(data) and not could_show_tool(data, denied, self._limits)
+
+    def _refuse(self, why: str, said: bytes, origin: object, *, is_cut: bool = False) -> bytes:
+        """Keep an event back, and tell those who wait for what it ``said``."""
+        self._is_damaged = True
+        return self._errors(
+            self.conversation.unreadable_from_upstream(said, why, is_cut=is_cut, origin=origin)
         )
 
-    def _refuse(self, why: str, said: bytes = b"", *, is_cut: bool = False) -> bytes:
-        """Keep an event back, and tell those who wait for what it ``said``."""
-        ids = self._exchanges.take(ids_guessed_in(said))
-        if not ids and len(self._exchanges) == 1 and (is_cut or b'"id"' in said):
-            ids = self._exchanges.take_all()  # it can only have been for this one
-        self._is_damaged = True
-        self._on_verdict(None, Drop(Reason(Why.INVALID, detail=why)), None)
-        return _errors(ids)
+    def _errors(self, judged: Judged) -> bytes:
+        match judged.verdict:
+            case Rewrite(text, _, owed):
+                return b"".join(map(render_event, (text, *owed)))
+            case _:
+                return b""
 
 
-def _errors(ids: list[str]) -> bytes:
-    return b"".join(render_event(render_error(id, INTERNAL_ERROR, INVALID_ANSWER)) for id in ids)
+_CUT = "a stream that ends after an event that cannot be judged"
+
+
+def _render(event: Event, judged: Judged) -> bytes:
+    match judged.verdict:
+        case Forward():
+            return event.raw
+        case Rewrite(text):
+            return with_data(event, text)
+        case Reply() | Drop():
+            return b""
+        case unexpected:
+            assert_never(unexpected)
 
 
 def _is_harmless(raw: bytes) -> bool:

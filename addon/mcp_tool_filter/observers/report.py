@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
@@ -27,6 +28,17 @@ class Introduction:
     transport: str
     revision: str
     listens_at: str
+
+
+def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
+    """Say who is served, from where, at which address of ours."""
+    return Introduction(
+        upstream=upstream + fetched.endpoint,
+        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
+        transport=fetched.transport,
+        revision=fetched.revision,
+        listens_at=address + fetched.endpoint,
+    )
 
 
 def render_report(who: Introduction, snapshot: Snapshot) -> str:

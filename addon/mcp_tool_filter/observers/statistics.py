@@ -1,10 +1,11 @@
 """What has become of the messages so far: counted, and the last refusals remembered.
 
+>>> from mcp_tool_filter.policy.exchange import Client
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
->>> counted = Statistics()
 >>> from mcp_tool_filter.policy.verdict import Reply
->>> denied = Reply(b"", Reason(Why.DENIED, ("delete_file",)))
->>> counted.note(None, denied, take_snapshot([], deny=[]), now=1.0)
+>>> counted = Statistics()
+>>> denied, none = Reply(b"", Reason(Why.DENIED, ("delete_file",))), take_snapshot([], deny=[])
+>>> counted.note(Judged(Direction.FROM_CLIENT, None, denied, Client(), none), now=1.0)
 >>> counted.refused, counted.refusals[0].tool
 (1, 'delete_file')
 """
@@ -14,9 +15,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Forward, Reason, Verdict, Why
-from mcp_tool_filter.protocol.messages import Message, Notification, Request, singles
+from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
 
 _MOST_NAMES = 1000
 _MOST_REFUSALS = 100
@@ -49,20 +51,20 @@ class Statistics:
     refusals: deque[Refusal] = field(default_factory=lambda: deque(maxlen=_MOST_REFUSALS))
     """The last ones, newest first."""
 
-    def note(
-        self, message: Message | None, verdict: Verdict, snapshot: Snapshot, now: float
-    ) -> None:
+    def note(self, judged: Judged, now: float) -> None:
         """Count a message and its verdict."""
         self.messages += 1
-        if isinstance(verdict, Forward):
-            self._note_calls(message)
-        else:
-            self._note_reason(verdict.reason, snapshot, now)
+        verdict = judged.verdict
+        if not isinstance(verdict, Forward):
+            self._note_reason(verdict.reason, judged.snapshot, now)
+        if judged.direction is Direction.FROM_CLIENT:
+            self._note_calls(judged)
 
-    def _note_calls(self, message: Message | None) -> None:
-        for one in singles(message) if message else ():
-            if isinstance(one, Request | Notification) and one.method == "tools/call":
-                _count(self.calls, _name_in(one))
+    def _note_calls(self, judged: Judged) -> None:
+        for one in judged.each:
+            tool = one.exchange.tool if one.exchange else None
+            if tool is not None and isinstance(one.verdict, Forward | Rewrite):
+                _count(self.calls, shown(tool))
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
@@ -84,9 +86,3 @@ def _count(counter: Counter[str], name: str) -> None:
     """Count; names come from clients, so there may be no end of them."""
     if name in counter or len(counter) < _MOST_NAMES:
         counter[name] += 1
-
-
-def _name_in(call: Request | Notification) -> str:
-    """Return who is called by a call that has been judged, and so names somebody for sure."""
-    name = call.params.get("name") if call.params else None
-    return shown(name.text) if name and name.text is not None else "?"

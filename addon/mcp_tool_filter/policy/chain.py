@@ -1,14 +1,23 @@
 """What becomes of a message: asks the links in order, the tool filter first.
 
-Whatever arrives, by whatever transport, is decided here. A batch is decided member by member:
-what goes on is put together again, and what we answer ourselves is owed to its answer.
+Whatever arrives, by whatever transport, is decided here, one message at a time. A batch is decided
+member by member: what goes on is put together again, and our own replies are owed to its answer.
+
+The links after the tool filter never see what it refuses. What a link rewrites, the tool filter
+judges again, so that no link can make a denied tool callable or visible. A list that the snapshot
+answers passes the links too, first as a request and then as a response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Decision, begin, then
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import (
@@ -22,59 +31,71 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Batch,
-    Message,
     Notification,
     Request,
     Response,
     Single,
     ids_in,
+    parse_message,
     render_batch,
     render_error,
 )
-from mcp_tool_filter.protocol.tools import ListRequest, parse_list_request, parse_tool_call
+from mcp_tool_filter.protocol.tools import parse_list_request, parse_tool_call
 
 _LIMITS = Limits()
 _SPACE = " \t\n\r"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Link(Protocol):
+    """One step of the chain after the tool filter: decides on one message, never on a batch.
+
+    It returns a verdict, or a generator that yields effects and returns one. ``Forward`` hands the
+    message to the next link, ``Rewrite`` another one in its place; ``Reply`` and ``Drop`` end the
+    chain. A reply goes back to whoever sent the message.
+    """
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Situation:
     """What a decision rests on besides the message."""
 
     snapshot: Snapshot
+    direction: Direction = Direction.FROM_CLIENT
+    client: Client | None = None
+    exchange: Exchange | None = None
+    """The request or notification itself; for a response, the request that it answers."""
     list_from: ListFrom = ListFrom.AUTO
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""
     may_use_cache: bool = False
     """The client's session is known, and it has no credentials of its own."""
+    links: tuple[Link, ...] = ()
+    limits: Limits = _LIMITS
+    now: float = 0.0
 
 
-type MethodOf = Callable[[Message], str | None]
-"""What a response answers, if that is known."""
-
-
-def _unknown(message: Message) -> None:
-    return None
-
-
-def decide_from_client(message: Message, situation: Situation) -> Verdict:
+def decide_from_client(message: Single, situation: Situation) -> Decision[Verdict]:
     """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
-    if isinstance(message, Batch):
-        return _decide_batch_from_client(message, situation)
-    return _decide_single_from_client(message, situation)
+    verdict = _filter_from_client(message, situation)
+    if not situation.links:
+        return verdict
+    if _goes_on(verdict):
+        linked = _ask_links(message, situation, situation.links, _filter_from_client)
+        return then(linked, partial(_settle, message, situation))
+    return verdict
 
 
-def decide_from_upstream(
-    message: Message, situation: Situation, method_of: MethodOf = _unknown
-) -> Verdict:
+def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verdict]:
     """Decide on what the upstream says. Raises ProtocolError for what cannot be judged."""
-    if isinstance(message, Batch):
-        verdict = _decide_batch_from_upstream(message, situation, method_of)
-        text = message.members[0].place.text
-    else:
-        verdict = _decide_single_from_upstream(message, situation, method_of)
-        text = message.place.text
-    return _with_space_of(text, verdict) if isinstance(verdict, Rewrite) else verdict
+    verdict = _filter_from_upstream(message, situation)
+    if not situation.links:
+        return verdict
+    if isinstance(verdict, Rewrite):
+        message = _single(verdict.text, situation)
+    linked = _ask_links(message, situation, situation.links, _filter_from_upstream)
+    return then(linked, partial(_or_else, verdict))
 
 
 def refusal(
@@ -87,35 +108,11 @@ def refusal(
     return Reply(body or render_error(None, code, message), Reason(why, detail=message))
 
 
-def _decide_single_from_client(message: Single, situation: Situation) -> Verdict:
-    match message:
-        case Request(method="tools/call") | Notification(method="tools/call"):
-            return decide_call(parse_tool_call(message), situation.snapshot)
-        case Request(method="tools/list"):
-            return _decide_list(parse_list_request(message), situation)
-        case Request() | Notification() | Response():
-            return Forward()
-
-
-def _decide_list(request: ListRequest, situation: Situation) -> Verdict:
-    return decide_list(
-        request,
-        situation.snapshot,
-        situation.envelope,
-        list_from=situation.list_from,
-        sound=situation.may_use_cache,
-    )
-
-
-def _decide_batch_from_client(batch: Batch, situation: Situation) -> Verdict:
-    verdicts = [_decide_single_from_client(member, situation) for member in batch.members]
+def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
+    """Put together what goes on of a batch; what we reply ourselves is owed to its answer."""
     if all(isinstance(verdict, Forward) for verdict in verdicts):
         return Forward()
-    kept = [
-        member.place.raw
-        for member, verdict in zip(batch.members, verdicts, strict=True)
-        if isinstance(verdict, Forward)
-    ]
+    kept = [text for text in map(_passed, batch.members, verdicts) if text is not None]
     owed = tuple(verdict.text for verdict in verdicts if isinstance(verdict, Reply))
     reason = _joined(verdicts)
     if kept:
@@ -123,40 +120,138 @@ def _decide_batch_from_client(batch: Batch, situation: Situation) -> Verdict:
     return Reply(render_batch(list(owed)), reason) if owed else Drop(reason)
 
 
-def _decide_single_from_upstream(
-    message: Single, situation: Situation, method_of: MethodOf
-) -> Verdict:
+def join_from_upstream(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
+    """Put together what a client gets of a batch."""
+    if all(isinstance(verdict, Forward) for verdict in verdicts):
+        return Forward()
+    kept = [text for text in map(_passed, batch.members, verdicts) if text is not None]
+    if not kept:
+        return Drop(_joined(verdicts))
+    rewritten = Rewrite(render_batch(kept), _joined(verdicts))
+    return keep_space(batch.members[0].place.text, rewritten)
+
+
+def keep_space(text: str, verdict: Verdict) -> Verdict:
+    """Keep the white space around a document that is rewritten, such as a last newline."""
+    before = text[: len(text) - len(text.lstrip(_SPACE))]
+    after = text[len(text.rstrip(_SPACE)) :]
+    if not isinstance(verdict, Rewrite) or not (before or after):
+        return verdict
+    return replace(verdict, text=b"".join([before.encode(), verdict.text, after.encode()]))
+
+
+def _filter_from_client(message: Single, situation: Situation) -> Verdict:
+    match message:
+        case Request(method="tools/call") | Notification(method="tools/call"):
+            call = parse_tool_call(message)
+            if situation.exchange:
+                situation.exchange.tool = call.tool_name
+            return decide_call(call, situation.snapshot)
+        case Request(method="tools/list"):
+            request = parse_list_request(message)
+            if situation.exchange:
+                situation.exchange.has_cursor = request.has_cursor
+            return decide_list(
+                request,
+                situation.snapshot,
+                situation.envelope,
+                list_from=situation.list_from,
+                sound=situation.may_use_cache,
+            )
+        case Request() | Notification() | Response():
+            return Forward()
+
+
+def _filter_from_upstream(message: Single, situation: Situation) -> Verdict:
     match message:
         case Request(method="sampling/createMessage"):
             return Forward()  # its tools are the model's, for that one request
         case Request() | Notification():
             return decide_listing(message, situation.snapshot, expected=False)
         case Response():
-            expected = method_of(message) in (None, "tools/list")
+            asked = situation.exchange
+            expected = asked is None or asked.method == "tools/list"
             return decide_listing(message, situation.snapshot, expected=expected)
 
 
-def _decide_batch_from_upstream(batch: Batch, situation: Situation, method_of: MethodOf) -> Verdict:
-    verdicts = [_decide_single_from_upstream(one, situation, method_of) for one in batch.members]
-    if all(isinstance(verdict, Forward) for verdict in verdicts):
+type _Filter = Callable[[Single, Situation], Verdict]
+
+
+def _ask_links(
+    message: Single, situation: Situation, links: tuple[Link, ...], judge_again: _Filter
+) -> Decision[Verdict]:
+    """Ask the links in order; what one rewrites goes through the tool filter again."""
+    if not links:
         return Forward()
-    members = [
-        verdict.text if isinstance(verdict, Rewrite) else member.place.raw
-        for member, verdict in zip(batch.members, verdicts, strict=True)
-    ]
-    return Rewrite(render_batch(members), _joined(verdicts))
+
+    def go_on(verdict: Verdict) -> Decision[Verdict]:
+        if isinstance(verdict, Forward):
+            return _ask_links(message, situation, links[1:], judge_again)
+        if not isinstance(verdict, Rewrite):
+            return verdict
+        changed = _single(verdict.text, situation)
+        judged = judge_again(changed, situation)
+        if isinstance(judged, Rewrite):
+            verdict, changed = judged, _single(judged.text, situation)
+        elif not _goes_on(judged):
+            return judged
+        rest = _ask_links(changed, situation, links[1:], judge_again)
+        return then(rest, partial(_or_else, verdict))
+
+    return then(begin(links[0].decide(message, situation)), go_on)
 
 
-def _with_space_of(text: str, verdict: Rewrite) -> Rewrite:
-    """Keep the white space before and after a value that is rewritten, such as a last newline."""
-    before = text[: len(text) - len(text.lstrip(_SPACE))]
-    after = text[len(text.rstrip(_SPACE)) :]
-    if not before and not after:
-        return verdict
-    return replace(verdict, text=b"".join([before.encode(), verdict.text, after.encode()]))
+def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[Verdict]:
+    """Answer a list that the snapshot knows, now that all links have agreed."""
+    if isinstance(linked, Rewrite):
+        message = _single(linked.text, situation)
+    elif not isinstance(linked, Forward):
+        return linked
+    verdict = _filter_from_client(message, situation)
+    if not isinstance(verdict, Reply):
+        return linked
+    answer = replace(situation, direction=Direction.FROM_UPSTREAM)
+    told = _ask_links(_single(verdict.text, situation), answer, answer.links, _filter_from_upstream)
+    return then(told, partial(_as_reply, verdict))
 
 
-def _joined(verdicts: list[Verdict]) -> Reason:
+def _as_reply(reply: Reply, verdict: Verdict) -> Verdict:
+    return (
+        Reply(verdict.text, verdict.reason)
+        if isinstance(verdict, Rewrite)
+        else _or_else(reply, verdict)
+    )
+
+
+def _or_else(before: Verdict, verdict: Verdict) -> Verdict:
+    """Return what the later links decided, unless they only agreed."""
+    return before if isinstance(verdict, Forward) else verdict
+
+
+def _single(text: bytes, situation: Situation) -> Single:
+    message = parse_message(text, situation.limits)
+    if isinstance(message, Batch):
+        raise ProtocolError("a batch in place of a message")
+    return message
+
+
+def _goes_on(verdict: Verdict) -> bool:
+    """Tell whether the links see a request: it is forwarded, or the snapshot answers it."""
+    is_cached = isinstance(verdict, Reply) and verdict.reason.why is Why.CACHED
+    return is_cached or isinstance(verdict, Forward)
+
+
+def _passed(member: Single, verdict: Verdict) -> bytes | None:
+    match verdict:
+        case Forward():
+            return member.place.raw
+        case Rewrite(text):
+            return text
+        case Reply() | Drop():
+            return None
+
+
+def _joined(verdicts: Sequence[Verdict]) -> Reason:
     reasons = [verdict.reason for verdict in verdicts if not isinstance(verdict, Forward)]
     return Reason(
         reasons[0].why,

@@ -2,15 +2,26 @@
 
 A decision that needs none is a plain value and costs nothing. One that must wait is a generator: it
 yields effects, is sent what came of each, and returns the decision.
+
+>>> def decide() -> Deciding[str]:
+...     yield Delay(1.0)
+...     return "decided"
+>>> waiting = then(begin(decide()), str.upper)
+>>> next(waiting)
+Delay(seconds=1.0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # most hosts have no rules, and need not wait for them
+    from typing_extensions import TypeIs
+
     from mcp_tool_filter.policy.rule_effects import RuleEffect
 
 
@@ -30,3 +41,74 @@ class Together:
 
 type Effect = Delay | Together | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]
+"""What becomes of a message, and why."""
+type Decision[Outcome] = Outcome | Deciding[Outcome]
+"""A decision that is made, or one that must wait."""
+
+
+def waits[Outcome](decision: Decision[Outcome]) -> TypeIs[Deciding[Outcome]]:
+    """Tell whether a decision must wait for something."""
+    return type(decision) is GeneratorType
+
+
+def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:
+    """Return the outcome at once if the decision does not wait for anything."""
+    if not waits(decision):
+        return decision
+    try:
+        effect = next(decision)
+    except StopIteration as made:
+        return cast("Outcome", made.value)
+    return _going_on(effect, decision)
+
+
+def then[Outcome](
+    decision: Decision[Any], go_on: Callable[[Any], Decision[Outcome]]
+) -> Decision[Outcome]:
+    """Go on with what was decided: at once, or when it has been."""
+    if waits(decision):
+        return _then(decision, go_on)
+    return go_on(decision)
+
+
+def together[Outcome](
+    decisions: Sequence[Decision[Any]], go_on: Callable[[list[Any]], Decision[Outcome]]
+) -> Decision[Outcome]:
+    """Go on when all have been made; they wait at the same time."""
+    if any(map(waits, decisions)):
+        return _together(decisions, go_on)
+    return go_on(list(decisions))
+
+
+def _going_on[Outcome](effect: Effect, decision: Deciding[Outcome]) -> Deciding[Outcome]:
+    """Yield an effect that has been yielded already, then the others."""
+    while True:
+        try:
+            came = yield effect
+        except GeneratorExit:
+            decision.close()
+            raise
+        except BaseException as error:  # what came of the effect; it is for the decision
+            resume: Callable[[], Effect] = partial(decision.throw, error)
+        else:
+            resume = partial(decision.send, came)
+        try:
+            effect = resume()
+        except StopIteration as made:
+            return cast("Outcome", made.value)
+
+
+def _then[Outcome](
+    decision: Deciding[Any], go_on: Callable[[Any], Decision[Outcome]]
+) -> Deciding[Outcome]:
+    following = go_on((yield from decision))
+    return (yield from following) if waits(following) else following
+
+
+def _together[Outcome](
+    decisions: Sequence[Decision[Any]], go_on: Callable[[list[Any]], Decision[Outcome]]
+) -> Deciding[Outcome]:
+    waiting = tuple(one for one in decisions if waits(one))
+    made = iter(cast("list[object]", (yield Together(waiting))))
+    following = go_on([next(made) if waits(one) else one for one in decisions])
+    return (yield from following) if waits(following) else following

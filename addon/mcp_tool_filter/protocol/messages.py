@@ -64,6 +64,7 @@ _LONGEST_EXPONENT = 9  # digits
 _LONGEST_METHOD = 1000  # characters; the longest that we know has 40
 _NEAR = 4096
 _LONGEST_ID = 16 * 1024  # characters as written: every client that we know needs fewer than 100
+_LONGEST_EXPONENT = 18  # digits
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 _LIKE_A_CALL = re.compile(r"(?:.*[\W_])?tools[\W_]*call[\W_]*", re.DOTALL)
 _AS_IN_A_URL = re.compile(r"[?#;]")

@@ -127,7 +127,7 @@ def test_an_edit_that_takes_the_last_pattern_away_is_refused(
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         with pytest.raises(OptionsError, match=r"no pattern|pattern in deny list"):
             edit(running.master.options)
-        [listener] = addon._upstreams.listeners.values()
+        [listener] = addon._listeners.by_mode.values()
         assert list(listener.snapshot.allowed) == ["read_file"]
 
     patterns = {"deny": ["^rm"], "allow": ["^read"]}
@@ -137,7 +137,7 @@ def test_an_edit_that_takes_the_last_pattern_away_is_refused(
 def test_to_deny_nothing_on_purpose_a_pattern_matches_no_name(tmp_path: Path) -> None:
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         running.master.options.update(deny=["(?!)"])
-        [listener] = addon._upstreams.listeners.values()
+        [listener] = addon._listeners.by_mode.values()
         assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
 
     beside(main, tmp_path, deny=["^rm"])

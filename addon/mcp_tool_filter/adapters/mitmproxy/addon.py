@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,6 +22,7 @@ from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.errors import (
@@ -40,7 +41,6 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     check_answer_head,
     frame_as_stream,
     head_of,
-    is_event_stream,
     is_head,
     json_response,
     keep_with_us,
@@ -57,8 +57,8 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
 )
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
     Fetcher,
-    Upstreams,
-    introduce,
+    Listeners,
+    introduce_to,
     parse_modes,
 )
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
@@ -90,42 +90,44 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     end,
     has_begun,
     hold,
+    hold_end,
     injector,
     is_made_here,
     lose,
     open_flows,
     refuse_now,
     upstream_failed,
+    waker,
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import Views
-from mcp_tool_filter.adapters.mitmproxy.websocket import judge_message, newest_message
-from mcp_tool_filter.conversation.session import Exchanges
+from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, newest_message
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
-from mcp_tool_filter.http.event_stream import FilteredStream
-from mcp_tool_filter.http.exchange import Answered, Asked
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.gate import problem_in_source
-from mcp_tool_filter.http.head import is_websocket
+from mcp_tool_filter.http.head import Head, is_websocket
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.media_types import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config, refuse_to_open
-from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
-from mcp_tool_filter.protocol.messages import (
-    Message,
-)
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.sse import render_event
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Judged:
+class _Known:
     """What we know of a flow between its hooks."""
 
     listener: Listener
-    asked: Asked = field(default_factory=lambda: Asked(Exchanges()))
-    stream: FilteredStream | None = None
+    exchange: HttpExchange
+    stream: EventStream | None = None
+    socket: Socket | None = None
 
 
 class ToolFilter:
@@ -148,10 +150,11 @@ class ToolFilter:
         self._argv = argv
         self._report = report or say
         self._warn = warn or say
-        self._upstreams = Upstreams(self._watch, fetch)
+        self._listeners = Listeners(self._observe, fetch)
         self._crowd = Crowd()
-        self._losses = Losses(self._upstreams.probe, self._lose_upstream, self._crowd.reserve)
-        self._judged: WeakKeyDictionary[HTTPFlow, _Judged] = WeakKeyDictionary()
+        self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
+        self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
+        self._effects = Effects()
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
         self._ready = asyncio.Event()
@@ -162,7 +165,7 @@ class ToolFilter:
         self._is_fast: bool | None = None  # not chosen yet
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.views = Views(self._upstreams.listeners)
+        self.views = Views(self._listeners.by_mode)
         self._loopback = Loopback()
         self.ending = Ending()
 
@@ -193,13 +196,14 @@ class ToolFilter:
             self._stop(str(self._problem))
             return
         keep_quiet_streams_alive(ctx.options)
-        bound_messages(ctx.options, self._upstreams.config.limits.pending)
+        bound_messages(ctx.options, self._listeners.config.limits.pending)
         self._is_running = True
-        self._crowd.running(self._upstreams.config.max_clients)
+        self._crowd.running(self._listeners.config.max_clients)
         self.views.running()
         self._in_background(self._start())
 
     def done(self) -> None:
+        self._effects.close()
         self.views.done()
         self._crowd.done()
         self.ending.done()
@@ -218,20 +222,20 @@ class ToolFilter:
         if updated & NAMES:
             self._adopt(read_config(ctx.options))
         if "keep_host_header" in updated:
-            for listener in self._upstreams.listeners.values():
+            for listener in self._listeners.by_mode.values():
                 listener.keeps_host = ctx.options.keep_host_header
         if self._is_running and "mode" in updated:
             self._in_background(self._start())
 
     def _adopt(self, config: Config) -> None:
         if self._is_running:
-            refuse_to_open(self._upstreams.config, config)
+            refuse_to_open(self._listeners.config, config)
         self._choose_speed(config.fast)
-        if config != self._upstreams.config:  # an edit that is taken back comes by here too
+        if config != self._listeners.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
-        if config.replaces_credentials and not self._upstreams.config.replaces_credentials:
+        if config.replaces_credentials and not self._listeners.config.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
-        self._upstreams.adopt(config)
+        self._listeners.adopt(config)
         self._crowd.adopt(config.max_clients)
 
     def _choose_speed(self, fast: bool) -> None:
@@ -248,7 +252,7 @@ class ToolFilter:
         try:
             await self._loopback.rebind()
             for mode in parse_modes(ctx.options.mode):
-                if mode.full_spec not in self._upstreams.listeners:
+                if mode.full_spec not in self._listeners.by_mode:
                     await self._open(mode)
             self._warn_once_if_open()
             self._ready.set()
@@ -260,14 +264,14 @@ class ToolFilter:
 
     def _warn_once_if_open(self) -> None:
         """Say that there is no filter, whatever else the user wants to read."""
-        if self._upstreams.config.denies_nothing and not self._has_warned:
+        if self._listeners.config.denies_nothing and not self._has_warned:
             self._has_warned = True
             self._warn(NOTHING_DENIED)
 
     async def _open(self, mode: ReverseMode) -> None:
-        listener = await self._upstreams.open(mode, ctx.options)
-        self._upstreams.adopt(self._upstreams.config)  # it may have been edited meanwhile
-        who = introduce(mode, listener, ctx.master.addons.get("proxyserver"))
+        listener = await self._listeners.open(mode, ctx.options)
+        self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
+        who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
         self._report(render_report(who, listener.snapshot))
         if self._is_fast:
             give_back()
@@ -300,8 +304,12 @@ class ToolFilter:
         refuse_now(flow, response)
         self._ours.add(flow)
         self.views.meet(flow)
-        spec = flow.client_conn.proxy_mode.full_spec
-        self._watch(spec, None, Reply(response.content or b"", reason))
+        verdict = Reply(response.content or b"", reason)
+        listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
+        if listener:
+            listener.tell_refused(verdict, flow)
+        else:  # while we start
+            self._log.tell(verdict)
 
     def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with _FailingClosed(flow, self._refuse_request):
@@ -310,19 +318,20 @@ class ToolFilter:
                 raise ProtocolError("a request whose head was not judged")
             if not self._ready.is_set():
                 return self._request_later(flow)
-            self._judge_or_lose(flow)
+            return self._judge_or_lose(flow)
         return None
 
     async def _request_later(self, flow: HTTPFlow) -> None:
         await self._ready.wait()
         with _FailingClosed(flow, self._refuse_request):
-            self._judge_or_lose(flow)
+            if waiting := self._judge_or_lose(flow):
+                await waiting
 
-    def _judge_or_lose(self, flow: HTTPFlow) -> None:
-        if self.ending.has_begun:
-            self._answer(flow, Answered(200, lost_to(flow.request)))
-        else:
-            self._judge_request(flow)
+    def _judge_or_lose(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        if not self.ending.has_begun:
+            return self._judge_request(flow)
+        self._answer(flow, Answered(200, lost_to(flow.request)))
+        return None
 
     def _problem_in_source(self, flow: HTTPFlow) -> str | None:
         """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
@@ -330,30 +339,49 @@ class ToolFilter:
             return None
         headers = flow.request.headers
         return problem_in_source(
-            self._upstreams.config.allowed_hosts,
+            self._listeners.config.allowed_hosts,
             own=flow.client_conn.sockname[0],
             host=client_host(flow),
             origins=headers.get_all("origin"),
             sites=headers.get_all("sec-fetch-site"),
         )
 
-    def _judge_request(self, flow: HTTPFlow) -> None:
-        self.views.look_at(flow)
-        judged = self._judged[flow] = _Judged(self._upstreams.listener_of(flow))
+    def _judge_request(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        listener = self._listeners.listener_of(flow)
         raw = flow.request.raw_content
         if flow.request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
         head = head_of(flow.request)
-        outcome = judged.listener.judge_request(head, raw)
+        outcome = listener.judge_request(head, raw, flow)
+        if waits(outcome):
+            return self._send_on_later(flow, listener, head, outcome)
+        self._send_on(flow, listener, head, outcome)
+        return None
+
+    async def _send_on_later(
+        self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]
+    ) -> None:
+        with _FailingClosed(flow, self._refuse_request):
+            decided = await self._effects.outcome_of(outcome)
+            if self.ending.has_begun:
+                decided = Answered(200, lost_to(flow.request))
+            self._send_on(flow, listener, head, decided)
+
+    def _send_on(
+        self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Passed | Answered
+    ) -> None:
         if isinstance(outcome, Answered):
             self._answer(flow, outcome)
             return
-        judged.asked = outcome.asked
-        if not is_websocket(head):
+        known = self._known[flow] = _Known(listener, outcome.exchange)
+        if is_websocket(head):
+            conversation = listener.open_socket(outcome.exchange)
+            known.socket = Socket(flow, conversation, self._effects.carry_out)
+        else:
             refuse_upgrade(flow.request)
         if outcome.body is not None:
             replace_body(flow.request, outcome.body)
-        prepare_for_upstream(flow.request, judged.listener.headers_for(head))
+        prepare_for_upstream(flow.request, listener.headers_for(head))
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""
@@ -366,7 +394,7 @@ class ToolFilter:
         self._ours.add(flow)
 
     def _add_cors(self, flow: HTTPFlow, response: Response) -> None:
-        listener = self._upstreams.listeners.get(flow.client_conn.proxy_mode.full_spec)
+        listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if listener:
             add_cors(listener.cors, flow.request, response)
 
@@ -377,41 +405,42 @@ class ToolFilter:
 
     def responseheaders(self, flow: HTTPFlow) -> None:
         with _FailingClosed(flow, self._refuse_head):
-            if flow.response and flow not in self._ours and (judged := self._judged.get(flow)):
+            if flow.response and flow not in self._ours and (known := self._known.get(flow)):
                 self.views.hear_head(flow, flow.response)
-                self._judge_head(flow, flow.response, judged)
+                self._judge_head(flow, flow.response, known)
         self.views.overhear(flow)
         hold(flow)
 
-    def _judge_head(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+    def _judge_head(self, flow: HTTPFlow, response: Response, known: _Known) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
         response.stream = False  # as another addon may have wanted it
         check_answer_head(response)
-        listener, asked = judged.listener, judged.asked
+        listener, exchange = known.listener, known.exchange
         session_id = response.headers.get("mcp-session-id")
         learn_cors(listener.cors, flow.request, response)
-        listener.note_answer_head(asked, response.status_code, session_id)
-        if not keep_with_us(response, listener.names) and asked.waits:
+        listener.note_answer_head(exchange, response.status_code, session_id)
+        if not keep_with_us(response, listener.names) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
         if listener.config.only_mcp:
             learn_login(listener.logins, flow.request, response)
         may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
-        if is_event_stream(response) and may_have_body:
-            self._open_stream(flow, response, judged)
+        if may_have_body and is_event_stream(response.headers.get("content-type", "")):
+            self._open_stream(flow, response, known)
 
-    def _open_stream(self, flow: HTTPFlow, response: Response, judged: _Judged) -> None:
+    def _open_stream(self, flow: HTTPFlow, response: Response, known: _Known) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
         frame_as_stream(flow, response)
         send = injector(flow) if flow.request.method == "GET" else None
-        stream = judged.listener.open_stream(judged.asked, flow.request.path, send)
-        judged.stream = stream
-        owed = b"".join(map(render_event, judged.asked.owed))
-        response.stream = stream_through(flow, stream, owed, partial(self._shut, flow, stream))
+        stream = known.listener.open_stream(known.exchange, flow.request.path, send)
+        known.stream = stream
+        stream.carry_out_with(self._effects.carry_out, waker(flow))
+        hold_end(flow, stream)
+        response.stream = stream_through(flow, stream, partial(self._shut, flow, stream))
 
-    def _shut(self, flow: HTTPFlow, stream: FilteredStream) -> None:
+    def _shut(self, flow: HTTPFlow, stream: EventStream) -> None:
         log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
         cut(flow)
 
@@ -429,41 +458,74 @@ class ToolFilter:
         if not end(flow, body):
             cut(flow)
 
-    def response(self, flow: HTTPFlow) -> None:
+    def response(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with _FailingClosed(flow, self._refuse_body):
             if flow.response is None or flow.websocket or flow in self._ours:
-                return
+                return None
             flow.response.trailers = None  # nobody has judged them, and HTTP/1 cannot say them
             self.views.hear(flow)
-            judged = self._judged.get(flow) or _Judged(self._upstreams.listener_of(flow))
-            if judged.stream:
+            known = self._known.get(flow)
+            if known is None:  # another addon has answered before us
+                listener = self._listeners.listener_of(flow)
+                known = _Known(listener, listener.unasked())
+            if known.stream:
                 if not has_begun(flow):
-                    pass_through_stream(flow.response)
-                self._end_stream(flow, judged)
+                    return self._pass_whole_stream(flow, flow.response, known, known.stream)
+                self._end_stream(flow, known)
             elif not is_head(flow.request):
-                self._judge_body(flow.response, judged)
-                if judged.listener.config.only_mcp:
-                    learn_login_document(judged.listener.logins, flow.request, flow.response)
+                answered = self._judge_body(flow, flow.response, known)
+                if waits(answered):
+                    return self._answer_later(flow, flow.response, known, answered)
+                self._replace(flow, flow.response, known, answered)
+        self.views.finish(flow)
+        return None
+
+    async def _pass_whole_stream(
+        self, flow: HTTPFlow, response: Response, known: _Known, stream: EventStream
+    ) -> None:
+        with _FailingClosed(flow, self._refuse_body):
+            await pass_through_stream(response, stream, self._effects)
+            self._end_stream(flow, known)
         self.views.finish(flow)
 
-    def _judge_body(self, response: Response, judged: _Judged) -> None:
+    def _judge_body(
+        self, flow: HTTPFlow, response: Response, known: _Known
+    ) -> Decision[Answered | None]:
         raw = response.raw_content
         if response.stream or raw is None:
             raise ProtocolError("an answer went by before it could be judged")
-        answered = judged.listener.judge_answer(
-            judged.asked,
+        return known.listener.judge_answer(
+            known.exchange,
             response.status_code,
             response.headers.get("content-type", ""),
             ", ".join(response.headers.get_all("content-encoding")),
             raw,
+            flow,
         )
+
+    async def _answer_later(
+        self,
+        flow: HTTPFlow,
+        response: Response,
+        known: _Known,
+        answered: Deciding[Answered | None],
+    ) -> None:
+        with _FailingClosed(flow, self._refuse_body):
+            self._replace(flow, response, known, await self._effects.outcome_of(answered))
+        self.views.finish(flow)
+
+    def _replace(
+        self, flow: HTTPFlow, response: Response, known: _Known, answered: Answered | None
+    ) -> None:
         if answered:
             replace_answer(response, answered.status, answered.body, answered.content_type)
+        if known.listener.config.only_mcp:
+            learn_login_document(known.listener.logins, flow.request, response)
 
-    def _end_stream(self, flow: HTTPFlow, judged: _Judged) -> None:
-        judged.listener.close_stream(judged.asked)
-        judged.stream = None
-        if judged.asked.is_legacy:
+    def _end_stream(self, flow: HTTPFlow, known: _Known) -> None:
+        known.listener.close_stream(known.exchange)
+        known.stream = None
+        if known.exchange.is_legacy:
             self._suspect(flow.client_conn)
 
     def _refuse_body(self, flow: HTTPFlow) -> None:
@@ -471,21 +533,21 @@ class ToolFilter:
             replace_answer(flow.response, *self._invalid(flow))
 
     def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
-        self.views.look_at(flow)
-        judged = self._judged.get(flow)
-        if judged is None:
+        known = self._known.get(flow)
+        if known is None:
             return invalid_answer(flow, None, None)
-        return invalid_answer(flow, judged.listener, judged.asked)
+        return invalid_answer(flow, known.listener, known.exchange)
 
     # Losses
 
     def error(self, flow: HTTPFlow) -> None:
         self.views.finish(flow)
-        judged = self._judged.get(flow)
-        if judged is None:
+        known = self._known.get(flow)
+        if known is None:
             return
-        if judged.stream:
-            judged.listener.close_stream(judged.asked)
+        if known.stream:
+            known.stream.abandon()
+            known.listener.close_stream(known.exchange)
         if upstream_failed(flow):
             self._suspect(flow.client_conn)
 
@@ -508,10 +570,10 @@ class ToolFilter:
 
     def _suspect(self, client: Client) -> None:
         """Something went wrong with an upstream: can it still be reached?"""
-        self._losses.suspect(client.proxy_mode, self._upstreams.config.connection_timeout)
+        self._losses.suspect(client.proxy_mode, self._listeners.config.connection_timeout)
 
     def _lose_upstream(self) -> None:
-        if not self._upstreams.config.fail_fast:
+        if not self._listeners.config.fail_fast:
             if not self._is_lost:
                 log.warning("%s", LostUpstream().what)
             self._is_lost = True
@@ -521,12 +583,11 @@ class ToolFilter:
                 lose(flow)
 
     def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
-        judged = self._judged.get(flow)
-        self.views.look_at(flow)
-        if judged is None:
+        known = self._known.get(flow)
+        if known is None:
             return error_answer(flow, failure, None, None)
-        answer = error_answer(flow, failure, judged.listener, judged.asked)
-        add_cors(judged.listener.cors, flow.request, answer.response)
+        answer = error_answer(flow, failure, known.listener, known.exchange)
+        add_cors(known.listener.cors, flow.request, answer.response)
         return answer
 
     # WebSocket
@@ -536,18 +597,23 @@ class ToolFilter:
         if message.injected:
             return
         try:
-            self.views.look_at(flow)
-            judged = self._judged[flow]
-            judge_message(flow, message, judged.listener, judged.asked)
+            socket = self._known[flow].socket
+            if socket is None:
+                raise ProtocolError("a WebSocket that nobody asked for")
+            socket.judge(flow, message)
         except Exception:
             log.exception("cannot judge a WebSocket message")
             message.drop()
 
+    def websocket_end(self, flow: HTTPFlow) -> None:
+        if (known := self._known.get(flow)) and known.socket:
+            known.socket.close()
+
     # All the rest
 
-    def _watch(self, spec: str, message: Message | None, verdict: Verdict) -> None:
-        self.views.tell(spec, message, verdict)
-        self._log.tell(verdict)
+    def _observe(self, spec: str, judged: Judged) -> None:
+        self.views.tell(spec, judged)
+        self._log.tell(judged.verdict)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

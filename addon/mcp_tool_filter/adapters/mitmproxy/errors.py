@@ -6,9 +6,9 @@ from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import ErrorAnswer, Failure
-from mcp_tool_filter.http.event_stream import INVALID_ANSWER
-from mcp_tool_filter.http.exchange import Asked
-from mcp_tool_filter.http.listener import LOST_ANSWER, Listener
+from mcp_tool_filter.conversation.conversation import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.http.exchange import HttpExchange
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -37,7 +37,7 @@ def full_response() -> Response:
 
 
 def error_answer(
-    flow: HTTPFlow, failure: Failure, listener: Listener | None, asked: Asked | None
+    flow: HTTPFlow, failure: Failure, listener: Listener | None, exchange: HttpExchange | None
 ) -> ErrorAnswer:
     """Say it in JSON-RPC where mitmproxy would write an HTML page."""
     match failure:
@@ -46,30 +46,32 @@ def error_answer(
         case Failure.REQUEST_TOO_LARGE:
             return ErrorAnswer(json_response(413, _TOO_LARGE))
         case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
-            status, body = invalid_answer(flow, listener, asked)
+            status, body = invalid_answer(flow, listener, exchange)
             return ErrorAnswer(json_response(status, body), render_event(body))
         case Failure.CONNECT_FAILED | Failure.LOST:
-            return _lost_answer(flow, listener, asked)
+            return _lost_answer(flow, listener, exchange)
 
 
 def invalid_answer(
-    flow: HTTPFlow, listener: Listener | None, asked: Asked | None
+    flow: HTTPFlow, listener: Listener | None, exchange: HttpExchange | None
 ) -> tuple[int, bytes]:
     """Return the status and the body for an answer that cannot be judged."""
     status, body = 502, _INVALID_ANSWER
-    if listener and asked:
-        answered = listener.invalid_answer(asked)
+    if listener and exchange:
+        answered = listener.invalid_answer(exchange, origin=flow)
         status, body = answered.status, answered.body
     return status, b"" if is_head(flow.request) else body
 
 
-def _lost_answer(flow: HTTPFlow, listener: Listener | None, asked: Asked | None) -> ErrorAnswer:
+def _lost_answer(
+    flow: HTTPFlow, listener: Listener | None, exchange: HttpExchange | None
+) -> ErrorAnswer:
     replies: tuple[bytes, ...] = ()
-    if listener and asked:
-        if asked.is_legacy and flow.request.method != "GET":
+    if listener and exchange:
+        if exchange.is_legacy and flow.request.method != "GET":
             listener.tell_of_loss(flow.request.path, flow.request.raw_content or b"")
         else:
-            replies = listener.lost_replies(asked)
+            replies = listener.lost_replies(exchange)
     if not replies:
         return ErrorAnswer(json_response(502, _LOST))
     body = replies[0] if len(replies) == 1 else render_batch(list(replies))

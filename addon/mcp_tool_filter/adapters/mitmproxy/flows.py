@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 
 from mitmproxy.http import Headers, HTTPFlow, Request, Response
 
+from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.conversation.conversation import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
-from mcp_tool_filter.http.event_stream import FilteredStream
+from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import JSON
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
-from mcp_tool_filter.http.listener import LOST_ANSWER
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
-from mcp_tool_filter.http.media_type import kind_of
 from mcp_tool_filter.http.operator_headers import HeaderPairs
 from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
@@ -30,6 +31,8 @@ _CONTROL = re.compile(rb"[\r\n\0]")
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 _PARTIAL = frozenset({b"range", b"if-range"})
 _OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
+WAKE = b":wake"
+"""Put into a stream, it asks for what was held back and is decided by now; it never leaves."""
 _SCHEMA = b"inputschema"  # every tool has one
 
 
@@ -165,10 +168,6 @@ def keep_with_us(response: Response, upstream: UpstreamNames) -> bool:
     return not is_redirect or not leads_away(response.headers.fields)
 
 
-def is_event_stream(response: Response) -> bool:
-    return kind_of(response.headers.get("content-type", "")) == "text/event-stream"
-
-
 def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
     """Prepare the head of a response whose length nobody knows any more."""
     response.headers.pop("content-length", None)
@@ -179,32 +178,38 @@ def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
         response.headers["transfer-encoding"] = "chunked"
 
 
-def pass_through_stream(response: Response) -> None:
+async def pass_through_stream(response: Response, stream: EventStream, effects: Effects) -> None:
     """Filter a stream that is there as a whole: mitmproxy calls nobody for it."""
     through = response.stream
     assert callable(through)
+    woken = asyncio.Event()
+    stream.carry_out_with(effects.carry_out, woken.set)
     content = response.raw_content
-    pieces = [*(through(content) if content else ()), *through(b"")]
-    response.data.content = b"".join(pieces)
+    pieces = [*through(content)] if content else []
+    while stream.is_waiting:
+        await woken.wait()
+        woken.clear()
+        pieces.append(stream.take())
+    response.data.content = b"".join([*pieces, *through(b"")])
 
 
 def stream_through(
-    flow: HTTPFlow, stream: FilteredStream, owed: bytes, shut: Callable[[], None]
+    flow: HTTPFlow, stream: EventStream, shut: Callable[[], None]
 ) -> Callable[[bytes], list[bytes]]:
-    """Make what ``flow.response.stream`` expects. (A FilteredStream does not raise: it shuts.)"""
-    unpaid = [owed] if owed else []
+    """Make what ``flow.response.stream`` expects. (An EventStream does not raise: it closes.)"""
 
     def on_chunk(chunk: bytes) -> list[bytes]:
         if isinstance(chunk, Injected):
-            return [bytes(chunk)] if chunk.flow_id == flow.id and not stream.failure else []
-        # b"" from mitmproxy is the end; b"" to mitmproxy would end an HTTP/1.1 response.
-        filtered = stream.feed(chunk) if chunk else stream.finish()
+            if chunk.flow_id != flow.id or stream.failure:
+                return []
+            filtered = stream.take() if chunk == WAKE else bytes(chunk)
+        else:
+            # b"" from mitmproxy is the end; b"" to mitmproxy would end an HTTP/1.1 response.
+            filtered = stream.feed(chunk, flow) if chunk else stream.finish(flow)
         if stream.failure:
             shut()
             return []
-        paid = [*unpaid, filtered]
-        unpaid.clear()
-        return [part for part in paid if part]
+        return [filtered] if filtered else []
 
     return on_chunk
 

@@ -19,16 +19,15 @@ from mcp_tool_filter.adapters.fetch.upstream import (
     make_tls_context,
 )
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
-from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.observers.report import Introduction
+from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.messages import Message
 
-type WatcherOfAll = Callable[[str, Message | None, Verdict], None]
+type ObserverOfAll = Callable[[str, Judged], None]
 """Told by which listener a message was judged, too: the full text of its mode."""
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
@@ -44,41 +43,41 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
     return reverse
 
 
-class Upstreams:
+class Listeners:
     """A listener for each mode, all with the same configuration."""
 
-    def __init__(self, watch: WatcherOfAll, fetch: Fetcher = fetch) -> None:
+    def __init__(self, observe: ObserverOfAll, fetch: Fetcher = fetch) -> None:
         self.config = Config()
-        self.listeners: dict[str, Listener] = {}
+        self.by_mode: dict[str, Listener] = {}
         """By the full text of the mode, which is unique."""
-        self._watch = watch
+        self._observe = observe
         self._fetch = fetch
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on. Raises before anything has changed."""
-        listeners = list(self.listeners.values())
-        snapshots = [listener.snapshot_for(config) for listener in listeners]
+        policies = [listener.policy for listener in self.by_mode.values()]
+        snapshots = [policy.snapshot_with(config) for policy in policies]
         self.config = config
-        for listener, snapshot in zip(listeners, snapshots, strict=True):
-            listener.config, listener.snapshot = config, snapshot
+        for policy, snapshot in zip(policies, snapshots, strict=True):
+            policy.adopt(config, snapshot)
 
     async def open(self, mode: ReverseMode, options: Options) -> Listener:
         """Fetch the upstream's tools. Raises StartError if that cannot be done."""
         target = target_of(mode, self.config, options)
         fetched = await self._fetch(target)
-        listener = Listener(
+        listener = open_listener(
             upstream=target.url,
             config=self.config,
             fetched=fetched,
-            watch=partial(self._watch, mode.full_spec),
+            observe=partial(self._observe, mode.full_spec),
             names=await find_names(target.url),
             keeps_host=options.keep_host_header,
         )
-        self.listeners[mode.full_spec] = listener
+        self.by_mode[mode.full_spec] = listener
         return listener
 
     def listener_of(self, flow: HTTPFlow) -> Listener:
-        listener = self.listeners.get(flow.client_conn.proxy_mode.full_spec)
+        listener = self.by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if listener is None:
             raise ProtocolError("a listener whose upstream is not known")
         return listener
@@ -114,15 +113,9 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
     )
 
 
-def introduce(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:
-    fetched: Fetched = listener.fetched
-    return Introduction(
-        upstream=listener.upstream + fetched.endpoint,
-        server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
-        transport=fetched.transport,
-        revision=fetched.revision,
-        listens_at=_address_of(mode, server) + fetched.endpoint,
-    )
+def introduce_to(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:
+    """Say who is served where, once mitmproxy listens."""
+    return introduce(listener.upstream, listener.fetched, _address_of(mode, server))
 
 
 def _address_of(mode: ReverseMode, server: Proxyserver | None) -> str:

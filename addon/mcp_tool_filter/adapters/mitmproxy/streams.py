@@ -21,9 +21,11 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Failure,
     FilteredStream,
+    Held,
     Inject,
     Injected,
     Look,
@@ -105,6 +107,22 @@ def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
 def open_flows() -> list[HTTPFlow]:
     """All flows of which the client has not had the last byte."""
     return [stream.flow for stream in open_streams()]
+
+
+def waker(flow: HTTPFlow) -> Callable[[], None]:
+    """Return what makes the stream of a flow give out what it has held back."""
+    inject_into = injector(flow)
+
+    def wake() -> None:
+        inject_into(WAKE)
+
+    return wake
+
+
+def hold_end(flow: HTTPFlow, held: Held) -> None:
+    """Let the response of this flow end no sooner than it has given out what it holds back."""
+    if stream := stream_of(flow):
+        stream.holds = held
 
 
 def hold(flow: HTTPFlow) -> None:

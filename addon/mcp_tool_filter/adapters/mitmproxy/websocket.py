@@ -1,16 +1,21 @@
-"""A WebSocket's messages: no standard transport of MCP, but some servers have it."""
+"""A WebSocket's messages: not a standard MCP transport, but some servers have it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
+from weakref import ref
 
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 from mitmproxy.websocket import WebSocketMessage
 
-from mcp_tool_filter.http.exchange import Asked
-from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
+from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
 log = logging.getLogger(__name__)
@@ -24,26 +29,92 @@ def newest_message(flow: HTTPFlow) -> WebSocketMessage:
     return message
 
 
-def judge_message(
-    flow: HTTPFlow, message: WebSocketMessage, listener: Listener, asked: Asked
-) -> None:
-    """Pass on a message, another one in its place, or none."""
-    verdict = listener.judge_spoken(asked, message.content, message.from_client)
-    match verdict:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    to_client: bool
+    text: bytes
+    is_text: bool
+
+
+class Socket:
+    """One WebSocket. A message that waits holds back only what comes behind it on its side."""
+
+    def __init__(self, flow: HTTPFlow, conversation: Conversation, carry_out: CarryOut) -> None:
+        self._conversation = conversation
+        most = conversation.policy.config.limits.pending
+        say = partial(_say, ref(flow))  # what is known of a flow must not keep it alive
+
+        def in_order() -> InOrder[list[_Said]]:
+            held: InOrder[list[_Said]] = InOrder(carry_out, lambda: _say_all(held, say), most=most)
+            return held
+
+        self._from_client, self._from_upstream = in_order(), in_order()
+
+    def judge(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
+        """Pass on a message, another one in its place, or none; now or later."""
+        held = self._from_client if message.from_client else self._from_upstream
+        raw = message.content
+        if message.from_client:
+            judged = self._conversation.from_client(raw, flow)
+        else:
+            judged = self._conversation.judge_from_upstream(raw, flow)
+        is_text = message.is_text
+        if waits(judged):
+            message.drop()
+            held.wait(judged, len(raw), partial(_outcome, raw, message.from_client, is_text))
+        elif held.is_waiting:
+            message.drop()
+            held.add(_outcome(raw, message.from_client, is_text, judged), len(raw))
+        else:
+            self._apply(flow, message, judged)
+
+    def close(self) -> None:
+        self._from_client.abandon()
+        self._from_upstream.abandon()
+
+    def _apply(self, flow: HTTPFlow, message: WebSocketMessage, judged: Judged) -> None:
+        match judged.verdict:
+            case Forward():
+                return
+            case Rewrite(text, _, owed):
+                message.content = text
+                said = [_Said(True, reply, True) for reply in owed]
+            case Reply() | Drop():
+                message.drop()
+                said = _outcome(message.content, message.from_client, message.is_text, judged)
+            case unexpected:
+                assert_never(unexpected)
+        for one in said:
+            _say(ref(flow), one)
+
+
+def _outcome(
+    raw: bytes, from_client: bool, is_text: bool, outcome: Judged | Exception
+) -> list[_Said]:
+    """Return all that is said because of one message."""
+    if isinstance(outcome, Exception):
+        log.error("cannot judge a WebSocket message", exc_info=outcome)
+        return []
+    match outcome.verdict:
         case Forward():
-            pass
+            return [_Said(not from_client, raw, is_text)]
         case Rewrite(text, _, owed):
-            message.content = text
-            for reply in owed:
-                _say_to_client(flow, reply)
+            replies = [_Said(True, reply, True) for reply in owed]
+            return [_Said(not from_client, text, is_text), *replies]
         case Reply(text):
-            message.drop()
-            _say_to_client(flow, text)
+            return [_Said(from_client, text, True)]
         case Drop():
-            message.drop()
+            return []
         case unexpected:
             assert_never(unexpected)
 
 
-def _say_to_client(flow: HTTPFlow, text: bytes) -> None:
-    ctx.master.commands.call("inject.websocket", flow, True, text, True)
+def _say_all(held: InOrder[list[_Said]], say: Callable[[_Said], None]) -> None:
+    for pieces in held.take():
+        for one in pieces:
+            say(one)
+
+
+def _say(flow: ref[HTTPFlow], said: _Said) -> None:
+    if (there := flow()) is not None:
+        ctx.master.commands.call("inject.websocket", there, said.to_client, said.text, said.is_text)

@@ -42,12 +42,11 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     without_answers,
 )
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.messages import Message
 from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
 _TURNS = 40
@@ -96,7 +95,7 @@ class _Offline(ToolFilter):
         super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
 
     def snapshot(self) -> Snapshot:
-        [listener] = self._upstreams.listeners.values()
+        [listener] = self._listeners.by_mode.values()
         return listener.snapshot
 
     async def _look_after(self, flow: HTTPFlow) -> None:
@@ -140,12 +139,10 @@ class _Replay:
         """Return the open stream on which a client of the older transport is answered."""
         return next((flow for flow in self._flows if flow.endpoint == target), None)
 
-    def _note(
-        self, flow: HTTPFlow, message: Message | None, verdict: Verdict, snapshot: Snapshot
-    ) -> None:
+    def _note(self, flow: HTTPFlow, judged: Judged) -> None:
         if replayed := self._by_client.get(flow.client_conn.id):
-            sentence = describe(verdict, snapshot)
-            replayed.judgements.append(Judgement(message, verdict, sentence))
+            sentence = describe(judged.verdict, judged.snapshot)
+            replayed.judgements.append(Judgement(judged.message, judged.verdict, sentence))
 
     async def _settle(self) -> None:
         """Let all tasks do what they can: none of them waits for anything but the next step."""

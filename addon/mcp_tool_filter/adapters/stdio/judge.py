@@ -10,18 +10,22 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
-from mcp_tool_filter.conversation.session import Envelopes, Exchanges
+from mcp_tool_filter.conversation.session import Envelopes, Exchanges, exchange_for
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import (
     Situation,
     decide_from_client,
     decide_from_upstream,
+    join_from_client,
+    join_from_upstream,
+    keep_space,
     refusal,
 )
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.unlisted import UnlistedTools
@@ -32,9 +36,11 @@ from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     UPSTREAM_LOST,
+    Batch,
     Message,
     Request,
     Response,
+    Single,
     id_value,
     ids_guessed_in,
     ids_in,
@@ -118,7 +124,7 @@ class LineJudge:
     def _decide_for_client(self, line: bytes) -> Verdict:
         refuse_hidden_line(line)
         message = parse_message(line, self._limits)
-        verdict = decide_from_client(message, self._situation())
+        verdict = _decided_from_client(message, self._situation())
         self._watch(message, verdict)
         match verdict:
             case Forward():
@@ -134,7 +140,9 @@ class LineJudge:
         return Situation(snapshot=self._snapshot, list_from=ListFrom.UPSTREAM)
 
     def _note_asked(self, message: Message) -> None:
-        self._exchanges.note_asked(message)
+        for one in singles(message):
+            if exchange := exchange_for(one, one.place.end - one.place.start, 0.0):
+                self._exchanges.open(exchange)
         if self._unlisted is None:
             return
         for one in singles(message):
@@ -191,11 +199,12 @@ class LineJudge:
         refuse_hidden_line(line)
         message = parse_message(line, self._limits)
         situation = Situation(snapshot=self._snapshot_for(message))
-        verdict = decide_from_upstream(message, situation, self._exchanges.method_of)
+        verdict = _decided_from_upstream(message, situation, self._exchanges)
         self._watch(message, verdict)
         if not isinstance(message, Response) or message.result is not None:
             self._learn(message)
-        self._exchanges.note_answered(message)
+        for one in singles(message):
+            self._exchanges.close(one)
         return verdict
 
     def _snapshot_for(self, message: Message) -> Snapshot:
@@ -229,7 +238,8 @@ class LineJudge:
         for one in singles(message):
             if not isinstance(one, Response) or one.id is None:
                 continue
-            method = self._exchanges.method_of(one)
+            asked = self._exchanges.answered_by(one)
+            method = asked.method if asked else None
             if method in ("initialize", "server/discover") and one.result is not None:
                 self.server = _server_in(one, self.server)
             if method == "tools/list":
@@ -274,6 +284,30 @@ class LineJudge:
         with self._lock:
             ids = self._exchanges.take_all()
             return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in ids]
+
+
+def _decided_from_client(message: Message, situation: Situation) -> Verdict:
+    if not isinstance(message, Batch):
+        return _at_once(decide_from_client(message, situation))
+    verdicts = [_at_once(decide_from_client(one, situation)) for one in message.members]
+    return join_from_client(message, verdicts)
+
+
+def _decided_from_upstream(message: Message, situation: Situation, exchanges: Exchanges) -> Verdict:
+    def decide(one: Single) -> Verdict:
+        asked = exchanges.answered_by(one)
+        return _at_once(decide_from_upstream(one, replace(situation, exchange=asked)))
+
+    if isinstance(message, Batch):
+        return join_from_upstream(message, [decide(one) for one in message.members])
+    return keep_space(message.place.text, decide(message))
+
+
+def _at_once(decision: Decision[Verdict]) -> Verdict:
+    """Return what was decided: without rules, nothing waits."""
+    if waits(decision):
+        raise RuntimeError("a decision that waits")
+    return decision
 
 
 def _text(line: bytes | CutLine) -> bytes:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch, fetch_from
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.observers.report import Introduction
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.protocol.messages import Message
 from mcp_tool_filter.protocol.tools import Definition
 
 
@@ -32,19 +31,12 @@ async def ask(settings: Settings) -> Known:
     """Fetch the tools and apply the patterns. Raises StartError."""
     target = target_of(settings)
     fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
-    listener = Listener(
-        upstream=target.url, config=settings.config(), fetched=fetched, watch=_ignore
-    )
+    policy = PolicyInForce(config=settings.config(), fetched=fetched)
+    who = introduce(target.url, fetched, settings.listens_at)
     return Known(
-        who=Introduction(
-            upstream=listener.upstream + fetched.endpoint,
-            server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
-            transport=fetched.transport,
-            revision=fetched.revision,
-            listens_at="stdio" if settings.is_stdio else settings.listens_at + fetched.endpoint,
-        ),
-        snapshot=listener.snapshot,
-        definitions=[one for listing in listener.listings for one in listing.definitions],
+        who=replace(who, listens_at="stdio") if settings.is_stdio else who,
+        snapshot=policy.snapshot,
+        definitions=[one for listing in policy.listings for one in listing.definitions],
     )
 
 
@@ -60,7 +52,3 @@ async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
 
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
     return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit))
-
-
-def _ignore(_message: Message | None, _verdict: object) -> None:
-    pass

@@ -11,8 +11,8 @@ import pytest
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.conversation.session import Exchanges
-from mcp_tool_filter.http.event_stream import FilteredStream
-from mcp_tool_filter.http.exchange import LegacyStream
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.legacy import LegacyStream
 from tests.adapters.mitmproxy.test_addon import INITIALIZE, call, filtered
 from tests.raw_client import get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
@@ -118,5 +118,5 @@ async def _left() -> int:
     """Count what is there of things that each visit makes, when all is quiet."""
     await asyncio.sleep(0.2)
     gc.collect()
-    kinds = (HTTPFlow, FilteredStream, LegacyStream, Exchanges)
+    kinds = (HTTPFlow, EventStream, LegacyStream, Exchanges)
     return sum(isinstance(one, kinds) for one in gc.get_objects())

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from mitmproxy.connection import Client
@@ -113,6 +113,13 @@ def install_error_answers(answers: ErrorAnswers) -> None:
     """Ask ``answers`` whenever mitmproxy would send its own error; None leaves it at that."""
     global _answers
     _answers = answers
+
+
+class Held(Protocol):
+    """What may hold back bytes of a response."""
+
+    @property
+    def is_waiting(self) -> bool: ...
 
 
 class Injected(bytes):
@@ -300,6 +307,8 @@ class FilteredStream(HttpStream):
         self.refusal: Response | None = None  # the answer to a request refused by its head
         self.over = False  # the client has had its last byte
         self.held: list[Any] = []  # what the response goes through, once that has been chosen
+        self.holds: Held | None = None  # what must leave before the response ends
+        self._kept_end: list[HttpEvent] = []  # how the upstream has ended it meanwhile
         self._run_hook = _shortcuts.hook_runner(context.client)
         self._upstream_asked = False
         self._headers_sent = False
@@ -373,6 +382,10 @@ class FilteredStream(HttpStream):
             self.context.layers.remove(self)
 
     @property
+    def _holds_back(self) -> bool:
+        return self.holds is not None and self.holds.is_waiting
+
+    @property
     def _can_end(self) -> bool:
         return not self.over and self.server_state in (
             self.state_stream_response_body,
@@ -390,6 +403,9 @@ class FilteredStream(HttpStream):
             case RequestHeaders(request=request):
                 self.asked_hosts = hosts_in(request)
                 steps = self.client_state(event)
+            case ResponseEndOfMessage() | ResponseProtocolError() if self._holds_back:
+                self._kept_end.append(event)
+                steps = _nothing(event)
             case RequestData() | RequestEndOfMessage():  # what comes most often, by a shorter way
                 steps = self.client_state(event)
             case ResponseHeaders() | ResponseData() | ResponseEndOfMessage():
@@ -403,6 +419,10 @@ class FilteredStream(HttpStream):
             case Inject(chunk=chunk):
                 if self.server_state == self.state_stream_response_body:
                     yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
+                if self._kept_end and not self._holds_back:
+                    kept, self._kept_end = self._kept_end, []
+                    for event in kept:
+                        yield from self._steps(event)
             case Lose(why=why):
                 if self.server_state not in (self.state_done, self.state_errored):
                     yield from self._lose(why)

@@ -158,14 +158,13 @@ def _tool_line(name: str, why: str, size: int, counted: Statistics) -> ToolLine:
 
 
 def _session_lines(listener: Listener) -> Iterator[SessionLine]:
-    now = listener.clock()
-    streams = [one for endpoint in listener.legacy.values() for one in endpoint.streams]
-    for stream in streams:
+    now = listener.policy.clock()
+    for stream in listener.legacy:
         yield SessionLine(
             id=_short(stream.target),
-            revision=stream.session.revision or "?",
+            revision=stream.conversation.client.revision or "?",
             seconds_ago=None,
-            waiting=len(stream.session.exchanges),
+            waiting=len(stream.conversation.exchanges),
         )
     newest_first = reversed(list(listener.sessions)[-_MOST_SESSIONS:])
     for key, last_used, session in newest_first:
@@ -173,7 +172,7 @@ def _session_lines(listener: Listener) -> Iterator[SessionLine]:
             id=_short(str(key)),
             revision=session.revision or "?",
             seconds_ago=round(now - last_used, 1),
-            waiting=len(session.exchanges),
+            waiting=0,  # each request of such a session has its answer itself
         )
 
 

@@ -13,7 +13,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -40,11 +39,11 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_head,
     keep_request,
 )
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal
 from mcp_tool_filter.observers.statistics import Statistics
-from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, singles
 
@@ -56,7 +55,7 @@ if _SHOWS_BODIES in sys.modules:
     # always, for mitmproxy's own views are slow to import, and the lean master shows nothing.
     import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401
 
-type Observe = Callable[[HTTPFlow, Message | None, Verdict, Snapshot], None]
+type Observe = Callable[[HTTPFlow, Judged], None]
 type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
 
 type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
@@ -96,7 +95,6 @@ class Views:
         """Told of each flow's verdicts; to be set before the options are."""
         self._is_watched = False
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
-        self._current: HTTPFlow | None = None
         self._introduced: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._statistics: dict[str, Statistics] = {}
@@ -106,7 +104,6 @@ class Views:
 
     def meet(self, flow: HTTPFlow) -> None:
         """A request has come and is about to be judged."""
-        self.look_at(flow)
         if self._is_watched:
             self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
@@ -117,29 +114,23 @@ class Views:
 
     def hear(self, flow: HTTPFlow) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
-        self.look_at(flow)
         if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
             now = self._clock()
             keep_chunk(seen.kept, flow.response.raw_content or b"", now)
             keep_chunk(seen.kept, b"", now)
 
-    def look_at(self, flow: HTTPFlow) -> None:
-        """What is told from now on is about this flow."""
-        self._current = flow if self._is_watched else None
-
-    def tell(self, spec: str, message: Message | None, verdict: Verdict) -> None:
+    def tell(self, spec: str, judged: Judged) -> None:
         """A message has been judged by the listener with this ``spec``."""
-        listener, flow = self._listeners.get(spec), self._current
+        listener, flow = self._listeners.get(spec), judged.origin
         if listener is None:
             return
-        statistics = self._statistics.setdefault(spec, Statistics())
-        statistics.note(message, verdict, listener.snapshot, self._clock())
-        if flow is None or not (seen := self._seen.get(flow)):
+        self._statistics.setdefault(spec, Statistics()).note(judged, self._clock())
+        if not isinstance(flow, HTTPFlow) or not (seen := self._seen.get(flow)):
             return
-        self._comment(flow, describe(verdict, listener.snapshot), verdict)
-        self._keep_tools(spec, listener, seen.kept, message)
+        self._comment(flow, describe(judged.verdict, judged.snapshot), judged.verdict)
+        self._keep_tools(spec, listener, seen.kept, judged.message)
         if self.observe:
-            self.observe(flow, message, verdict, listener.snapshot)
+            self.observe(flow, judged)
 
     def refuse_edit(self, error: StartError | None) -> None:
         """Somebody has edited an option so that it cannot be used; None: by now it can.
@@ -199,22 +190,13 @@ class Views:
         def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
             if not isinstance(chunk, Injected):
                 keep_chunk(seen.kept, chunk, self._clock())
-            with self._looking_at(flow):
-                filtered = stream(chunk)
+            filtered = stream(chunk)
             heard = filtered if isinstance(filtered, bytes) else b"".join(filtered)
             seen.heard += heard[: MOST_KEPT - len(seen.heard)]
             self._update_soon(flow, seen)
             return filtered
 
         return on_chunk
-
-    @contextmanager
-    def _looking_at(self, flow: HTTPFlow) -> Iterator[None]:
-        before, self._current = self._current, flow
-        try:
-            yield
-        finally:
-            self._current = before
 
     def _update_soon(self, flow: HTTPFlow, seen: _Seen) -> None:
         """Let those who look see what has come, but not each event by itself."""

@@ -1,0 +1,408 @@
+r"""Reads each message once, asks the policy, remembers, and tells the observers.
+
+HTTP bodies, events, WebSocket messages and lines of stdio all enter here, as bytes; this module
+knows of no transport. What it returns says what becomes of them:
+
+>>> from mcp_tool_filter.conversation.fetched import example
+>>> from mcp_tool_filter.policy.config import parse_config
+>>> policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+>>> conversation = Conversation(policy)
+>>> call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
+>>> conversation.from_client((call % "read").encode()).verdict
+Forward()
+>>> conversation.from_client((call % "rm").encode()).verdict.text
+b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Tool not found: rm"}}'
+>>> conversation.waiting
+['1']
+
+A decision that waits is a generator of effects that returns the same; ``effects`` says how to go on
+with either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.session import Exchanges, exchange_for
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.chain import (
+    Situation,
+    decide_from_client,
+    decide_from_upstream,
+    join_from_client,
+    join_from_upstream,
+    keep_space,
+    refusal,
+)
+from mcp_tool_filter.policy.effects import Decision, then, together, waits
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    UPSTREAM_LOST,
+    Batch,
+    Message,
+    Request,
+    Response,
+    Single,
+    ids_guessed_in,
+    ids_in,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS
+from mcp_tool_filter.protocol.tools import parse_listing
+
+INVALID_ANSWER = "The server sent an invalid response"
+LOST_ANSWER = "Upstream connection lost"
+_DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
+_LONGEST_REVISION = 64  # characters
+
+
+@dataclass(slots=True, eq=False)
+class Judged:
+    """One message and what becomes of it; this is what observers get."""
+
+    direction: Direction
+    message: Message | None
+    """None if it could not be read."""
+    verdict: Verdict
+    client: Client
+    snapshot: Snapshot
+    """What was in force."""
+    exchange: Exchange | None = None
+    """The request that this is, or answers."""
+    size: int = 0
+    """Bytes that came."""
+    origin: object = None
+    """What the host gave with the message, such as mitmproxy's flow."""
+    members: tuple[Judged, ...] = ()
+    """Those of a batch, each with its own verdict."""
+
+    @property
+    def each(self) -> tuple[Judged, ...]:
+        """The members of a batch, or this one."""
+        return self.members or (self,)
+
+
+class Arrival:
+    """What a transport knows of a client's message that the message itself does not say."""
+
+    __slots__ = ()
+
+    def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
+        """Refuse a message that the transport announced as another."""
+        return None
+
+    def may_use_snapshot(self, request: Request) -> bool:
+        """Tell whether the upstream would answer this tools/list with the list it gave us."""
+        return False
+
+    def judge_unreadable(self, raw: bytes, error: ProtocolError, limits: Limits) -> Verdict:
+        """Decide on what cannot be read; nobody is told of what is forwarded unread."""
+        if isinstance(error, OverLimit):
+            return oversized(raw, str(error))
+        refused = refusal(raw, Why.MALFORMED, limits=limits)
+        return Reply(refused.text, Reason(Why.MALFORMED, detail=str(error)))
+
+
+def oversized(beginning: bytes, detail: str) -> Reply:
+    """Answer what is too large or too deep; ``beginning`` is what is there of it."""
+    anything = Limits(message=len(beginning), depth=_DEEPEST_READ)
+    ids = ids_in(beginning, anything) or list(dict.fromkeys(ids_guessed_in(beginning)))
+    text = f"Request too large: {detail}"
+    reply = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
+    return Reply(reply, Reason(Why.OVERSIZED, detail=text))
+
+
+_PLAIN = Arrival()
+
+
+class Conversation:
+    """What one client and the upstream say to each other, on one stream or over one connection."""
+
+    __slots__ = ("client", "exchanges", "policy")
+
+    def __init__(
+        self,
+        policy: PolicyInForce,
+        client: Client | None = None,
+        exchanges: Exchanges | None = None,
+    ) -> None:
+        limits = policy.config.limits
+        self.policy = policy
+        self.client = client or Client()
+        self.exchanges = exchanges or Exchanges(
+            most=limits.exchanges, most_bytes=limits.exchange_bytes
+        )
+
+    # What a client says
+
+    def from_client(
+        self, raw: bytes, origin: object = None, arrival: Arrival = _PLAIN
+    ) -> Decision[Judged]:
+        """Decide on a message on its way to the upstream."""
+        policy = self.policy
+        limits = policy.config.limits
+        told = Judged(
+            Direction.FROM_CLIENT,
+            None,
+            _FORWARD,
+            self.client,
+            policy.snapshot,
+            None,
+            len(raw),
+            origin,
+        )
+        try:
+            message = parse_message(raw, limits)
+        except ProtocolError as error:
+            verdict = arrival.judge_unreadable(raw, error, limits)
+            return told if isinstance(verdict, Forward) else self._tell(told, verdict)
+        if problem := arrival.problem_in(message, raw, limits):
+            return self._tell(told, problem)
+        try:
+            told.message = message
+            if isinstance(message, Batch):
+                return self._batch_from_client(message, told, arrival)
+            told.exchange = exchange_for(message, len(raw), policy.clock())
+            decision = decide_from_client(message, self._situation(message, told, arrival))
+        except ProtocolError as error:
+            told.message = told.exchange = None
+            refused = refusal(raw, Why.MALFORMED, limits=limits)
+            return self._tell(told, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
+        if waits(decision):
+            return then(decision, partial(self._decided_for_client, told))
+        return self._decided_for_client(told, decision)
+
+    def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
+        """Refuse what is too large to be read; ``beginning`` is what is there of it."""
+        return self.refuse_from_client(oversized(beginning, detail), len(beginning), origin)
+
+    def refuse_from_client(self, verdict: Verdict, size: int = 0, origin: object = None) -> Judged:
+        """Tell the observers of a message that the transport has refused unread."""
+        return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
+
+    def _batch_from_client(self, batch: Batch, told: Judged, arrival: Arrival) -> Decision[Judged]:
+        members = [
+            Judged(
+                told.direction,
+                member,
+                _FORWARD,
+                told.client,
+                told.snapshot,
+                exchange_for(member, member.place.end - member.place.start, self.policy.clock()),
+                member.place.end - member.place.start,
+                told.origin,
+            )
+            for member in batch.members
+        ]
+        decisions = [
+            decide_from_client(member, self._situation(member, each, arrival))
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_client(each, verdict)
+            return self._tell(told, join_from_client(batch, verdicts))
+
+        told.members = tuple(members)
+        return together(decisions, decided)
+
+    def _situation(self, message: Single, told: Judged, arrival: Arrival) -> Situation:
+        policy = self.policy
+        situation = Situation(
+            snapshot=told.snapshot,
+            client=self.client,
+            exchange=told.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+        )
+        if isinstance(message, Request) and message.method == "tools/list":
+            situation.list_from = policy.config.tools_list
+            situation.envelope = policy.envelopes.get(self.client.revision)
+            situation.may_use_cache = arrival.may_use_snapshot(message)
+        return situation
+
+    def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_client(told, verdict)
+        return self._tell(told, verdict)
+
+    def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:
+        """Remember a request that goes on."""
+        told.verdict = verdict
+        exchange = told.exchange
+        if exchange is not None and isinstance(verdict, Forward | Rewrite):
+            if self.policy.keeps_requests and isinstance(told.message, Request):
+                exchange.request = self._as_forwarded(told.message, verdict)
+            self.exchanges.open(exchange)
+
+    def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
+        if isinstance(verdict, Forward):
+            return message
+        changed = parse_message(verdict.text, self.policy.config.limits)
+        return changed if isinstance(changed, Request) else message
+
+    # What the upstream says
+
+    def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
+        policy = self.policy
+        snapshot = policy.snapshot
+        told = Judged(
+            Direction.FROM_UPSTREAM, None, _FORWARD, self.client, snapshot, None, len(raw), origin
+        )
+        known = None if policy.links else self._recall(raw, snapshot)
+        if known:
+            told.message, verdict = known
+            told.exchange = self.exchanges.answered_by(told.message)
+            return self._decided_for_upstream(told, verdict)
+        told.message = message = parse_message(raw, policy.config.limits)
+        if isinstance(message, Batch):
+            return self._batch_from_upstream(message, told)
+        told.exchange = self.exchanges.answered_by(message)
+        decision = decide_from_upstream(message, self._answer_situation(told))
+        if waits(decision):
+            return then(decision, partial(self._decided_for_upstream, told))
+        if isinstance(decision, Rewrite):
+            decision = keep_space(message.place.text, decision)
+        if isinstance(decision, Forward | Rewrite) and self._is_mere_list(message):
+            policy.judged.remember(raw, decision, snapshot)
+        return self._decided_for_upstream(told, decision)
+
+    def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message; whoever waits for one that cannot be judged gets an error."""
+        try:
+            return self.from_upstream(raw, origin)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=origin)
+
+    def unreadable_from_upstream(
+        self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
+    ) -> Judged:
+        """Replace what cannot be judged by errors for those who wait for it, if any do.
+
+        The errors are the text of the verdict and what it owes; ``is_cut`` tells that only the
+        beginning is there.
+        """
+        ids = self.exchanges.take(ids_guessed_in(beginning))
+        if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
+            ids = self.exchanges.take_all()  # it can only have been for this one
+        return self.fail(ids, detail, origin=origin)
+
+    def fail(self, ids: list[str], detail: str, *, origin: object = None) -> Judged:
+        """Tell the observers of an invalid answer; return the errors for those who waited."""
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        reason = Reason(Why.INVALID, detail=detail)
+        verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
+        return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+
+    def _batch_from_upstream(self, batch: Batch, told: Judged) -> Decision[Judged]:
+        members = [
+            Judged(
+                told.direction,
+                member,
+                _FORWARD,
+                told.client,
+                told.snapshot,
+                self.exchanges.answered_by(member),
+                member.place.end - member.place.start,
+                told.origin,
+            )
+            for member in batch.members
+        ]
+        decisions = [
+            decide_from_upstream(member, self._answer_situation(each))
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_upstream(each, verdict)
+            return self._tell(told, join_from_upstream(batch, verdicts))
+
+        told.members = tuple(members)
+        return together(decisions, decided)
+
+    def _answer_situation(self, told: Judged) -> Situation:
+        return Situation(
+            snapshot=told.snapshot,
+            direction=Direction.FROM_UPSTREAM,
+            client=self.client,
+            exchange=told.exchange,
+            links=self.policy.links,
+            limits=self.policy.config.limits,
+        )
+
+    def _decided_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_upstream(told, verdict)
+        return self._tell(told, verdict)
+
+    def _settle_for_upstream(self, told: Judged, verdict: Verdict) -> None:
+        """Learn from an answer; nobody waits for it any more."""
+        told.verdict = verdict
+        message, exchange = told.message, told.exchange
+        if isinstance(message, Response):
+            if exchange is not None and message.result is not None:
+                self._learn(message, exchange)
+            self.exchanges.close(message)
+
+    def _recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Verdict] | None:
+        """Return a list that the upstream has said before, and what became of it."""
+        if len(raw) > self.policy.config.limits.message:
+            return None
+        known = self.policy.judged.recall(raw, snapshot)
+        return known if known and self._is_mere_list(known[0]) else None
+
+    def _is_mere_list(self, message: Message) -> bool:
+        """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
+        if not isinstance(message, Response) or message.result is None:
+            return False
+        asked = self.exchanges.answered_by(message)
+        return asked is not None and asked.method == "tools/list" and not self._new_revision(asked)
+
+    def _learn(self, message: Response, asked: Exchange) -> None:
+        """Keep what an answer says of its session and its revision."""
+        if asked.method == "initialize" and (session := self.client.session) and message.result:
+            version = message.result.get("protocolVersion")
+            said = version.text if version else None
+            session.revision = said[:_LONGEST_REVISION] if said else None
+        elif asked.method == "tools/list" and (revision := self._new_revision(asked)):
+            self.policy.envelopes.learn(revision, parse_listing(message))
+
+    def _new_revision(self, asked: Exchange) -> str | None:
+        """Return the revision of which the answer would be the first list that we see."""
+        revision = self.client.revision
+        if asked.has_cursor or revision not in KNOWN_REVISIONS:
+            return None
+        return revision if self.policy.envelopes.get(revision) is None else None
+
+    # Who waits
+
+    @property
+    def waiting(self) -> list[str]:
+        """The ids of all requests in flight, as the client wrote them."""
+        return self.exchanges.ids
+
+    def lose(self) -> list[bytes]:
+        """Return an error for each request in flight: the upstream is gone."""
+        return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in self.exchanges.take_all()]
+
+    def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
+        return Judged(
+            direction, None, _FORWARD, self.client, self.policy.snapshot, None, size, origin
+        )
+
+    def _tell(self, told: Judged, verdict: Verdict) -> Judged:
+        told.verdict = verdict
+        self.policy.observe(told)
+        return told
+
+
+_FORWARD = Forward()

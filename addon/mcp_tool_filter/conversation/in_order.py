@@ -1,0 +1,82 @@
+"""Lets messages leave in the order in which they came, although some are decided later.
+
+Only the message that waits is held, and what came behind it in the same stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mcp_tool_filter.policy.effects import Deciding
+
+type Done[Outcome] = Callable[[Outcome | Exception], None]
+type CarryOut = Callable[[Deciding[object], Done[object]], Callable[[], None]]
+"""Carries out the effects of a decision, then says what was decided, or what was raised; what it
+returns cancels that."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held[Piece]:
+    piece: Piece | None
+    size: int
+    cancel: Callable[[], None] | None = None
+
+
+class InOrder[Piece]:
+    """One for each direction of a stream. ``wake`` is called when there is more to take."""
+
+    def __init__(self, carry_out: CarryOut, wake: Callable[[], None], *, most: int) -> None:
+        self._carry_out = carry_out
+        self._wake = wake
+        self._most = most
+        self._held: deque[_Held[Piece]] = deque()
+        self._size = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Is there anything that has not been taken?"""
+        return bool(self._held)
+
+    def add(self, piece: Piece, size: int) -> None:
+        """Hold a piece that is decided, behind one that is not."""
+        self._hold(_Held(piece, size))
+
+    def wait[Outcome](
+        self,
+        decision: Deciding[Outcome],
+        size: int,
+        render: Callable[[Outcome | Exception], Piece],
+    ) -> None:
+        """Hold what becomes of a decision until it is made."""
+        held = _Held[Piece](None, size)
+        self._hold(held)
+
+        def done(outcome: Outcome | Exception) -> None:
+            held.cancel = None
+            held.piece = render(outcome)
+            self._wake()
+
+        held.cancel = self._carry_out(decision, done)  # type: ignore[arg-type]  # any outcome
+
+    def take(self) -> list[Piece]:
+        """Return what may leave by now, oldest first."""
+        taken: list[Piece] = []
+        while self._held and (piece := self._held[0].piece) is not None:
+            self._size -= self._held.popleft().size
+            taken.append(piece)
+        return taken
+
+    def abandon(self) -> None:
+        """Forget all of it: there is nobody any more who could get it."""
+        held, self._held = self._held, deque()
+        for one in held:
+            if one.cancel:
+                one.cancel()
+
+    def _hold(self, held: _Held[Piece]) -> None:
+        self._held.append(held)
+        self._size += held.size
+        if self._size > self._most:
+            raise OverflowError(f"more than {self._most} bytes are held back")

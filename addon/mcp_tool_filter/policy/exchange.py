@@ -1,0 +1,74 @@
+"""Who speaks, and what is asked: what a decision and an observer know besides the message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mcp_tool_filter.protocol.messages import Request
+
+
+class Direction(StrEnum):
+    FROM_CLIENT = "client"
+    FROM_UPSTREAM = "upstream"
+
+
+class Via(StrEnum):
+    """How a client's messages travel."""
+
+    HTTP = "http"
+    LEGACY_SSE = "legacy-sse"
+    WEBSOCKET = "websocket"
+    STDIO = "stdio"
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A client's session with the upstream, opened through us."""
+
+    id: str | None = None
+    """None where the transport has no session ids."""
+    revision: str | None = None
+    """As agreed on by initialize."""
+    started: float = 0.0
+    is_like_the_fetch: bool = True
+    """No request in it says more of its client than our own fetch says of us."""
+    notes: dict[str, object] = field(default_factory=dict)
+    """What a link of the chain wants to remember of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """Who speaks to us, as far as it is known."""
+
+    via: Via = Via.HTTP
+    session: Session | None = None
+    said_revision: str | None = None
+    """What its head says, where there is no session that would know."""
+    credential: str = ""
+    """A keyed hash of its credentials; empty if it brought none."""
+
+    @property
+    def revision(self) -> str | None:
+        return self.session.revision if self.session else self.said_revision
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request, and what is known of it until its response has come; or a notification."""
+
+    method: str
+    """Cut, if it is longer than any that matters."""
+    id: str | None = None
+    """As it was written; None if it is a notification."""
+    tool: str | None = None
+    """The name that a tools/call calls."""
+    asked_at: float = 0.0
+    size: int = 0
+    """Bytes of the request; what the responses to a batch answer counts as a part of it."""
+    request: Request | None = None
+    """Kept only where a link of the chain wants to see it with the response."""
+    has_cursor: bool = False
+    """It asks for a later page of a list."""
+    notes: dict[str, object] | None = None
+    """What a link, or an observer, wants to find again when the response comes."""
