@@ -54,6 +54,8 @@ class OAuthUpstream:
     scopes: list[str] = field(default_factory=lambda: ["tools"])
     scope_of_calls: str | None = None
     """What a tools/call needs besides."""
+    scope_to_enter: str | None = None
+    """What each message needs besides."""
     has_resource_metadata: bool = True
     has_server_metadata: bool = True
     has_registration: bool = True
@@ -287,8 +289,10 @@ class _Handler(BaseHTTPRequestHandler):
         grant = self._grant()
         if grant is None:
             return self._challenge()
-        wanted = upstream.scope_of_calls
-        if wanted and message.get("method") == "tools/call" and wanted not in grant.scopes:
+        wanted = upstream.scope_to_enter
+        if message.get("method") == "tools/call":
+            wanted = wanted or upstream.scope_of_calls
+        if wanted and wanted not in grant.scopes:
             challenge = f'Bearer error="insufficient_scope", scope="{wanted}"'
             return self._say(403, {"error": "insufficient_scope"}, WWW_Authenticate=challenge)
         said = upstream.answer(message)

@@ -27,6 +27,8 @@ COMMANDS = {  # to the module that runs it
     "unwrap": "unwrap",
     "demo": "demo",
     "doctor": "doctor",
+    "login": "login",
+    "logout": "logout",
     "addon-path": "addon_path",
     "completion": "completion",
 }

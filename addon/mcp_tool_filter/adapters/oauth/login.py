@@ -7,9 +7,9 @@ import base64
 import hashlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -20,10 +20,12 @@ from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
 from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, register
 from mcp_tool_filter.adapters.oauth.store import Store
-from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code
+from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code, revoke
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+from mcp_tool_filter.http.challenges import bearer_challenge
 
 _OFFLINE = "offline_access"
+_PING = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'
 
 type Show = Callable[[str], Awaitable[None]]
 """Brings a URL before the user."""
@@ -77,6 +79,51 @@ async def log_in(
     async with store.lock(found.endpoint):
         store.save(state.with_tokens(tokens))
     return state.with_tokens(tokens)
+
+
+async def wanted_scopes(state: LoginState, store: Store) -> tuple[str, ...]:
+    """Try the new token; return the scopes that the upstream wants besides. Raises StartError.
+
+    They are stored, so that the next login asks for them.
+    """
+    assert state.tokens
+    bearer = (b"authorization", b"Bearer " + state.tokens.access_token.encode())
+    accept = (b"accept", b"application/json, text/event-stream")
+    try:
+        answer = await _web_of(state).post_json(state.endpoint, _PING, [bearer, accept])
+    except WebFailed as error:
+        raise LoginFailed(state.endpoint, why=str(error)) from None
+    if answer.status == 401:
+        store.forget(state.endpoint)
+        raise LoginFailed(state.endpoint, why="The server does not accept the new token (HTTP 401)")
+    wanted = missing_scopes(answer.status, answer.challenges)
+    if wanted:
+        store.save(replace(state, wanted_scopes=wanted))
+    return wanted
+
+
+def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:
+    """Return the scopes that an answer asks for because the token has them not."""
+    challenge = bearer_challenge(challenges) if status == 403 else None
+    if challenge is None or challenge.params.get("error") != "insufficient_scope":
+        return ()
+    return tuple(challenge.params.get("scope", "").split())
+
+
+async def drop(state: LoginState, store: Store) -> str | None:
+    """End a login; return why the authorization server could not be told. Raises StartError."""
+    problem = None
+    async with store.lock(state.endpoint):
+        try:
+            await revoke(_web_of(state), store.load(state.endpoint) or state)
+        except WebFailed as error:
+            problem = str(error)
+        store.forget(state.endpoint)
+    return problem
+
+
+def _web_of(state: LoginState) -> Web:
+    return Web(state.endpoint, tls=make_tls_context(trusted_ca=state.ca) if state.ca else None)
 
 
 def _scopes(found: Discovered, old: LoginState | None) -> tuple[str, ...]:

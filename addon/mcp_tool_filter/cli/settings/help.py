@@ -28,6 +28,8 @@ Commands:
   doctor           check upstream, patterns and port, and say what to do
   config CLIENT    print what a client needs: claude-code, claude-desktop, cursor,
                    vscode, codex, gemini
+  login URL        log in to an MCP server with your browser; --list shows the logins
+  logout URL       end a login
   check-pattern    say whether patterns may be used to deny or allow tools
   replay           say what a policy would have done to a recorded session
   scrub            take the secrets out of a recording

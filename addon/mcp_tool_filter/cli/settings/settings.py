@@ -191,7 +191,7 @@ def settle(given: Given) -> Settings:
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
     command = many.get(COMMAND) or _split_command(one.get("upstream-cmd", ""))
-    origin, path = ("", "") if command else _split_upstream(one.get("upstream", ""))
+    origin, path = ("", "") if command else split_upstream(one.get("upstream", ""))
     if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
         raise UsageError(f"--{misplaced} is for an upstream that is a command")
     _refuse_own_options(many.get("set", ()))
@@ -351,7 +351,7 @@ def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
     return asked or (is_command and not listens)
 
 
-def _split_upstream(url: str) -> tuple[str, str]:
+def split_upstream(url: str) -> tuple[str, str]:
     """Cut a URL into its origin, and its path and query."""
     if not url:
         why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
@@ -371,6 +371,20 @@ def _split_upstream(url: str) -> tuple[str, str]:
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
+
+
+def with_scheme(url: str) -> str:
+    """Complete what was typed without a scheme: https, but for this machine.
+
+    >>> with_scheme("mcp.example/mcp"), with_scheme("localhost:3000/mcp")
+    ('https://mcp.example/mcp', 'http://localhost:3000/mcp')
+    """
+    if re.match(r"[a-z+]+://", url, re.IGNORECASE):
+        return url
+    from mcp_tool_filter.policy.allowed_hosts import is_loopback
+
+    host = urlsplit(f"//{url}").hostname or ""
+    return f"{'http' if is_loopback(host) else 'https'}://{url}"
 
 
 def _refuse_own_options(sets: Iterable[str]) -> None:

@@ -1,0 +1,199 @@
+"""``mcp-tool-filter login URL``: log in to an MCP server with a browser."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import sys
+import time
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from mcp_tool_filter.adapters.oauth.login import Wishes, log_in, wanted_scopes
+from mcp_tool_filter.adapters.oauth.login_state import LoginState
+from mcp_tool_filter.adapters.oauth.registration import OwnClient
+from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import columns, is_terminal
+from mcp_tool_filter.cli.settings.settings import split_upstream, with_scheme
+from mcp_tool_filter.cli.settings.usage import UsageError
+
+_MOST_STEPS_UP = 2
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, why=f"See {self.prog} --help")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Log in, or list the logins; return the exit status."""
+    args = _parser().parse_args(argv)
+    store = Store()
+    if args.list:
+        return _list(store)
+    if not args.url:
+        raise UsageError("Log in to which server?", why="mcp-tool-filter login URL")
+    origin, path = split_upstream(with_scheme(args.url))
+    state = asyncio.run(_log_in(origin + path, _wishes(args), store, args.no_browser))
+    print(f"Logged in to {state.endpoint}")
+    if is_terminal(sys.stdout):
+        say(f"\nmcp-tool-filter --upstream {state.endpoint} --deny PATTERN")
+    return 0
+
+
+async def _log_in(url: str, wishes: Wishes, store: Store, no_browser: bool) -> LoginState:
+    """Log in; once more if the upstream then wants more rights. Raises StartError."""
+    show = _print_url if no_browser else _open_browser
+    paste = _Pasted().line if no_browser else None
+    state = await log_in(url, wishes, store, show, paste)
+    for _ in range(_MOST_STEPS_UP):
+        if not (wanted := await wanted_scopes(state, store)):
+            break
+        say(f"The server wants more rights: {' '.join(wanted)}")
+        state = await log_in(state.endpoint, _wider(wishes, wanted), store, show, paste)
+    return state
+
+
+def _wider(wishes: Wishes, wanted: tuple[str, ...]) -> Wishes:
+    if wishes.scopes is None:  # what was stored as wanted is asked for anyway
+        return wishes
+    return replace(wishes, scopes=tuple(dict.fromkeys((*wishes.scopes, *wanted))))
+
+
+async def _print_url(url: str) -> None:
+    say(f"Open this page to log in:\n\n  {url}\n")
+    say("If the browser is on another device, paste here the address at which it ends.")
+
+
+async def _open_browser(url: str) -> None:
+    say(f"Your browser opens this page to log in:\n\n  {url}\n")
+    if not await asyncio.to_thread(webbrowser.open, url):
+        say("No browser could be opened: open the page yourself")
+
+
+class _Pasted:
+    """What the user types, without a thread that could not be stopped."""
+
+    async def line(self) -> str:
+        """Wait for a line; for ever, if there is nobody to type one."""
+        loop = asyncio.get_running_loop()
+        typed: asyncio.Future[str] = loop.create_future()
+
+        def read() -> None:
+            text = sys.stdin.readline()
+            loop.remove_reader(sys.stdin)
+            if text and not typed.done():
+                typed.set_result(text.strip())
+
+        try:
+            loop.add_reader(sys.stdin, read)
+        except (OSError, ValueError, NotImplementedError):  # a file, closed, or Windows
+            return await typed
+        try:
+            return await typed
+        finally:
+            loop.remove_reader(sys.stdin)
+
+
+def _list(store: Store) -> int:
+    """Show every login, and no secret of any."""
+    rows = [
+        (state.endpoint, _condition(state), " ".join(_scopes_of(state))) for state in store.all()
+    ]
+    if not rows:
+        say("There are no logins: mcp-tool-filter login URL")
+        return 0
+    print("\n".join(columns(rows, is_terminal=is_terminal(sys.stdout))))
+    return 0
+
+
+def _scopes_of(state: LoginState) -> tuple[str, ...]:
+    return state.tokens.scopes if state.tokens else ()
+
+
+def _condition(state: LoginState) -> str:
+    if state.tokens is None:
+        return "expired: log in again"
+    if state.tokens.refresh_token:
+        return "renews itself"
+    if state.tokens.expires_at is None:
+        return "does not expire"
+    if state.tokens.expires_at < time.time():
+        return "expired: log in again"
+    return time.strftime("until %Y-%m-%d %H:%M", time.localtime(state.tokens.expires_at))
+
+
+def _wishes(args: argparse.Namespace) -> Wishes:
+    secret = None if args.client_secret is None else _expand(args.client_secret)
+    if secret is not None and not args.client_id:
+        raise UsageError("--client-secret needs --client-id")
+    scopes = None if args.scope is None else tuple(" ".join(args.scope).split())
+    return Wishes(
+        client=OwnClient(args.client_id, secret) if args.client_id else None,
+        scopes=scopes,
+        callback_port=args.callback_port,
+        ca=args.ca,
+        timeout=args.timeout,
+    )
+
+
+def _expand(text: str) -> str:
+    """Look up $VAR, as --header does: what is typed here other users may see."""
+    match = _VARIABLE.fullmatch(text)
+    if match is None:
+        return text
+    name = match[1] or match[2]
+    if name not in os.environ:
+        raise UsageError("--client-secret cannot be read", why=f"The variable {name} is not set")
+    return os.environ[name]
+
+
+def _port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
+        raise UsageError(f"--callback-port cannot be {text}", why="It is a number up to 65535")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mcp-tool-filter login",
+        description="Log in to an MCP server with your browser. From then on, mcp-tool-filter "
+        "--upstream URL sends the token with each request that brings no credentials of its own, "
+        "and renews it. Your clients need no login.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("url", nargs="?", metavar="URL", help="the server's MCP endpoint")
+    parser.add_argument(
+        "--list", action="store_true", help="show the logins that there are, without secrets"
+    )
+    parser.add_argument(
+        "--scope", action="append", metavar="SCOPE",
+        help="ask for these rights (default: those that the server names)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--client-id", metavar="ID",
+        help="a client that you have registered, or the https URL of a client id metadata document",
+    )  # fmt: skip
+    parser.add_argument(
+        "--client-secret", metavar="SECRET", help="its secret; '$NAME' reads a variable"
+    )
+    parser.add_argument(
+        "--callback-port", type=_port, default=0, metavar="PORT",
+        help="where the browser comes back to: http://127.0.0.1:PORT/callback (default: any)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-browser", action="store_true",
+        help="only print the page's address, for a device without a browser",
+    )  # fmt: skip
+    parser.add_argument("--ca", metavar="FILE", help="trust the certificates in this PEM file")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS",
+        help="how long to wait for you (default: 300)",
+    )  # fmt: skip
+    return parser

@@ -1,0 +1,157 @@
+"""``mcp-tool-filter login`` and ``logout``, as a person types them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from mcp_tool_filter.adapters.oauth.store import Store
+from tests.oauth_upstream import OAuthUpstream, browser_command, oauth_upstream
+from tests.proxy import REPOSITORY, certified
+
+
+def command(*args: str, home: Path, browser: str = "", **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mcp_tool_filter", *args],
+        cwd=REPOSITORY / "addon",
+        env={
+            **os.environ,
+            "XDG_CONFIG_HOME": str(home),
+            "BROWSER": browser or browser_command(),
+            **more,
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*args: str, home: Path, browser: str = "", **more: str) -> tuple[int, str, str]:
+    process = command(*args, home=home, browser=browser, **more)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def store_of(home: Path) -> Store:
+    return Store(home / "mcp-tool-filter" / "logins")
+
+
+def shows_no_secret(upstream: OAuthUpstream, *texts: str) -> bool:
+    found = upstream.all_secrets()
+    assert found
+    return not any(secret in text for text in texts for secret in found)
+
+
+def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        status, out, err = run("login", upstream.url, home=tmp_path)
+        assert (status, out) == (0, f"Logged in to {upstream.url}\n"), err
+        assert shows_no_secret(upstream, out, err)
+        status, out, err = run("login", "--list", home=tmp_path)
+        assert (status, out) == (0, f"{upstream.url}\trenews itself\ttools\n")
+        status, out, err = run("logout", upstream.url, home=tmp_path)
+        assert (status, out, err) == (0, f"Logged out of {upstream.url}\n", "")
+        assert [one[:8] for one in upstream.revoked] == ["refresh-"]
+        assert run("login", "--list", home=tmp_path)[1] == ""
+        status, _, err = run("logout", upstream.url, home=tmp_path)
+        assert (status, err.splitlines()[0]) == (1, f"Error: Not logged in to {upstream.url}")
+
+
+def test_all_logins_can_be_ended(tmp_path: Path) -> None:
+    with oauth_upstream() as first, oauth_upstream() as second:
+        for upstream in (first, second):
+            assert run("login", upstream.url, home=tmp_path)[0] == 0
+        status, out, _ = run("logout", "--all", home=tmp_path)
+        assert status == 0
+        assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}
+
+
+def test_a_device_without_a_browser_prints_the_page(tmp_path: Path) -> None:
+    """The user opens it elsewhere, and copies the address at which that browser ends."""
+    with oauth_upstream() as upstream:
+        process = command("login", upstream.url, "--no-browser", home=tmp_path, browser="false")
+        assert process.stderr
+        assert process.stdin
+        url = next(line.strip() for line in process.stderr if line.strip().startswith("http"))
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        process.stdin.write(upstream.authorize(asked)[1] + "\n")
+        process.stdin.flush()
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, f"Logged in to {upstream.url}\n"), err
+
+
+def test_a_browser_that_cannot_be_opened_is_no_error(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        status, _, err = run(
+            "login", upstream.url, "--timeout", "1", home=tmp_path, browser="false"
+        )
+        assert status == 1
+        assert "open the page yourself" in err
+        assert err.endswith(
+            f"Error: Cannot log in to {upstream.url}\nNobody logged in within 1 s\n"
+        )
+
+
+def test_more_rights_are_asked_for_where_the_server_wants_them(tmp_path: Path) -> None:
+    with oauth_upstream(scope_to_enter="write") as upstream:
+        status, _, err = run("login", upstream.url, home=tmp_path)
+        assert status == 0, err
+        assert [one["scope"] for one in upstream.authorizations] == ["tools", "tools write"]
+        assert "The server wants more rights: write" in err
+
+
+@pytest.mark.parametrize("secret", ["$SECRET", "${SECRET}"])
+def test_a_clients_secret_is_read_from_a_variable(tmp_path: Path, secret: str) -> None:
+    with oauth_upstream(fixed_client=("me", "geheim"), has_registration=False) as upstream:
+        args = ("login", upstream.url, "--client-id", "me", "--client-secret", secret)
+        status, out, err = run(*args, home=tmp_path, SECRET="geheim")
+        assert status == 0, err
+        assert "geheim" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "Log in to which server?"),
+        (("http://mcp.example/mcp",), "https only"),
+        (("ftp://x/",), "Cannot stand before"),
+        (("http://127.0.0.1:1/mcp",), "Connection refused"),
+        (("x", "--callback-port", "99999"), "--callback-port"),
+        (("x", "--client-secret", "a"), "needs --client-id"),
+        (("x", "--client-id", "a", "--client-secret", "$NOT_SET"), "NOT_SET is not set"),
+        (("x", "--unknown"), "--unknown"),
+        (("http://127.0.0.1:1/mcp", "--ca", "/none"), "/none"),
+    ],
+)
+def test_mistakes_are_said_in_two_lines(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
+    status, out, err = run("login", *args, home=tmp_path)
+    assert (status > 0, out, len(err.splitlines())) == (True, "", 2)
+    assert err.startswith("Error: ")
+    assert said in err
+
+
+def test_a_refused_login_stores_nothing(tmp_path: Path) -> None:
+    way_back = {"error": "access_denied", "error_description": "No\x1b[31m", "code": ""}
+    with oauth_upstream(way_back=way_back) as upstream:
+        status, out, err = run("login", upstream.url, home=tmp_path)
+        assert (status, out) == (1, "")
+        assert err.endswith(f"Cannot log in to {upstream.url}\naccess_denied: No?[31m\n")
+        assert list(store_of(tmp_path).all()) == []
+
+
+def test_a_server_with_a_certificate_of_its_own_is_trusted_with_ca(tmp_path: Path) -> None:
+    with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
+        status, _, err = run("login", upstream.url, home=tmp_path)
+        assert (status, "certificate verify failed" in err) == (1, True), err
+        ca = str(tmp_path / "upstream-ca-cert.pem")
+        status, _, err = run("login", upstream.url, "--ca", ca, home=tmp_path)
+        assert status == 0, err
+        status, _, err = run("logout", upstream.url, home=tmp_path)  # it remembers whom to trust
+        assert (status, err) == (0, "")
+        assert len(upstream.revoked) == 1
