@@ -40,6 +40,7 @@ with warnings.catch_warnings():
     from mitmproxy import certs, master, options
     from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
 
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
 from tests.raw_upstream import free_port
 
 REPOSITORY = Path(__file__).parent.parent
@@ -84,6 +85,7 @@ async def proxy(
     The options are those we set for users; ``more`` sets others. A test fails when mitmproxy
     says that it has crashed.
     """
+    install_last_look(None)  # our addon installs its own, in each master
     own = master.Master(options.Options())
     server = proxyserver.Proxyserver()
     own.addons.add(

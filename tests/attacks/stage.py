@@ -239,7 +239,7 @@ async def speak(
                 await other.ask(PROBE)  # others are served meanwhile
                 is_quiet = len(heard) == before and not (patient or is_busy())
                 quiet = quiet + 1 if is_quiet else 0
-        except ConnectionError:  # it hung up before it had heard all
+        except (ConnectionError, asyncio.IncompleteReadError):  # it hung up before it had heard all
             await listening
         finally:
             listening.cancel()
@@ -295,8 +295,9 @@ async def raised(
     given = {"deny": [f"^{DENIED}$"], "endpoint": ["/mcp"], "fail_fast": ["false"], **options}
     chosen = addons or (ToolFilter(),)
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
-        async with raw_client(it.port) as client:  # it waits until the tools are fetched
-            await client.ask(PROBE)
+        for addon in chosen:
+            if isinstance(addon, ToolFilter):
+                await addon._ready.wait()
         upstream.forget()
         yield upstream, it
 

@@ -21,6 +21,7 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
@@ -39,6 +40,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
     check_answer_head,
+    correct_length,
     frame_as_stream,
     head_of,
     is_head,
@@ -69,10 +71,12 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     read_config,
     unknown_option,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     ErrorAnswer,
     Failure,
     choose_layer,
+    guard_connections,
     install_error_answers,
 )
 from mcp_tool_filter.adapters.mitmproxy.settings import (
@@ -85,17 +89,25 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     client_host,
     close_client,
     close_leftover,
+    close_unguarded,
     connect_failed,
     cut,
     end,
     has_begun,
+    has_left,
     hold,
     hold_end,
     injector,
+    is_answer_settled,
+    is_head_settled,
     is_made_here,
     lose,
     open_flows,
     refuse_now,
+    settle_answer,
+    settle_head,
+    settle_message,
+    settle_request,
     upstream_failed,
     waker,
 )
@@ -156,7 +168,6 @@ class ToolFilter:
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
         self._effects = Effects()
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
-        self._ours: WeakSet[HTTPFlow] = WeakSet()  # answered by us
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
         self._is_lost = False  # and that has been said
@@ -176,6 +187,8 @@ class ToolFilter:
         self._loopback.load(ctx.options)
         self.views.load(ctx.master)
         install_error_answers(self._error_answer)
+        install_last_look(self)
+        guard_connections()
 
     def configure(self, updated: set[str]) -> None:
         try:
@@ -198,6 +211,7 @@ class ToolFilter:
         keep_quiet_streams_alive(ctx.options)
         bound_messages(ctx.options, self._listeners.config.limits.pending)
         self._is_running = True
+        close_unguarded()
         self._crowd.running(self._listeners.config.max_clients)
         self.views.running()
         self._in_background(self._start())
@@ -302,7 +316,6 @@ class ToolFilter:
 
     def _refuse_now(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
         refuse_now(flow, response)
-        self._ours.add(flow)
         self.views.meet(flow)
         verdict = Reply(response.content or b"", reason)
         listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
@@ -382,6 +395,7 @@ class ToolFilter:
         if outcome.body is not None:
             replace_body(flow.request, outcome.body)
         prepare_for_upstream(flow.request, listener.headers_for(head))
+        settle_request(flow)
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""
@@ -391,7 +405,7 @@ class ToolFilter:
         body = b"" if is_head(flow.request) else answered.body
         flow.response = json_response(answered.status, body)
         self._add_cors(flow, flow.response)
-        self._ours.add(flow)
+        settle_answer(flow)
 
     def _add_cors(self, flow: HTTPFlow, response: Response) -> None:
         listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
@@ -405,11 +419,12 @@ class ToolFilter:
 
     def responseheaders(self, flow: HTTPFlow) -> None:
         with _FailingClosed(flow, self._refuse_head):
-            if flow.response and flow not in self._ours and (known := self._known.get(flow)):
+            if flow.response and not is_answer_settled(flow):
                 self.views.hear_head(flow, flow.response)
-                self._judge_head(flow, flow.response, known)
+                self._judge_head(flow, flow.response, self._known_of(flow))
         self.views.overhear(flow)
         hold(flow)
+        settle_head(flow)
 
     def _judge_head(self, flow: HTTPFlow, response: Response, known: _Known) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
@@ -447,10 +462,10 @@ class ToolFilter:
     def _refuse_head(self, flow: HTTPFlow) -> None:
         """Answer instead, and hear no more of what the upstream says."""
         assert flow.response
-        self._ours.add(flow)
         status, body = self._invalid(flow)
         if is_made_here(flow):
             replace_answer(flow.response, status, body)
+            settle_answer(flow)
             return
         replace_answer(flow.response, status, b"")
         frame_as_stream(flow, flow.response)
@@ -460,25 +475,35 @@ class ToolFilter:
 
     def response(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with _FailingClosed(flow, self._refuse_body):
-            if flow.response is None or flow.websocket or flow in self._ours:
+            if flow.websocket and is_head_settled(flow):
+                settle_answer(flow)
+            if flow.response is None or flow.websocket or is_answer_settled(flow):
                 return None
-            flow.response.trailers = None  # nobody has judged them, and HTTP/1 cannot say them
             self.views.hear(flow)
-            known = self._known.get(flow)
-            if known is None:  # another addon has answered before us
-                listener = self._listeners.listener_of(flow)
-                known = _Known(listener, listener.unasked())
+            known = self._known_of(flow)
+            if not has_left(flow) and not is_head_settled(flow):
+                self._judge_changed_head(flow.response, known)
             if known.stream:
                 if not has_begun(flow):
                     return self._pass_whole_stream(flow, flow.response, known, known.stream)
                 self._end_stream(flow, known)
-            elif not is_head(flow.request):
+            elif is_head(flow.request):
+                flow.response.data.content = b""
+            elif not has_left(flow):
                 answered = self._judge_body(flow, flow.response, known)
                 if waits(answered):
                     return self._answer_later(flow, flow.response, known, answered)
                 self._replace(flow, flow.response, known, answered)
+        settle_answer(flow)
         self.views.finish(flow)
         return None
+
+    def _known_of(self, flow: HTTPFlow) -> _Known:
+        known = self._known.get(flow)
+        if known is None:  # another addon has answered before us
+            listener = self._listeners.listener_of(flow)
+            known = self._known[flow] = _Known(listener, listener.unasked())
+        return known
 
     async def _pass_whole_stream(
         self, flow: HTTPFlow, response: Response, known: _Known, stream: EventStream
@@ -486,6 +511,7 @@ class ToolFilter:
         with _FailingClosed(flow, self._refuse_body):
             await pass_through_stream(response, stream, self._effects)
             self._end_stream(flow, known)
+        settle_answer(flow)
         self.views.finish(flow)
 
     def _judge_body(
@@ -512,6 +538,7 @@ class ToolFilter:
     ) -> None:
         with _FailingClosed(flow, self._refuse_body):
             self._replace(flow, response, known, await self._effects.outcome_of(answered))
+        settle_answer(flow)
         self.views.finish(flow)
 
     def _replace(
@@ -519,6 +546,7 @@ class ToolFilter:
     ) -> None:
         if answered:
             replace_answer(response, answered.status, answered.body, answered.content_type)
+        correct_length(response)
         if known.listener.config.only_mcp:
             learn_login_document(known.listener.logins, flow.request, response)
 
@@ -537,6 +565,64 @@ class ToolFilter:
         if known is None:
             return invalid_answer(flow, None, None)
         return invalid_answer(flow, known.listener, known.exchange)
+
+    # What another script has changed since (see safe/last_look.py)
+
+    def judge_request_again(self, flow: HTTPFlow) -> None:
+        with _FailingClosed(flow, self._refuse_request):
+            if flow not in self._admitted or not self._ready.is_set():
+                raise ProtocolError("a request that was kept from us")
+            flow.response = None
+            if self._judge_request(flow) is not None:
+                raise ProtocolError("a changed request that has to wait for a decision")
+
+    def judge_head_again(self, flow: HTTPFlow) -> bool:
+        try:
+            assert flow.response
+            known = self._known_of(flow)
+            self._judge_changed_head(flow.response, known)
+            kind = flow.response.headers.get("content-type", "")
+            if known.stream and not is_event_stream(kind):
+                raise ProtocolError("an event stream by another name")
+            frame_as_stream(flow, flow.response)
+        except Exception as error:
+            log.warning("Refused %s: %s", shown_url(flow.request.path), error)
+            return False
+        settle_head(flow)
+        return True
+
+    def judge_answer_again(self, flow: HTTPFlow) -> None:
+        with _FailingClosed(flow, self._refuse_body):
+            assert flow.response
+            response, known = flow.response, self._known_of(flow)
+            self._judge_changed_head(response, known)
+            response.stream = False
+            again = _Known(known.listener, known.listener.unasked())
+            if is_head(flow.request):
+                response.data.content = b""
+            elif is_event_stream(response.headers.get("content-type", "")):
+                raise ProtocolError("an event stream that came too late to be judged")
+            else:
+                answered = self._judge_body(flow, response, again)
+                if waits(answered):
+                    raise ProtocolError("a changed answer that has to wait for a decision")
+                self._replace(flow, response, again, answered)
+        settle_answer(flow)
+
+    def _judge_changed_head(self, response: Response, known: _Known) -> None:
+        if response.status_code == 101:
+            raise ProtocolError("an upgrade that nobody asked for")
+        coding = response.headers.get("content-encoding", "identity")
+        if known.stream and coding.strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        check_answer_head(response)
+        if not keep_with_us(response, known.listener.names) and known.exchange.waits:
+            raise ProtocolError("a redirect that leads away from us")
+
+    def may_say(self, flow: HTTPFlow, message: WebSocketMessage) -> bool:
+        before = message.content
+        self._judge_spoken(flow, message)
+        return not message.dropped and message.content is before
 
     # Losses
 
@@ -594,8 +680,12 @@ class ToolFilter:
 
     def websocket_message(self, flow: HTTPFlow) -> None:
         message = newest_message(flow)
-        if message.injected:
-            return
+        if not message.injected:
+            self._judge_spoken(flow, message)
+        if not message.dropped:
+            settle_message(flow, message)
+
+    def _judge_spoken(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
         try:
             socket = self._known[flow].socket
             if socket is None:

@@ -140,6 +140,14 @@ def replace_answer(response: Response, status: int, body: bytes, content_type: s
     response.content = body  # which also says its length
 
 
+def correct_length(response: Response) -> None:
+    """Say how long the body is: another script may have changed the head or the body."""
+    said, actual = response.headers.get("content-length"), str(len(response.raw_content or b""))
+    has_body = response.status_code not in (204, 304)
+    if said is not None and said != actual and has_body:
+        response.headers["content-length"] = actual
+
+
 def check_answer_head(response: Response) -> None:
     """Raise ProtocolError where clients could find another answer; take definitions out."""
     coding = response.headers.get("transfer-encoding", "").lower()

@@ -20,6 +20,7 @@ from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
@@ -31,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Look,
     Lose,
     Order,
+    is_guarded,
     open_streams,
     stream_of,
 )
@@ -138,6 +140,54 @@ def is_made_here(flow: HTTPFlow) -> bool:
     """Is the response one that another addon has made?"""
     stream = stream_of(flow)
     return stream is not None and stream.is_made_here
+
+
+def settle_request(flow: HTTPFlow) -> None:
+    """Remember the request as it is: it was judged, and may leave unless it is changed."""
+    if stream := stream_of(flow):
+        stream.settle_request()
+
+
+def settle_head(flow: HTTPFlow) -> None:
+    """Remember the head of the response as it is: it was judged, or is ours."""
+    if stream := stream_of(flow):
+        stream.settle_head()
+
+
+def is_head_settled(flow: HTTPFlow) -> bool:
+    stream = stream_of(flow)
+    return stream is not None and stream.is_head_settled
+
+
+def has_left(flow: HTTPFlow) -> bool:
+    """In the ``response`` hook: has the client seen the head and the body already?"""
+    stream = stream_of(flow)
+    return stream is not None and stream.has_begun
+
+
+def settle_answer(flow: HTTPFlow) -> None:
+    """Remember the response as it is: it is ours, or was judged."""
+    if stream := stream_of(flow):
+        stream.settle_answer()
+
+
+def settle_message(flow: HTTPFlow, message: WebSocketMessage) -> None:
+    if stream := stream_of(flow):
+        stream.settled_message = message, message.content
+
+
+def is_answer_settled(flow: HTTPFlow) -> bool:
+    """Tell whether the response is the one that we settled, and unchanged."""
+    stream = stream_of(flow)
+    return stream is not None and stream.is_answer_settled
+
+
+def close_unguarded() -> None:
+    """Close connections that mitmproxy accepted before we were loaded: nobody filters them."""
+    server = ctx.master.addons.get("proxyserver")
+    for handler in list(server.connections.values()) if server else ():
+        if handler.client in handler.transports and not is_guarded(handler.client):
+            handler.close_connection(handler.client)
 
 
 def refuse_now(flow: HTTPFlow, response: Response) -> None:

@@ -22,18 +22,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from mitmproxy.connection import Client
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.net.tls import starts_like_tls_record
 from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layer import Layer, NextLayer
+from mitmproxy.proxy.layer import Layer, NextLayer, NextLayerHook
+from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.layers.http import (
     DropStream,
     HTTPMode,
-    HttpStream,
     RegisterHttpConnection,
     SendHttp,
 )
@@ -44,10 +44,12 @@ from mitmproxy.proxy.layers.http._events import (
     RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
+    RequestTrailers,
     ResponseData,
     ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
+    ResponseTrailers,
 )
 from mitmproxy.proxy.layers.http._hooks import (
     HttpRequestHeadersHook,
@@ -57,14 +59,16 @@ from mitmproxy.proxy.layers.http._hooks import (
 from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
-from mitmproxy.proxy.tunnel import LayerStack
+from mitmproxy.proxy.tunnel import LayerStack, TunnelLayer
 from mitmproxy.utils import human
 
+from mcp_tool_filter.adapters.mitmproxy.safe import last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
     BoundedHttp1Server,
     bounded_server,
     make_patient,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import LookedAtStream, look_at_messages
 from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
@@ -156,6 +160,7 @@ class Lose(Order):
 
 _LONGEST_MESSAGE = 20 * 1024 * 1024
 _MOST_FRAMES = 100_000
+_HEADS = (RequestHeaders, ResponseHeaders)
 # mitmproxy would cut a message that we change, also in the middle of a letter.
 Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
@@ -196,6 +201,60 @@ def choose_layer(next_layer: NextLayer) -> None:
             stack /= layers.ClientTLSLayer(context)
         stack /= _shortcuts.http_layer(context, HTTPMode.transparent)
     next_layer.layer = stack[0]
+    if isinstance(next_layer, FilteredNextLayer):
+        next_layer.chosen = stack[0]
+
+
+class FilteredReverseProxy(ReverseProxy):
+    """The outermost layer of a client: what it asks next must be read by us."""
+
+    def finish_start(self) -> Generator[commands.Command, Any, str | None]:
+        _guarded.add(self.context.client)
+        self.child_layer = FilteredNextLayer(self.context)
+        return (yield from super().finish_start())
+
+
+class FilteredNextLayer(NextLayer):
+    """Asks the addons which layer reads a connection, and closes it unless that is ours."""
+
+    chosen: Layer | None = None
+
+    def _ask(self) -> Steps:
+        asked = super()._ask()  # type: ignore[no-untyped-call]  # mitmproxy gives it no types
+        for command in asked:
+            yield command
+            if isinstance(command, NextLayerHook) and not self._may_be_read():
+                asked.close()
+                log.error("Closed a connection: a script chose another layer to read it")
+                self.layer = None
+                self._handle = _nothing
+                yield commands.CloseConnection(self.context.client)
+                return
+
+    def _may_be_read(self) -> bool:
+        if last_look._look is None:
+            return True  # there is no filter
+        if self.layer is None:  # a script has kept the hook from us
+            choose_layer(self)
+        layer = self.layer
+        if layer is not self.chosen:
+            return False
+        while isinstance(layer, TunnelLayer):
+            layer = layer.child_layer
+        return isinstance(layer, FilteredHttpLayer | RefusingLayer)
+
+
+# Clients whose connections are read by us.
+_guarded: WeakSet[Client] = WeakSet()
+
+
+def guard_connections() -> None:
+    """Let every client of a reverse proxy that connects from now on be read by us."""
+    modes.ReverseProxy = FilteredReverseProxy  # type: ignore[misc]  # a subclass in its place
+
+
+def is_guarded(client: Client) -> bool:
+    return client in _guarded
 
 
 class RefusingLayer(Layer):
@@ -295,7 +354,7 @@ def _forked(context: Context) -> Context:
     return fork
 
 
-class FilteredStream(HttpStream):
+class FilteredStream(LookedAtStream):
     """One request and the response to it."""
 
     def __init__(self, context: Context, stream_id: int) -> None:
@@ -409,15 +468,23 @@ class FilteredStream(HttpStream):
             case RequestData() | RequestEndOfMessage():  # what comes most often, by a shorter way
                 steps = self.client_state(event)
             case ResponseHeaders() | ResponseData() | ResponseEndOfMessage():
+                self._keep_callable()
                 steps = self.server_state(event)
             case _:
                 steps = super()._handle_event(event)
         return steps
 
+    def _keep_callable(self) -> None:
+        """Go on with the stream callable that was chosen when the head was judged."""
+        response = self.flow.response
+        if self.held and response and self.server_state == self.state_stream_response_body:
+            response.stream = self.held[-1]
+
     def _follow(self, order: Order) -> Steps:
         match order:
             case Inject(chunk=chunk):
                 if self.server_state == self.state_stream_response_body:
+                    self._keep_callable()
                     yield from self.state_stream_response_body(ResponseData(self.stream_id, chunk))
                 if self._kept_end and not self._holds_back:
                     kept, self._kept_end = self._kept_end, []
@@ -439,7 +506,11 @@ class FilteredStream(HttpStream):
                     return
                 reply = None
                 if isinstance(command, SendHttp):
-                    if self._may_send(command.event):
+                    if isinstance(command.event, _HEADS) and not self._is_settled(command.event):
+                        if (yield from self._look_again(command.event)):
+                            steps.close()
+                            return
+                    elif self._may_send(command.event):
                         yield command
                     elif isinstance(command.event, ResponseProtocolError):
                         yield from self._answer(command.event)
@@ -491,12 +562,51 @@ class FilteredStream(HttpStream):
         if isinstance(hook, HttpResponseHook) and self._headers_sent:
             yield from self._send_rest(self.last or b"")
 
+    def _look_again(
+        self, event: RequestHeaders | ResponseHeaders
+    ) -> Generator[commands.Command, Any, bool]:
+        """Judge again what another script has changed; True if nothing else is to be sent."""
+        look = last_look._look
+        assert look
+        if isinstance(event, RequestHeaders):
+            look.judge_request_again(self.flow)
+            if self.flow.response:
+                self.refusal = self.flow.response
+                yield from self._refuse()
+            elif self._is_settled(RequestHeaders(self.stream_id, self.flow.request, False)):
+                self._upstream_asked = True
+                yield from self._send_request_again()
+            else:
+                self.doomed = "a request that was not judged"
+            return True
+        if self.flow.websocket:
+            self.doomed = "a changed answer to an upgrade"
+            return True
+        if self.is_about_to_stream:
+            if look.judge_head_again(self.flow):
+                self._headers_sent = True
+                yield SendHttp(event, self.context.client)
+                return False
+            yield from self._failing_closed(self._lose, "HTTP/1 protocol error: a changed head")
+            return True
+        look.judge_answer_again(self.flow)
+        if self.is_answer_settled:
+            self._headers_sent = True
+            yield from self._send_answer_again()
+            return False
+        self.doomed = "an answer that was not judged"
+        return True
+
     def _may_send(self, event: HttpEvent) -> bool:
+        if self._is_said and isinstance(event, ResponseData):
+            return False
         match event:
             case RequestHeaders():
                 self._upstream_asked = True
             case ResponseHeaders(response=response):
                 self._headers_sent = self._headers_sent or response.status_code >= 200
+            case ResponseTrailers() | RequestTrailers():
+                return False  # nobody has judged them, and HTTP/1 cannot say them
             case ResponseData(data=data):
                 return data != b""  # HTTP/1 would write the chunk that says "this was the last"
             case ResponseProtocolError():
@@ -521,18 +631,26 @@ class FilteredStream(HttpStream):
 
     def passthrough(self, event: events.Event) -> Steps:
         """Carry what a WebSocket says; mitmproxy would hold a message of any length."""
-        yield from super().passthrough(event)
+        try:
+            yield from super().passthrough(event)
+        except last_look.NotJudged as error:
+            log.error("Closed a WebSocket: %s", error)
+            yield from self._close_sockets(str(error))
+            return
         sockets = self.child_layer
         if not isinstance(sockets, WebsocketLayer) or not hasattr(sockets, "client_ws"):
             return
+        look_at_messages(self, sockets)
         most = human.parse_size(self.context.options.body_size_limit) or _LONGEST_MESSAGE
         for end in (sockets.client_ws, sockets.server_ws):
             if len(end.frame_buf) > _MOST_FRAMES or sum(map(len, end.frame_buf)) > most:
                 end.frame_buf = [b""]
-                why, code = "a message that is too long", ErrorCode.PASSTHROUGH_CLOSE
-                error = RequestProtocolError(self.stream_id, why, code)
-                yield SendHttp(error, self.context.server)
-                yield SendHttp(self.upstream_error(why, code), self.context.client)
+                yield from self._close_sockets("a message that is too long")
+
+    def _close_sockets(self, why: str) -> Steps:
+        code = ErrorCode.PASSTHROUGH_CLOSE
+        yield SendHttp(RequestProtocolError(self.stream_id, why, code), self.context.server)
+        yield SendHttp(self.upstream_error(why, code), self.context.client)
 
     # -- errors
 

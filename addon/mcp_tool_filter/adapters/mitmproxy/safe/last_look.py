@@ -1,0 +1,185 @@
+"""Judge what is about to leave, not what was once judged.
+
+Other scripts run before and after ours. They may change or replace what we judged, or keep a hook
+from us. So what we have judged is *settled*: its parts are remembered as they are. When a message
+leaves, they must still be the very same objects. If they are not, the message is judged again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from operator import is_
+from typing import Any, Protocol
+
+from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.proxy import commands
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import HttpStream, SendHttp
+from mitmproxy.proxy.layers.http._events import (
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    ResponseData,
+    ResponseHeaders,
+)
+from mitmproxy.proxy.layers.websocket import WebsocketConnection, WebsocketLayer
+from mitmproxy.websocket import WebSocketMessage
+from wsproto.events import Event, Message
+
+log = logging.getLogger(__name__)
+
+type Steps = Generator[commands.Command, Any, None]
+type Parts = tuple[object, ...]
+
+
+class NotJudged(Exception):
+    """A message of a WebSocket is about to leave that may not."""
+
+
+class LastLook(Protocol):
+    """What judges again. Its methods do not raise: they answer or refuse, and settle that."""
+
+    def judge_request_again(self, flow: HTTPFlow) -> None: ...
+
+    def judge_head_again(self, flow: HTTPFlow) -> bool:
+        """Judge the head of a stream; False if it may not leave."""
+        ...
+
+    def judge_answer_again(self, flow: HTTPFlow) -> None: ...
+
+    def may_say(self, flow: HTTPFlow, message: WebSocketMessage) -> bool: ...
+
+
+_look: LastLook | None = None
+
+
+def install_last_look(look: LastLook | None) -> None:
+    """Ask ``look`` whenever something is about to leave that is not settled."""
+    global _look
+    _look = look
+
+
+def parts_of_request(request: Request) -> Parts:
+    data = request.data
+    return (data.method, data.path, data.headers.fields, data.content)
+
+
+def parts_of_head(response: Response) -> Parts:
+    data = response.data
+    return (data.status_code, data.reason, data.headers.fields)
+
+
+def parts_of_answer(response: Response) -> Parts:
+    data = response.data
+    return (data.status_code, data.reason, data.headers.fields, data.content)
+
+
+def _are_same(settled: Parts | None, parts: Parts) -> bool:
+    return settled is not None and all(map(is_, settled, parts))
+
+
+class LookedAtStream(HttpStream):
+    """A stream that lets nothing leave unless it is settled."""
+
+    def __init__(self, context: Context, stream_id: int) -> None:
+        super().__init__(context, stream_id)
+        self._settled_request: Parts | None = None
+        self._settled_head: Parts | None = None
+        self._settled_answer: Parts | None = None
+        self.settled_message: tuple[WebSocketMessage, bytes] | None = None
+        self._is_said = False  # the answer has been sent in place of mitmproxy's
+
+    def settle_request(self) -> None:
+        self._settled_request = parts_of_request(self.flow.request)
+
+    def settle_head(self) -> None:
+        if self.flow.response:
+            self._settled_head = parts_of_head(self.flow.response)
+
+    def settle_answer(self) -> None:
+        if self.flow.response:
+            self._settled_answer = parts_of_answer(self.flow.response)
+
+    @property
+    def is_answer_settled(self) -> bool:
+        response = self.flow.response
+        return response is not None and _are_same(self._settled_answer, parts_of_answer(response))
+
+    @property
+    def is_head_settled(self) -> bool:
+        response = self.flow.response
+        return response is not None and _are_same(self._settled_head, parts_of_head(response))
+
+    @property
+    def is_about_to_stream(self) -> bool:
+        waits = self.server_state == self.state_wait_for_response_headers
+        return waits and self.flow.response is not None and bool(self.flow.response.stream)
+
+    def _is_settled(self, event: RequestHeaders | ResponseHeaders) -> bool:
+        """Tell whether a head may leave as it is, and what follows it."""
+        if _look is None:
+            return True
+        if isinstance(event, RequestHeaders):
+            request = self.flow.request
+            return event.request is request and _are_same(
+                self._settled_request, parts_of_request(request)
+            )
+        if event.response is not self.flow.response:
+            return event.response.status_code == 100  # "go on", from mitmproxy itself
+        if self.is_about_to_stream and not event.end_stream:
+            return self.is_head_settled
+        return self.is_answer_settled
+
+    def _send_request_again(self) -> Steps:
+        """Send a request that was judged again, in place of what mitmproxy was about to send."""
+        request = self.flow.request
+        content = request.raw_content or b""
+        yield SendHttp(
+            RequestHeaders(self.stream_id, request, end_stream=not content), self.context.server
+        )
+        if content:
+            yield SendHttp(RequestData(self.stream_id, content), self.context.server)
+        yield SendHttp(RequestEndOfMessage(self.stream_id), self.context.server)
+
+    def _send_answer_again(self) -> Steps:
+        """Send an answer that was judged again; mitmproxy then ends it."""
+        response = self.flow.response
+        assert response
+        self._is_said = True
+        content = response.raw_content or b""
+        yield SendHttp(
+            ResponseHeaders(self.stream_id, response, end_stream=not content), self.context.client
+        )
+        if content:
+            yield SendHttp(ResponseData(self.stream_id, content), self.context.client)
+
+
+def look_at_messages(stream: LookedAtStream, sockets: WebsocketLayer) -> None:
+    """Let no message of a WebSocket leave that is not settled."""
+    for end in (sockets.client_ws, sockets.server_ws):
+        if type(end) is WebsocketConnection:
+            end.__class__ = _LookedAtConnection
+            assert isinstance(end, _LookedAtConnection)
+            end.stream = stream
+
+
+class _LookedAtConnection(WebsocketConnection):
+    stream: LookedAtStream
+
+    def send2(self, event: Event) -> commands.SendData:
+        if isinstance(event, Message) and _look is not None:
+            self._check()
+        return super().send2(event)
+
+    def _check(self) -> None:
+        flow = self.stream.flow
+        assert flow.websocket
+        message = flow.websocket.messages[-1]
+        settled = self.stream.settled_message
+        if settled and settled[0] is message and settled[1] is message.content:
+            return
+        assert _look
+        if not _look.may_say(flow, message):
+            raise NotJudged("a message that another script has changed may not leave")
+        self.stream.settled_message = message, message.content
