@@ -15,7 +15,7 @@ from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers.modes import ReverseProxy
+from mitmproxy.proxy.layers import modes
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
@@ -107,7 +107,7 @@ class MemoryConnection(ConnectionHandler):
         )
         context = Context(self.client, master.options)
         super().__init__(context)
-        self.layer = ReverseProxy(context)
+        self.layer = modes.ReverseProxy(context)  # the addon may have put its own there
         self._client_wire = _Wire(_CLIENT)
         self._upstream_wire: _Wire | None = None
         self.transports[self.client] = _io(self._client_wire)

@@ -25,6 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
     from mitmproxy.addons.next_layer import NextLayer
     from mitmproxy.addons.proxyserver import Proxyserver
+    from mitmproxy.connection import Client
     from mitmproxy.http import HTTPFlow
     from mitmproxy.test import taddons
 
@@ -98,8 +99,8 @@ class _Offline(ToolFilter):
         [listener] = self._listeners.by_mode.values()
         return listener.snapshot
 
-    async def _look_after(self, flow: HTTPFlow) -> None:
-        """There is nobody to look after."""
+    def _suspect(self, client: Client) -> None:
+        """There is no upstream that could be lost."""
 
 
 class _Replay:
