@@ -42,6 +42,8 @@ class Config:
     """Where they are sent besides the MCP endpoint."""
     header_override: bool = False
     """They replace what a client says."""
+    uses_login: bool = True
+    """A stored login for the upstream is used, if there is one."""
     connection_timeout: float = 30.0  # seconds
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
@@ -79,6 +81,7 @@ def parse_config(
     upstream_headers: Sequence[str] = (),
     header_paths: Sequence[str] = (),
     header_override: str = "false",
+    login: str = "auto",
     connection_timeout: str = "30000",
     tool_list_timeout: str = "10000",
     message_limit: str = "10MB",
@@ -101,6 +104,7 @@ def parse_config(
         upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
         header_paths=parse_paths(header_paths, option="header_paths"),
         header_override=_parse_bool("header_override", header_override),
+        uses_login=_parse_choice("login", login, ("auto", "off")) == "auto",
         connection_timeout=_parse_milliseconds("connection_timeout", connection_timeout),
         tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
         limits=_parse_limits(message_limit),

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
-from mcp_tool_filter.adapters.oauth.store import Store, StoreFailed, default_folder
+from mcp_tool_filter.adapters.oauth.store import Store, StoreFailed
 
 STATE = LoginState(
     endpoint="https://example.com/mcp",

@@ -155,3 +155,29 @@ def test_a_server_with_a_certificate_of_its_own_is_trusted_with_ca(tmp_path: Pat
         status, _, err = run("logout", upstream.url, home=tmp_path)  # it remembers whom to trust
         assert (status, err) == (0, "")
         assert len(upstream.revoked) == 1
+
+
+def test_other_commands_use_the_login(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
+        status, _, err = run(*listing, home=tmp_path)
+        assert (status, "HTTP 401" in err) == (1, True)
+        status, out, _ = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
+        assert f"mcp-tool-filter login {upstream.url} logs in with your browser" in out
+        assert run("login", upstream.url, home=tmp_path)[0] == 0
+        assert run(*listing, home=tmp_path)[:2] == (0, "read_file\ndelete_file\n")
+        assert run(*listing, "--login", "off", home=tmp_path)[0] == 1
+        status, out, err = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
+        assert status == 0, out
+        assert f"Logged in to {upstream.url}" in out
+        upstream.end_access()
+        upstream.refuses_renewal = "invalid_grant"
+        status, _, err = run(*listing, home=tmp_path)
+        assert (status, err) == (
+            1,
+            f"Error: The login to {upstream.url} has expired\n"
+            f"Type: mcp-tool-filter login {upstream.url}\n",
+        )
+        status, out, err = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
+        assert status == 1
+        assert f"Type: mcp-tool-filter login {upstream.url}" in out

@@ -41,6 +41,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     revisions_in,
     supported_by,
 )
+from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
@@ -89,6 +90,8 @@ class Target:
     tls: ssl.SSLContext | None
     limit: int
     """Bytes of one message."""
+    uses_login: bool = False
+    """A stored login for the upstream is used, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,15 @@ class _NotHere(Exception):
 
 
 async def fetch(target: Target) -> Fetched:
-    """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed."""
+    """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
+    if target.uses_login and has_logins():
+        from mcp_tool_filter.adapters.oauth.fetching import fetch_logged_in  # few have a login
+
+        return await fetch_logged_in(target, _fetch)
+    return await _fetch(target)
+
+
+async def _fetch(target: Target) -> Fetched:
     return await fetch_from(target, lambda opened: _Search(target, opened).find())
 
 
@@ -144,7 +155,7 @@ async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Foun
     except HttpFailed as error:
         raise ConnectFailed(target.url, why=plain(str(error))) from None
     except (Refused, ProtocolError) as error:
-        raise FetchFailed(why=_why(error, target)) from None
+        raise FetchFailed(why=_why(error, target), status=_status(error)) from None
 
 
 async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
@@ -155,7 +166,7 @@ async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
         why = f"Request timeout after {_milliseconds(target.list_timeout)}ms"
         raise FetchFailed(why=why) from None
     except (Refused, ProtocolError, HttpFailed) as error:
-        raise FetchFailed(why=_why(error, target)) from None
+        raise FetchFailed(why=_why(error, target), status=_status(error)) from None
 
 
 async def _pages(found: Found, *, at_most: int) -> list[bytes]:
@@ -352,6 +363,10 @@ def _why(error: Exception, target: Target) -> str:
         known = any(name.lower() == "authorization" for name, _ in target.headers)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
     return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
+
+
+def _status(error: Exception) -> int | None:
+    return error.status if isinstance(error, Refused) else None
 
 
 def _milliseconds(seconds: float) -> int:

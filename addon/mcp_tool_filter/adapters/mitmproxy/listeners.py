@@ -110,6 +110,7 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
         if tls
         else None,
         limit=config.limits.message,
+        uses_login=config.uses_login,
     )
 
 

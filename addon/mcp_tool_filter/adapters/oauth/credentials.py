@@ -50,7 +50,7 @@ class Credentials:
         """Return what Authorization says; None if a new token is needed. Raises LoggedOut."""
         tokens = self._current().tokens
         if tokens is None:
-            raise LoggedOut(self.endpoint, "The login has expired")
+            raise LoggedOut(self.endpoint, "has expired")
         return f"Bearer {tokens.access_token}" if tokens.is_fresh(self._clock()) else None
 
     async def renewed(self, rejected: str | None = None) -> str:
@@ -106,13 +106,13 @@ class Credentials:
 
     async def _ask_for_tokens(self, state: LoginState) -> None:
         if state.tokens is None or state.tokens.refresh_token is None:
-            raise LoggedOut(self.endpoint, "The login has expired")
+            raise LoggedOut(self.endpoint, "has expired")
         try:
             tokens = await renew(self._make_web(state), state, self._clock())
         except TokenRefused as refused:
             if refused.is_final:
                 self._store.save(state.with_tokens(None))
-                raise LoggedOut(self.endpoint, "The login has expired") from None
+                raise LoggedOut(self.endpoint, "has expired") from None
             raise self._put_off(str(refused)) from None
         except WebFailed as error:
             raise self._put_off(str(error)) from None

@@ -15,8 +15,10 @@ class LoginFailed(StartError):
 class LoggedOut(StartError):
     """There was a login, and it is of no use any more."""
 
-    def __init__(self, endpoint: str, problem: str = "Not logged in") -> None:
-        super().__init__(f"{problem} to {endpoint}", why=f"Type: {login_command(endpoint)}")
+    def __init__(self, endpoint: str, problem: str | None = None) -> None:
+        """``problem`` says what the login has or is."""
+        what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
+        super().__init__(what, why=f"Type: {login_command(endpoint)}")
 
     @property
     def sentence(self) -> str:

@@ -12,13 +12,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
@@ -122,15 +123,6 @@ class Store:
             yield
         finally:
             os.close(handle)  # which also unlocks it
-
-
-def default_folder(environment: Mapping[str, str]) -> Path:
-    """Return where logins are kept: where the system has the settings of its user."""
-    if sys.platform == "win32":
-        base = environment.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
-    else:
-        base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "mcp-tool-filter" / "logins"
 
 
 def key_of(endpoint: str) -> str:

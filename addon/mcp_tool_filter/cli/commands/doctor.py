@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.terminal import Colour, paint
@@ -33,7 +35,8 @@ _ADVICE = {  # what a reason contains, to what to do about it
     "timeout": "Is there a firewall between? --connection-timeout and --tool-list-timeout wait"
     " longer",
     "certificate": "--ca FILE trusts its certificate; --insecure trusts any",
-    "credentials": "--header 'Authorization: Bearer $TOKEN' sends them; the variable must be set",
+    "credentials": "mcp-tool-filter login URL logs in with your browser; or --header"
+    " 'Authorization: Bearer $TOKEN' sends them, the variable must be set",
     "no MCP found": "--endpoint PATH says where it is, or a path in --upstream",
     "not found:": "Is the name spelt right?",
     "reset": "Does it speak the other of http and https on this port?",
@@ -74,8 +77,13 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if not settings.is_stdio:
         address = f"{settings.host}:{settings.port}"
         yield _attempt(lambda: refuse_taken_port(settings), f"{address} is free")
-    if usable.is_well:
-        yield from _upstream(settings)
+    if not usable.is_well:
+        return
+    if login := _login(settings):
+        yield login
+        if not login.is_well:
+            return
+    yield from _upstream(settings)
 
 
 def _versions() -> Finding:
@@ -91,6 +99,24 @@ def _settings(settings: Settings) -> Finding:
     denied, allowed, headers = map(len, (settings.deny, settings.allow, settings.headers))
     text = f"The settings can be used (--deny {denied}, --allow {allowed}, --header {headers})"
     return _attempt(lambda: target_of(settings), text)
+
+
+def _login(settings: Settings) -> Finding | None:
+    """Look at the login that is used; renew it if it is due. None if there is none."""
+    target = None if settings.command else target_of(settings)
+    if target is None or not target.uses_login or not has_logins():
+        return None
+    from mcp_tool_filter.adapters.oauth.fetching import login_of
+
+    try:
+        login = login_of(target.url, target.endpoint, target.headers)
+        if login is None:
+            return None
+        if login.value() is None:
+            asyncio.run(login.renewed())
+    except StartError as error:
+        return Finding(False, error.what, error.why)
+    return Finding(True, f"Logged in to {login.endpoint}")
 
 
 def _attempt(check: Callable[[], object], text: str) -> Finding:
@@ -112,7 +138,8 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
     except StartError as error:
         if not isinstance(error, ConnectFailed):
             yield Finding(True, works)
-        yield Finding(False, f"{error.what}: {error.why}", advice_for(error.why))
+        advice = advice_for(error.why).replace("login URL", f"login {settings.upstream}")
+        yield Finding(False, f"{error.what}: {error.why}", advice)
         return
     yield Finding(True, works)
     who = known.who

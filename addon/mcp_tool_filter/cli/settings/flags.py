@@ -51,6 +51,8 @@ GROUPS: Final = {
         Flag("header-paths", "other paths that get these headers: /path, /below/*, or * for all",
              "PATH", many=True),
         Flag("header-override", "replace a client's own credentials with these headers"),
+        Flag("login", "use the login made by mcp-tool-filter login URL: auto or off"
+             " (default: auto)", "HOW", choices=("auto", "off")),
         Flag("endpoint", "the upstream's MCP path, such as /mcp (default: found by itself)",
              "PATH"),
         Flag("tools-list", "answer tools/list from the snapshot: auto, cache or upstream",

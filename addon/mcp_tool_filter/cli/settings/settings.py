@@ -69,6 +69,7 @@ class Settings:
     headers: tuple[str, ...]
     header_paths: tuple[str, ...]
     header_override: bool
+    login: str
     tools_list: str
     allowed_hosts: tuple[str, ...]
     paths: str
@@ -111,6 +112,7 @@ class Settings:
             "upstream_headers": self.headers,
             "header_paths": self.header_paths,
             "header_override": ("true" if self.header_override else "false",),
+            "login": (self.login,),
             "connection_timeout": (self.connection_timeout,),
             "tool_list_timeout": (self.tool_list_timeout,),
             "message_limit": (self.message_limit,),
@@ -134,6 +136,7 @@ class Settings:
                 upstream_headers=self.headers,
                 header_paths=self.header_paths,
                 header_override="true" if self.header_override else "false",
+                login=self.login,
                 connection_timeout=self.connection_timeout,
                 tool_list_timeout=self.tool_list_timeout,
                 message_limit=self.message_limit,
@@ -209,6 +212,7 @@ def settle(given: Given) -> Settings:
         headers=many.get("header", ()),
         header_paths=many.get("header-paths", ()),
         header_override=_is_on(one, "header-override"),
+        login=one.get("login", "auto"),
         tools_list=one.get("tools-list", "auto"),
         allowed_hosts=many.get("allowed-hosts", ()),
         paths=one.get("paths", "all"),

@@ -19,6 +19,7 @@ def target_of(settings: Settings) -> Target:
         list_timeout=config.tool_list_timeout,
         tls=_tls_of(settings) if settings.origin.startswith("https:") else None,
         limit=config.limits.message,
+        uses_login=config.uses_login,
     )
 
 
