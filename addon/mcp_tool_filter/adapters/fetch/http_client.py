@@ -51,11 +51,21 @@ class HttpClient:
     """Asks one origin; keeps a connection for the next request where the upstream lets it."""
 
     def __init__(
-        self, origin: Origin, *, headers: Headers = (), tls: ssl.SSLContext | None = None
+        self,
+        origin: Origin,
+        *,
+        headers: Headers = (),
+        tls: ssl.SSLContext | None = None,
+        resends: bool = True,
     ) -> None:
+        """``resends`` lets a request go out again if a kept connection ends without an answer.
+
+        Nobody should do that to a call of a tool, which may have run.
+        """
         self._origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
+        self._resends = resends
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -102,12 +112,15 @@ class HttpClient:
     async def _begin(self, request: h11.Request, body: bytes) -> tuple[_Connection, h11.Response]:
         while self._idle:
             connection = self._idle.pop()
+            if connection.was_closed_by_peer():
+                await connection.close()
+                continue
             connection.start_next()
             try:
                 return connection, await connection.send(request, body)
             except ConnectionLost:
                 # The upstream has closed what we kept. Where it said nothing it did nothing.
-                if connection.heard:
+                if connection.heard or not self._resends:
                     raise
         connection = await _Connection.open(self._origin, self._tls)
         return connection, await connection.send(request, body)
@@ -203,6 +216,9 @@ class _Connection:
         """Make ready for another request on this connection."""
         self._http.start_next_cycle()
         self.heard = False
+
+    def was_closed_by_peer(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
 
     def is_reusable(self) -> bool:
         return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -277,7 +277,22 @@ class LineJudge:
         self._watch(None, verdict)
         return verdict
 
-    # The end
+    # Who waits
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        """Tell whether any of these requests has no answer yet."""
+        with self._lock:
+            return any(self._exchanges.answered_by(Response(id)) is not None for id in ids)
+
+    def methods_in_flight(self) -> list[str]:
+        """Return the method of each request that has no answer yet."""
+        with self._lock:
+            return list(self._exchanges.methods)
+
+    def answer_instead(self, ids: Sequence[str], code: int, text: str) -> list[bytes]:
+        """Return an error for each of these requests that has no answer yet."""
+        with self._lock:
+            return [render_error(id, code, text) for id in self._exchanges.take(list(ids))]
 
     def lost_replies(self) -> list[bytes]:
         """Return what the clients get that still wait when the upstream is lost."""

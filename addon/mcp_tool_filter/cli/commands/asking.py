@@ -21,6 +21,7 @@ from mcp_tool_filter.protocol.tools import Definition
 class Known:
     """What there is upstream, and what would become of it."""
 
+    fetched: Fetched
     who: Introduction
     snapshot: Snapshot
     definitions: Sequence[Definition]
@@ -34,6 +35,7 @@ async def ask(settings: Settings) -> Known:
     policy = PolicyInForce(config=settings.config(), fetched=fetched)
     who = introduce(target.url, fetched, settings.listens_at)
     return Known(
+        fetched=fetched,
         who=replace(who, listens_at="stdio") if settings.is_stdio else who,
         snapshot=policy.snapshot,
         definitions=[one for listing in policy.listings for one in listing.definitions],

@@ -15,7 +15,8 @@ from mcp_tool_filter.adapters.fetch.http_client import HttpClient
 from mcp_tool_filter.adapters.fetch.mcp_client import Poster, StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
 from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
-from mcp_tool_filter.cli.commands.http import leave, on_signals, prepare
+from mcp_tool_filter.cli.commands.http import leave, prepare
+from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Flag, parse_flags

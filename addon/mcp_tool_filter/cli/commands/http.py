@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
-from asyncio import AbstractEventLoop, CancelledError
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib import import_module
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
+from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
@@ -180,14 +180,6 @@ def mitmproxy_options(settings: Settings) -> dict[str, object]:
         "web_columns": _WEB_COLUMNS if settings.inspect else None,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def on_signals(loop: AbstractEventLoop, leave: Callable[[], object]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, leave)
-        except NotImplementedError:  # Windows
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(leave))
 
 
 def refuse_taken_port(settings: Settings) -> None:

@@ -1,0 +1,367 @@
+"""An upstream behind a URL, for a client that speaks lines: each line is a POST.
+
+``StreamableUpstream`` is for revisions since 2025-03-26, with and without sessions: each POST is
+answered itself, with JSON or an event stream, which is resumed if it breaks off. ``LegacyUpstream``
+is for HTTP+SSE (2024-11-05): all answers come on one stream. Whatever an upstream says is handed to
+a ``Listener``, which judges it; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final, Protocol
+
+from mcp_tool_filter.adapters.fetch.http_client import (
+    ConnectionLost,
+    Headers,
+    HttpClient,
+    HttpFailed,
+    HttpResponse,
+    NotConnected,
+)
+from mcp_tool_filter.adapters.fetch.mcp_client import endpoint_path, read_away
+from mcp_tool_filter.adapters.fetch.mcp_replies import plain
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UPSTREAM_LOST,
+)
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
+
+_ERROR_BODY: Final = 64 * 1024
+_RETRY: Final = 1.0  # seconds, unless the upstream says another time
+_LONGEST_RETRY: Final = 30.0
+_MOST_TRIES: Final = 8  # to resume a stream, without hearing anything
+_GOODBYE: Final = 2.0  # seconds
+_JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
+_EVENTS = (b"accept", b"text/event-stream")
+_JSON = (b"content-type", b"application/json")
+
+
+class Listener(Protocol):
+    """Who hears what an upstream says."""
+
+    async def hear(self, said: bytes | CutLine) -> None:
+        """Take a message, however it is written, or what is left of one that is too long."""
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        """Tell whether any of these requests has no answer yet."""
+
+    async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
+        """Answer these requests with an error, as far as they have no answer yet."""
+
+    async def missed(self, error: HttpFailed) -> None:
+        """Find out whether an upstream that did not answer is lost."""
+
+
+class StreamableUpstream:
+    """Answers come on each POST; in an older session, others on a GET stream."""
+
+    def __init__(self, http: HttpClient, path: str, listener: Listener, limits: Limits) -> None:
+        self._http = http
+        self._path = path
+        self._listener = listener
+        self._limits = limits
+        self._session: bytes | None = None
+        self._revision: bytes | None = None
+        self._stream: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Nothing needs to be open before the first message."""
+
+    async def post(
+        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
+    ) -> None:
+        """Send a message; hear all that comes as its answer."""
+        sent = [_JSON_OR_EVENTS, _JSON, *self._session_headers(headers), *headers]
+        try:
+            async with self._http.exchange(b"POST", self._path, sent, body) as response:
+                if method == "initialize" and response.status < 300:
+                    self._session = response.header(b"mcp-session-id") or None
+                await self._take(response, ids, method)
+        except HttpFailed as error:
+            await self._listener.fail(ids, UPSTREAM_LOST, _words(error))
+            await self._listener.missed(error)
+
+    def agree_on(self, revision: str) -> None:
+        """Note the revision that ``initialize`` has settled on."""
+        self._revision = revision.encode() if revision.isascii() else None
+
+    def listen(self) -> None:
+        """Begin to hear what the upstream says by itself, once a session is initialized."""
+        if self._stream is None:
+            self._stream = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """End the session."""
+        if self._stream:
+            self._stream.cancel()
+            await asyncio.wait([self._stream])
+        if self._session:
+            with suppress(HttpFailed, TimeoutError):
+                async with asyncio.timeout(_GOODBYE):
+                    named = self._session_headers(())
+                    async with self._http.exchange(b"DELETE", self._path, named) as response:
+                        await response.read(_ERROR_BODY)
+
+    def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
+        """Name session and revision, unless the message says its revision itself."""
+        if any(name == b"mcp-protocol-version" for name, _ in given):
+            return []
+        session = [(b"mcp-session-id", self._session)] if self._session else []
+        return [*session, *([(b"mcp-protocol-version", self._revision)] if self._revision else [])]
+
+    async def _take(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
+        if response.status >= 300:
+            await self._take_refusal(response, ids, method)
+        elif response.media_type == "text/event-stream" and response.status == 200:
+            await self._take_stream(response, ids)
+        elif response.media_type == "application/json":
+            await self._take_body(response, ids)
+        else:
+            await read_away(response)
+        await self._listener.fail(ids, INTERNAL_ERROR, "The server sent no answer")
+
+    async def _take_body(self, response: HttpResponse, ids: Sequence[str]) -> None:
+        try:
+            body = await response.read(self._limits.message)
+        except ConnectionLost:
+            raise
+        except HttpFailed as error:  # too long, or not to be decoded
+            await self._listener.fail(ids, INTERNAL_ERROR, _words(error))
+            return
+        if body.strip():
+            await self._listener.hear(body)
+
+    async def _take_refusal(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
+        body = b""
+        with suppress(HttpFailed):
+            body = await response.read(_ERROR_BODY)
+        for answer in _errors_in(body, ids):
+            await self._listener.hear(answer)
+        code, text = INTERNAL_ERROR, f"The server answered {plain(response.status_line)}"
+        if response.status == 404 and self._session:
+            code, text = INVALID_REQUEST, "Session terminated"
+        elif response.status == 404 or (method == "server/discover" and response.status < 500):
+            code, text = METHOD_NOT_FOUND, "Method not found"
+        await self._listener.fail(ids, code, text)
+
+    async def _take_stream(self, response: HttpResponse, ids: Sequence[str]) -> None:
+        """Hear an answer that is a stream; go on with it where it broke off."""
+        place = _Place()
+        try:
+            await self._hear_events(response, place, ids)
+        except HttpFailed as error:
+            if place.last_id is None:
+                raise ConnectionLost(str(error)) from None
+        while self._listener.waits_for(ids) and place.may_resume():
+            await place.wait()
+            try:
+                await self._resume(place, ids)
+            except NotConnected as error:
+                await self._listener.missed(error)
+            except HttpFailed:
+                pass
+
+    async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
+        headers = [_EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
+        async with self._http.exchange(b"GET", self._path, headers) as response:
+            if response.status == 200 and response.media_type == "text/event-stream":
+                await self._hear_events(response, place, ids)
+            elif response.status < 500:
+                place.give_up()
+
+    async def _hear_events(
+        self, response: HttpResponse, place: _Place, ids: Sequence[str] = ()
+    ) -> None:
+        async for event in _events(response, self._limits):
+            place.note(event)
+            await _hear_event(event, self._listener)
+            if ids and not self._listener.waits_for(ids):
+                await read_away(response)
+                return
+
+    async def _listen(self) -> None:
+        """Hear the stream on which an upstream speaks by itself, for as long as it offers one."""
+        place = _Place(endless=True)
+        while place.may_resume():
+            headers = [_EVENTS, *self._session_headers(())]
+            if place.last_id:
+                headers.append((b"last-event-id", place.last_id))
+            try:
+                async with self._http.exchange(b"GET", self._path, headers) as response:
+                    if response.status != 200 or response.media_type != "text/event-stream":
+                        return  # it offers none
+                    await self._hear_events(response, place)
+            except NotConnected as error:
+                await self._listener.missed(error)
+            except HttpFailed:
+                pass
+            await place.wait()
+
+
+class LegacyUpstream:
+    """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
+
+    def __init__(
+        self, http: HttpClient, origin: Origin, path: str, listener: Listener, limits: Limits
+    ) -> None:
+        self._http = http
+        self._origin = origin
+        self._path = path
+        self._listener = listener
+        self._limits = limits
+        self._opened = AsyncExitStack()
+        self._reader: asyncio.Task[None] | None = None
+        self._post_path: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._revision: bytes | None = None
+
+    async def open(self) -> None:
+        """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
+        request = self._http.exchange(b"GET", self._path, [_EVENTS])
+        response = await self._opened.enter_async_context(request)
+        if response.status != 200 or response.media_type != "text/event-stream":
+            raise HttpFailed(f"{plain(response.status_line)} instead of an event stream")
+        self._reader = asyncio.create_task(self._read(response))
+        either: set[asyncio.Future[Any]] = {self._post_path, self._reader}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._post_path.done():
+            raise ConnectionLost("The event stream ended without an endpoint event")
+        self._post_path.result()
+
+    async def post(
+        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
+    ) -> None:
+        """Send a message; its answer comes on the stream."""
+        revision = [(b"mcp-protocol-version", self._revision)] if self._revision else []
+        sent = [(b"accept", b"*/*"), _JSON, *revision]
+        try:
+            path = await self._post_path
+            async with self._http.exchange(b"POST", path, sent, body) as response:
+                if response.status >= 300:
+                    text = f"The server answered {plain(response.status_line)}"
+                    is_probe = method == "server/discover" and response.status < 500
+                    code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
+                    await self._listener.fail(ids, code, text)
+                await read_away(response)
+        except HttpFailed as error:
+            await self._listener.fail(ids, UPSTREAM_LOST, _words(error))
+            await self._listener.missed(error)
+
+    def agree_on(self, revision: str) -> None:
+        self._revision = revision.encode() if revision.isascii() else None
+
+    def listen(self) -> None:
+        """The stream is open already."""
+
+    async def close(self) -> None:
+        if self._reader:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+        await self._opened.aclose()
+
+    async def _read(self, response: HttpResponse) -> None:
+        error: HttpFailed = ConnectionLost("The event stream has ended")
+        try:
+            async for event in _events(response, self._limits):
+                if isinstance(event, Event) and event.name == b"endpoint":
+                    self._meet_endpoint(event)
+                else:
+                    await _hear_event(event, self._listener)
+        except HttpFailed as failed:
+            error = failed
+        if self._post_path.done():
+            await self._listener.missed(StreamEnded(str(error)))
+
+    def _meet_endpoint(self, event: Event) -> None:
+        if self._post_path.done():
+            return
+        try:
+            path = endpoint_path(event.data or b"", self._origin, self._path)
+        except ProtocolError as error:
+            self._post_path.set_exception(HttpFailed(str(error)))
+        else:
+            self._post_path.set_result(path)
+
+
+class StreamEnded(HttpFailed):
+    """The one stream of an HTTP+SSE session is gone, and the session with it."""
+
+
+class _Place:
+    """Where a stream is, and when it may be resumed."""
+
+    def __init__(self, *, endless: bool = False) -> None:
+        self.last_id: bytes | None = None
+        self._retry = _RETRY
+        self._tries = 0
+        self._endless = endless
+        self._given_up = False
+
+    def note(self, event: Event | Oversized) -> None:
+        self._tries = 0
+        if not isinstance(event, Event):
+            return
+        for line in event.others.split(b"\n"):
+            key, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if key == b"id" and b"\0" not in value:
+                self.last_id = value or None
+            elif key == b"retry" and value.isdigit():
+                self._retry = min(int(value[:9]) / 1000, _LONGEST_RETRY)
+
+    def may_resume(self) -> bool:
+        if self._given_up:
+            return False
+        return self._endless or (self.last_id is not None and self._tries < _MOST_TRIES)
+
+    def give_up(self) -> None:
+        self._given_up = True
+
+    async def wait(self) -> None:
+        delay = min(self._retry * 2 ** max(0, self._tries - 1), _LONGEST_RETRY)
+        self._tries += 1
+        await asyncio.sleep(delay)
+
+
+async def _hear_event(event: Event | Oversized, listener: Listener) -> None:
+    if isinstance(event, Oversized):
+        await listener.hear(CutLine(event.beginning, b"", len(event.beginning)))
+    elif event.is_message and event.data and event.data.strip():
+        await listener.hear(event.data)
+
+
+async def _events(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
+    """Yield the events of a response as they come. Raises HttpFailed."""
+    if response.coding:
+        raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
+    parser = EventParser(max_pending=limits.pending)
+    while chunk := await response.next_chunk():
+        for event in parser.feed(chunk):
+            yield event
+
+
+def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:
+    """Return the JSON-RPC error in a refusal, with the request's id where it has none."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(message, dict) or not isinstance(message.get("error"), dict):
+        return []
+    if message.get("id") is not None or len(ids) != 1:
+        return [body]
+    error = json.dumps(message["error"])
+    return [f'{{"jsonrpc":"2.0","id":{ids[0]},"error":{error}}}'.encode()]
+
+
+def _words(error: HttpFailed) -> str:
+    return f"Upstream connection lost: {plain(str(error))}"

@@ -1,0 +1,272 @@
+"""stdio in front of a URL: carries lines between our client and an upstream that speaks HTTP.
+
+A thread reads stdin and waits until each message is on its way, so that notifications and answers
+arrive in their order; requests wait for their answers side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+from typing import Protocol, assert_never
+
+from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpFailed
+from mcp_tool_filter.adapters.stdio.child import write_all
+from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.errors import LostUpstream, ProtocolError
+from mcp_tool_filter.http.mirrored import (
+    ParamHeaders,
+    mirrored_headers,
+    param_headers_in,
+    revision_in,
+)
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.protocol.messages import (
+    Message,
+    Notification,
+    Request,
+    id_value,
+    parse_message,
+    singles,
+)
+from mcp_tool_filter.protocol.scan import scan
+
+_READ_SIZE = 64 * 1024
+_LAST_ANSWERS = 5.0  # seconds for answers that are due when the client has said its last word
+_TICK = 0.01
+_ORDERED = 30.0  # seconds that a message may take before the next one is sent regardless
+_ENDLESS = ("subscriptions/listen",)  # requests that nobody waits for at the end
+
+
+class Upstream(Protocol):
+    """What the pipe leads to."""
+
+    async def open(self) -> None: ...
+
+    async def post(
+        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
+    ) -> None: ...
+
+    def agree_on(self, revision: str) -> None: ...
+
+    def listen(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Pipe:
+    """One session; create it in a running loop, give it its upstream, then run it."""
+
+    upstream: Upstream
+
+    def __init__(
+        self,
+        judge: LineJudge,
+        *,
+        is_there: Callable[[], Awaitable[bool]] | None = None,
+        say: Callable[[str], None],
+        limits: Limits,
+        keeps_running: bool = False,
+        stdin: int = 0,
+        stdout: int = 1,
+    ) -> None:
+        self._judge = judge
+        self._is_there = is_there
+        self._say = say
+        self._limits = limits
+        self._keeps_running = keeps_running
+        self._stdin = stdin
+        self._stdout = stdout
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._writing = asyncio.Lock()
+        self._posts: dict[str, asyncio.Task[None]] = {}
+        self._endless: set[asyncio.Task[None]] = set()
+        self._tools: dict[str, ParamHeaders] = {}
+
+    def learn_tools(self, snapshot: Snapshot) -> None:
+        """Note which arguments the tools want to see in headers."""
+        self._tools = {
+            name: headers
+            for name, raw in snapshot.allowed.items()
+            if (headers := param_headers_in(raw))
+        }
+
+    async def run(self) -> int:
+        """Pass messages until one side ends; return the exit code. Raises HttpFailed."""
+        await self.upstream.open()
+        Thread(target=self._read_client, daemon=True).start()
+        code = await self._ended
+        for post in [*self._posts.values(), *self._endless]:
+            post.cancel()
+        await self.upstream.close()
+        return code
+
+    def end(self, code: int = 0) -> None:
+        """End the session."""
+        if not self._ended.done():
+            self._ended.set_result(code)
+
+    # What the client says
+
+    def _read_client(self) -> None:
+        """Read stdin in a thread of its own, no faster than messages can be sent."""
+        parser = LineParser(max_pending=self._limits.pending)
+        try:
+            while chunk := os.read(self._stdin, _READ_SIZE):
+                self._in_loop(parser.feed(chunk))
+            self._in_loop(parser.finish())
+        except OSError:
+            pass  # a terminal that has gone
+        asyncio.run_coroutine_threadsafe(self._see_out(), self._loop)
+
+    def _in_loop(self, lines: list[bytes | CutLine]) -> None:
+        if lines:
+            asyncio.run_coroutine_threadsafe(self._from_client(lines), self._loop).result()
+
+    async def _from_client(self, lines: Iterable[bytes | CutLine]) -> None:
+        for line in lines:
+            try:
+                await self._pass_on(line)
+            except Exception as error:  # a bug of ours ends the session, and lets nothing through
+                self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
+                self.end(1)
+
+    async def _pass_on(self, line: bytes | CutLine) -> None:
+        match self._judge.from_client(line):
+            case Forward():
+                assert isinstance(line, bytes)
+                await self._send(line)
+            case Rewrite(text, _, owed):
+                await self._tell_client(owed)
+                await self._send(text)
+            case Reply(text):
+                await self._tell_client([text])
+            case Drop():
+                pass
+            case unexpected:
+                assert_never(unexpected)
+
+    async def _send(self, raw: bytes) -> None:
+        message = parse_message(raw, self._limits)
+        if self._cancels(message):
+            return
+        ids = [one.id for one in singles(message) if isinstance(one, Request)]
+        method = message.method if isinstance(message, Request | Notification) else ""
+        headers = mirrored_headers(message, self._tools)
+        post = asyncio.create_task(self.upstream.post(raw, ids, headers, method=method))
+        self._remember(post, ids, method)
+        if method == "initialize" or not ids:
+            # What comes next may only be said once this was heard.
+            await asyncio.wait([post], timeout=_ORDERED)
+        if method == "initialize":
+            if self._judge.server.revision:
+                self.upstream.agree_on(self._judge.server.revision)
+        elif method == "notifications/initialized":
+            self.upstream.listen()
+
+    def _remember(self, post: asyncio.Task[None], ids: Sequence[str], method: str) -> None:
+        if method in _ENDLESS:
+            self._endless.add(post)
+            post.add_done_callback(self._endless.discard)
+        keys = [id_value(id) for id in ids] or [f"notification {id(post)}"]
+        for key in keys:
+            self._posts[key] = post
+        post.add_done_callback(lambda _: self._forget(keys, post))
+
+    def _forget(self, keys: Sequence[str], post: asyncio.Task[None]) -> None:
+        for key in keys:
+            if self._posts.get(key) is post:
+                del self._posts[key]
+        if not post.cancelled() and (error := post.exception()):
+            self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
+            self.end(1)
+
+    def _cancels(self, message: Message) -> bool:
+        """Cancel a request as 2026-07-28 does over HTTP: no word, its answer is hung up on."""
+        if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+            return False
+        if revision_in(message) is None and self._judge.server.revision < "2026":
+            return False
+        named = message.params.get("requestId") if message.params else None
+        if named and (post := self._posts.get(id_value(message.place.cut(named)))):
+            self._judge.answer_instead([message.place.cut(named)], 0, "")  # nobody waits any more
+            post.cancel()
+        return True
+
+    # What the upstream says
+
+    async def hear(self, said: bytes | CutLine) -> None:
+        """Judge what the upstream said, and give it to the client as one line."""
+        line = said if isinstance(said, CutLine) else self._as_line(said)
+        match self._judge.from_upstream(line):
+            case Forward():
+                assert isinstance(line, bytes)
+                await self._tell_client([line])
+            case Rewrite(text, _, owed):
+                await self._tell_client([text, *owed])
+            case Reply(text):
+                await self.upstream.post(text, [], [])
+            case Drop():
+                pass
+            case unexpected:
+                assert_never(unexpected)
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        return self._judge.waits_for(ids)
+
+    async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
+        await self._tell_client(self._judge.answer_instead(ids, code, text))
+
+    async def missed(self, error: HttpFailed) -> None:
+        """End if the upstream is lost: if nothing accepts a connection there any more."""
+        is_lost = isinstance(error, StreamEnded)
+        if not is_lost and self._is_there is not None:
+            is_lost = not await self._is_there()
+        if not is_lost or (self._keeps_running and not isinstance(error, StreamEnded)):
+            return
+        await self._tell_client(self._judge.lost_replies())
+        if not self._ended.done():
+            self._say(str(LostUpstream()))
+        self.end(1)
+
+    def _as_line(self, said: bytes) -> bytes:
+        """Write a message on one line: between its tokens, a line end is a space like any other."""
+        said = said.strip(b" \t\r\n")
+        if b"\n" not in said and b"\r" not in said:
+            return said
+        try:
+            scan(said, {}, self._limits)
+        except ProtocolError:
+            return said  # it is refused as it is
+        return said.replace(b"\r", b" ").replace(b"\n", b" ")
+
+    async def _tell_client(self, lines: Sequence[bytes]) -> None:
+        if not lines:
+            return
+        data = b"".join(line + b"\n" for line in lines)
+        try:
+            async with self._writing:
+                await self._loop.run_in_executor(self._writer, write_all, self._stdout, data)
+        except OSError:  # it does not listen any more
+            self.end(0)
+
+    async def _see_out(self) -> None:
+        """End once all answers that are due have come, but do not wait for ever."""
+        end = self._loop.time() + _LAST_ANSWERS
+        while self._is_anything_due() and self._loop.time() < end:
+            await asyncio.sleep(_TICK)
+        self.end(0)
+
+    def _is_anything_due(self) -> bool:
+        if any(post not in self._endless for post in self._posts.values()):
+            return True
+        return any(method not in _ENDLESS for method in self._judge.methods_in_flight())

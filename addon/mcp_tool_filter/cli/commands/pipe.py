@@ -1,0 +1,97 @@
+"""``mcp-tool-filter --stdio --upstream URL``: a URL for clients that only start commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio import CancelledError
+from contextlib import suppress
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.probe import Reach, probe
+from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.pipe import Pipe
+from mcp_tool_filter.cli.commands.asking import Known, ask
+from mcp_tool_filter.cli.hosts.signals import on_signals
+from mcp_tool_filter.cli.output.log import log_to_stderr
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.errors import ConnectFailed
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report
+from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.protocol.revisions import Transport
+
+
+def run(settings: Settings) -> int:
+    """Carry messages until one side ends. Raises StartError."""
+    target = target_of(settings)
+    log_to_stderr(settings.verbosity)
+    status = asyncio.run(_serve(settings, target))
+    sys.stderr.flush()
+    os._exit(status)  # not sys.exit: a thread still waits for what a client may say
+
+
+async def _serve(settings: Settings, target: Target) -> int:
+    us = asyncio.current_task()
+    assert us
+    on_signals(asyncio.get_running_loop(), us.cancel)
+    try:
+        known = await ask(settings)
+    except CancelledError:
+        return 0
+    _report(settings, known)
+    pipe = _pipe(settings, target, known)
+    on_signals(asyncio.get_running_loop(), pipe.end)
+    try:
+        return await pipe.run()
+    except HttpFailed as error:
+        raise ConnectFailed(target.url, why=str(error)) from None
+
+
+def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
+    config = settings.config()
+    origin = parse_origin(target.url)
+    log = VerdictLog()
+    judge = LineJudge(
+        config,
+        watch=lambda _message, verdict: log.tell(verdict),
+        on_listed=lambda snapshot: pipe.learn_tools(snapshot),
+    )
+
+    async def is_there() -> bool:
+        reach = await probe(origin, target.tls, config.connection_timeout)
+        return reach is not Reach.LOST
+
+    pipe = Pipe(
+        judge,
+        is_there=is_there,
+        say=_say,
+        limits=config.limits,
+        keeps_running=not config.fail_fast,
+    )
+    pipe.learn_tools(known.snapshot)
+    headers = [(name.encode(), value.encode()) for name, value in target.headers]
+    http = HttpClient(origin, headers=headers, tls=target.tls, resends=False)
+    path, limits = known.fetched.endpoint, config.limits
+    if known.fetched.transport is Transport.LEGACY_SSE:
+        pipe.upstream = LegacyUpstream(http, origin, path, pipe, limits)
+    else:
+        pipe.upstream = StreamableUpstream(http, path, pipe, limits)
+    return pipe
+
+
+def _report(settings: Settings, known: Known) -> None:
+    if not settings.deny and not settings.allow:
+        _say(NOTHING_DENIED)
+    if not settings.is_quiet:
+        _say(render_report(known.who, known.snapshot))
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # a client need not read what we say
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
