@@ -221,10 +221,15 @@ class Pipe:
                 assert_never(unexpected)
 
     def waits_for(self, ids: Sequence[str]) -> bool:
-        return self._judge.waits_for(ids)
+        return self._judge.waits_for(self._own(ids))
 
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
-        await self._tell_client(self._judge.answer_instead(ids, code, text))
+        await self._tell_client(self._judge.answer_instead(self._own(ids), code, text))
+
+    def _own(self, ids: Sequence[str]) -> list[str]:
+        """Leave out ids that the client has used anew since this request was answered."""
+        post = asyncio.current_task()
+        return [id for id in ids if self._posts.get(id_value(id)) is post]
 
     async def missed(self, error: HttpFailed) -> None:
         """End if the upstream is lost: if nothing accepts a connection there any more."""

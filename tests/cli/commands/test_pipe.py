@@ -1,0 +1,307 @@
+"""``mcp-tool-filter --stdio --upstream URL`` in front of real HTTP servers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.launched import run
+from tests.make import asking, calling
+from tests.session_upstream import SESSION, SessionUpstream, session_upstream
+from tests.stdio_client import StdioClient, filtered
+
+DENY = ("--deny", "^delete_")
+META = (
+    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    '"io.modelcontextprotocol/clientCapabilities":{}}'
+)
+
+
+@contextmanager
+def piped(upstream: SessionUpstream, home: Path, *words: str) -> Iterator[StdioClient]:
+    """Start the pipe, and let it serve; what it fetched at start is not in the journal."""
+    with filtered("--stdio", *DENY, *words, "-u", upstream.url, home=home) as client:
+        client.said_on_stderr("Saved:")
+        upstream.forget()
+        yield client
+
+
+def text_in(answer: Any) -> str:
+    text: str = answer["result"]["content"][0]["text"]
+    return text
+
+
+def test_a_session_in_front_of_a_url(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        assert client.opens()["result"]["serverInfo"]["name"] == "sessions"
+        listed = client.asks("tools/list", id="2")
+        assert "delete_file" not in [tool["name"] for tool in listed["result"]["tools"]]
+        assert client.calls("delete_file", id='"x"')["error"] == {
+            "code": -32601,
+            "message": "Tool not found: delete_file",
+        }
+        assert text_in(client.calls("read_file", id="4")) == "read_file"
+        assert client.leaves() == 0
+        assert [seen.message["params"]["name"] for seen in upstream.calls()] == ["read_file"]
+
+
+def test_a_session_is_named_in_each_request_and_closed_at_the_end(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.asks("ping", id="2")
+        assert client.leaves() == 0
+        first, *others = upstream.journal
+        assert "mcp-session-id" not in first.headers
+        assert {seen.headers.get("mcp-session-id") for seen in others} == {SESSION}
+        assert {seen.headers.get("mcp-protocol-version") for seen in others} == {"2025-11-25"}
+        assert upstream.methods()[-1] == "DELETE"
+        assert upstream.methods()[:2] == ["POST initialize", "POST notifications/initialized"]
+        assert "GET" in upstream.methods()
+
+
+def test_each_message_is_sent_as_it_was_written(tmp_path: Path) -> None:
+    """In order, too: what was said in one breath arrives one after the other."""
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.say(
+            asking("initialize", params='{"protocolVersion":"2025-11-25"}'),
+            b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+            b'{"jsonrpc":"2.0","method":"notifications/one"}',
+            b'{"jsonrpc":"2.0","method":"notifications/two"}',
+        )
+        assert client.leaves() == 0
+        said = [name for name in upstream.methods() if name.startswith("POST")]
+        assert said == [
+            "POST initialize",
+            "POST notifications/initialized",
+            "POST notifications/one",
+            "POST notifications/two",
+        ]
+
+
+def test_what_comes_in_events_is_heard_line_by_line(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(calling("stream"))
+        assert client.hears()["method"] == "notifications/message"
+        assert text_in(client.hears()) == "streamed"
+
+
+def test_a_stream_that_breaks_off_is_resumed(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("resume", id="7")) == "resumed"
+        [resuming] = [seen for seen in upstream.journal if "last-event-id" in seen.headers]
+        assert (resuming.method, resuming.headers["last-event-id"]) == ("GET", "7")
+        assert resuming.headers["mcp-session-id"] == SESSION
+
+
+def test_a_question_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(calling("ask"))
+        assert client.hears()["method"] == "roots/list"
+        client.say(b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}')
+        assert text_in(client.hears()) == '{"roots": []}'
+
+
+def test_what_the_upstream_says_by_itself_is_heard(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(calling("push"))
+        heard = [client.hears(), client.hears()]
+        assert {"notifications/tools/list_changed", None} == {one.get("method") for one in heard}
+
+
+def test_an_upstream_without_a_stream_of_its_own(tmp_path: Path) -> None:
+    with session_upstream(offers_stream=False) as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("read_file")) == "read_file"
+        assert client.leaves() == 0
+        assert upstream.methods().count("GET") == 1
+
+
+def test_an_answer_with_line_breaks_becomes_one_line(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(calling("pretty"))
+        line = client.hears_line()
+        assert line.count(b"\r") == 0
+        assert text_in(json.loads(line)) == "a\nb"
+
+
+def test_requests_of_the_stateless_revision_say_themselves_in_headers(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        arguments = '{"region":"europ\\u00e4","deep":{"n":7}}'
+        params = f'{{"name":"mirrored","arguments":{arguments},{META}}}'
+        assert text_in(client.asks("tools/call", params=params)) == "mirrored"
+        client.asks("ping", params=f"{{{META}}}")
+        call, ping = upstream.journal
+        assert {name: value for name, value in call.headers.items() if "mcp" in name} == {
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "mirrored",
+            "mcp-param-region": "=?base64?ZXVyb3DDpA==?=",
+            "mcp-param-n": "7",
+        }
+        assert ping.headers["mcp-method"] == "ping"
+        assert client.leaves() == 0
+        assert "DELETE" not in upstream.methods()
+
+
+def test_a_cancelled_request_of_the_stateless_revision_is_hung_up_on(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.asks("server/discover", params=f"{{{META}}}")
+        client.say(asking("tools/call", id='"s"', params=f'{{"name":"slow",{META}}}'))
+        while not upstream.calls():
+            time.sleep(0.01)
+        client.say(
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"s"}}'
+        )
+        assert upstream.cancelled.wait(10)
+        assert "POST notifications/cancelled" not in upstream.methods()
+        assert client.asks("ping", id="9", params=f"{{{META}}}")["id"] == 9
+
+
+def test_an_older_upstream_is_told_of_a_cancelled_request(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}',
+            asking("ping", id="2"),
+        )
+        client.hears()
+        assert "POST notifications/cancelled" in upstream.methods()
+
+
+def test_a_subscription_does_not_keep_the_client_waiting_at_the_end(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.say(asking("subscriptions/listen", params=f"{{{META}}}"))
+        assert client.hears()["method"] == "notifications/subscriptions/ack"
+        begun = time.monotonic()
+        assert client.leaves() == 0
+        assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("name", ["drop", "status"])
+def test_one_failure_fails_one_request(name: str, tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        refused = client.calls(name, id="5", code=500)
+        assert refused["id"] == 5
+        assert refused["error"]["code"] in (-32000, -32603)
+        assert len(upstream.calls()) == 1  # never sent again: it may have run
+        assert client.asks("ping", id="6")["id"] == 6
+
+
+def test_an_id_that_is_used_again_at_once(tmp_path: Path) -> None:
+    """The end of the first answer must not be taken for the end of the second."""
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        for _ in range(50):
+            assert client.asks("ping")["result"] == {}
+
+
+def test_a_session_that_the_upstream_has_forgotten(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        assert client.calls("status", code=404)["error"]["message"] == "Session terminated"
+
+
+@pytest.mark.parametrize(
+    ("body", "type"),
+    [
+        ('{"jsonrpc":"2.0","id":1,"result":{},"result":{}}', "application/json"),
+        ('{"jsonrpc":"2.0","id":1,"result":{"text":"a\nb"}}', "application/json"),
+        ("", "application/json"),
+        ("hello", "text/plain"),
+    ],
+)
+def test_an_invalid_answer_is_replaced_by_an_error(body: str, type: str, tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        refused = client.calls("text", body=body, type=type)
+        assert (refused["id"], refused["error"]["code"]) == (1, -32603)
+        assert client.asks("ping", id="6")["id"] == 6
+
+
+def test_an_answer_that_is_too_large_is_replaced_by_an_error(tmp_path: Path) -> None:
+    with (
+        session_upstream() as upstream,
+        piped(upstream, tmp_path, "--message-limit", "1MB") as client,
+    ):
+        client.opens()
+        refused = client.calls("big", id="7", bytes=1_100_000)
+        assert (refused["id"], refused["error"]["code"]) == (7, -32603)
+        assert client.asks("ping", id="8")["id"] == 8
+
+
+def test_an_upstream_that_is_gone_is_lost(tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.say(calling("slow", id="3"), calling("die", id="4"))
+        assert client.ends() == 1
+        heard = {json.loads(line)["id"]: json.loads(line) for line in client.raw}
+        assert {heard[3]["error"]["code"], heard[4]["error"]["code"]} == {-32000}
+        assert client.stderr().endswith(
+            "Error: Lost connection to upstream MCP\nShutting down proxy\n"
+        )
+
+
+def test_an_upstream_that_cannot_be_reached(tmp_path: Path) -> None:
+    found = run("--stdio", *DENY, "-u", "http://127.0.0.1:1/mcp", home=tmp_path)
+    assert found.returncode == 1
+    assert found.stderr == (
+        "Error: Failed to connect to upstream MCP at http://127.0.0.1:1\nConnection refused\n"
+    )
+
+
+def test_headers_of_the_operator_are_sent(tmp_path: Path) -> None:
+    words = ("--stdio", *DENY, "--header", "Authorization: Bearer $TOKEN")
+    token = {"TOKEN": "s3cret"}
+    with (
+        session_upstream() as upstream,
+        filtered(*words, "-vv", "-u", upstream.url, home=tmp_path, environment=token) as client,
+    ):
+        client.opens()
+        client.leaves()
+        sent = {seen.headers.get("authorization") for seen in upstream.journal}
+        assert sent == {"Bearer s3cret"}
+        assert "s3cret" not in client.stderr()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_closes_the_session(number: signal.Signals, tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.process.send_signal(number)
+        assert client.ends() == 0
+        assert "DELETE" in upstream.methods()
+
+
+def test_mitmproxy_is_not_imported(tmp_path: Path) -> None:
+    script = tmp_path / "sitecustomize.py"
+    script.write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'mitmproxy':\n"
+        "            raise AssertionError('mitmproxy is imported')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    from tests.cli.launched import ADDON
+
+    path = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
+    with (
+        session_upstream() as upstream,
+        filtered("--stdio", *DENY, "-u", upstream.url, home=tmp_path, environment=path) as client,
+    ):
+        client.opens()
+        assert text_in(client.calls("read_file")) == "read_file"
+        assert client.leaves() == 0
