@@ -30,6 +30,7 @@ COMMANDS = {  # to the module that runs it
     "login": "login",
     "logout": "logout",
     "addon-path": "addon_path",
+    "audit": "audit",
     "completion": "completion",
 }
 

@@ -22,6 +22,8 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 
 _UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}
 _SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
+_AGE = re.compile(r"(\d{1,6})([smhd])")
+_AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # What HTTP itself is made of is not for a user's header to say.
@@ -29,6 +31,19 @@ _NOT_TO_SET = frozenset({
     "host", "content-length", "transfer-encoding", "connection", "upgrade", "accept-encoding",
     "content-encoding", "content-type", "range",
 })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The audit log; see ``observers/audit``."""
+
+    file: str
+    arguments: str
+    largest: int
+    """Bytes before the file is put aside."""
+    oldest: float
+    """Seconds before that."""
+    fsync: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,7 @@ class Config:
     """None: as many as there are descriptors for."""
     fast: bool = True
     """Use our shortcuts in place of mitmproxy's own code."""
+    audit: Audit | None = None
 
     @property
     def replaces_credentials(self) -> bool:
@@ -90,6 +106,10 @@ def parse_config(
     fail_fast: str = "true",
     max_clients: str = "auto",
     fast: str = "true",
+    audit_log: str = "",
+    audit_arguments: str = "hash",
+    audit_rotate: str = "100MB,1d",
+    audit_fsync: str = "interval",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
     """Check what a user set. Raises StartError with the text that is wrong.
@@ -113,7 +133,29 @@ def parse_config(
         fail_fast=_parse_bool("fail_fast", fail_fast),
         max_clients=_parse_max_clients(max_clients),
         fast=_parse_bool("fast", fast),
+        audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
     )
+
+
+def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | None:
+    size, comma, age = rotate.partition(",")
+    largest, oldest = _size(size), _AGE.fullmatch(age.strip() if comma else "1d")
+    if largest < 1024 or not oldest or not int(oldest[1]):
+        why = "It is a size and an age, such as 100MB,1d; m, h and d are minutes, hours and days"
+        raise InvalidOption("audit_rotate", rotate, why=why)
+    audit = Audit(
+        file=file,
+        arguments=_parse_choice("audit_arguments", arguments, ("none", "hash", "full")),
+        largest=largest,
+        oldest=int(oldest[1]) * _AGES[oldest[2]],
+        fsync=_parse_choice("audit_fsync", fsync, ("never", "interval", "always")),
+    )
+    return audit if file else None
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    return int(match[1]) * _UNITS[match[2].lower()] if match else 0
 
 
 def refuse_to_open(old: Config, new: Config) -> None:
@@ -191,8 +233,7 @@ def _parse_milliseconds(option: str, text: str) -> float:
 
 
 def _parse_limits(text: str) -> Limits:
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    size = _size(text)
     if size < 1024:
         raise InvalidOption("message_limit", text, why="It is a size such as 10MB, 1KB or more")
     return Limits(message=size, pending=2 * size)

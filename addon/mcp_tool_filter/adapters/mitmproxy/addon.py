@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy import ctx
@@ -40,6 +41,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
     check_answer_head,
+    client_address,
     correct_length,
     frame_as_stream,
     head_of,
@@ -124,11 +126,13 @@ from mcp_tool_filter.http.media_types import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
-from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.sse import render_event
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.audit.auditing import Auditing
 
 log = logging.getLogger(__name__)
 
@@ -153,19 +157,17 @@ class ToolFilter:
         report: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
         argv: Sequence[str] = (),
-        links: tuple[Link, ...] = (),
     ) -> None:
         """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
 
         ``warn`` is told what everybody should read, also those who want no report.
 
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
-        ``links`` are the chain after the tool filter.
         """
         self._argv = argv
         self._report = report or say
         self._warn = warn or say
-        self._listeners = Listeners(self._observe, fetch, links)
+        self._listeners = Listeners(self._observe, fetch)
         self._crowd = Crowd()
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
@@ -175,6 +177,7 @@ class ToolFilter:
         self._problem: StartError | None = None
         self._is_lost = False  # and that has been said
         self._is_running = False
+        self._auditing: Auditing | None = None
         self._has_warned = False
         self._is_fast: bool | None = None  # not chosen yet
         self._log = VerdictLog()
@@ -213,13 +216,30 @@ class ToolFilter:
             return
         keep_quiet_streams_alive(ctx.options)
         bound_messages(ctx.options, self._listeners.config.limits.pending)
+        if not self._open_audit_log():
+            return
         self._is_running = True
         close_unguarded()
         self._crowd.running(self._listeners.config.max_clients)
         self.views.running()
         self._in_background(self._start())
 
+    def _open_audit_log(self) -> bool:
+        audit = self._listeners.config.audit
+        if audit is None:
+            return True
+        from mcp_tool_filter.adapters.audit.auditing import Auditing  # few want one
+
+        try:
+            self._auditing = Auditing(audit, client_address)
+        except StartError as error:
+            self._stop(str(error))
+            return False
+        return True
+
     def done(self) -> None:
+        if self._auditing:
+            self._auditing.close()
         self._effects.close()
         self.views.done()
         self._crowd.done()
@@ -247,6 +267,8 @@ class ToolFilter:
     def _adopt(self, config: Config) -> None:
         if self._is_running:
             refuse_to_open(self._listeners.config, config)
+            if config.audit != self._listeners.config.audit:
+                raise InvalidOption("audit_log", "…", why="It can only be set at start")
         self._choose_speed(config.fast)
         if config != self._listeners.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
@@ -707,6 +729,8 @@ class ToolFilter:
     def _observe(self, spec: str, judged: Judged) -> None:
         self.views.tell(spec, judged)
         self._log.tell(judged.verdict)
+        if self._auditing:
+            self._auditing.observe(judged)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

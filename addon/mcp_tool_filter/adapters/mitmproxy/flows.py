@@ -225,3 +225,11 @@ def stream_through(
 def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
     """Tell whether there is a field of one of these names, which are in lower case."""
     return any(name.lower() in names for name, _ in headers.fields)
+
+
+def client_address(flow: object) -> str:
+    """Return where the client of a flow connected from, such as 127.0.0.1:50000."""
+    if not isinstance(flow, HTTPFlow) or flow.client_conn.peername is None:
+        return ""
+    host, port = flow.client_conn.peername[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

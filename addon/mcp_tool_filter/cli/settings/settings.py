@@ -39,6 +39,12 @@ _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
 _ONLY_FOR_COMMANDS = ("env", "cwd")
 _LIKE_THIS = "It must look like http://localhost:3000/mcp"
 _PATTERNS = ("deny", "allow")
+_AUDIT = {
+    "audit-log": "",
+    "audit-arguments": "hash",
+    "audit-rotate": "100MB,1d",
+    "audit-fsync": "interval",
+}
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
     "upstream_headers": "header",
     "fail_fast": "keep-running",
@@ -79,6 +85,8 @@ class Settings:
     max_clients: str
     keep_running: bool
     fast: str
+    audit: Mapping[str, str]
+    """The options of the audit log."""
     ca: str | None
     client_cert: str | None
     cert: str | None
@@ -121,6 +129,7 @@ class Settings:
             "paths": (self.paths,),
             "fail_fast": ("false" if self.keep_running else "true",),
             "fast": (self.fast,),
+            **{option: (text,) for option, text in self.audit.items()},
         }
 
     def config(self) -> Config:
@@ -145,6 +154,10 @@ class Settings:
                 paths=self.paths,
                 fail_fast="false" if self.keep_running else "true",
                 fast=self.fast,
+                audit_log=self.audit["audit_log"],
+                audit_arguments=self.audit["audit_arguments"],
+                audit_rotate=self.audit["audit_rotate"],
+                audit_fsync=self.audit["audit_fsync"],
             )
 
 
@@ -222,6 +235,7 @@ def settle(given: Given) -> Settings:
         max_clients=one.get("max-clients", "auto"),
         keep_running=_is_on(one, "keep-running"),
         fast=one.get("fast", "true"),
+        audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),
         cert=one.get("cert"),

@@ -1,0 +1,280 @@
+"""The audit log on the disk: one thread appends, and no message ever waits for it.
+
+What cannot be kept in the queue, or written, is counted, and the count is entered when writing
+works again. A file is only ever appended to; a full one is put aside under the time's name, and
+compressed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from queue import Empty, Full, Queue
+from threading import Thread
+
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.chain import START, hash_of, link
+
+log = logging.getLogger(__name__)
+
+_MOST_QUEUED = 10_000
+_LONGEST_WAIT = 1.0  # seconds until what has been written is on the disk, and a failure tried anew
+_LONGEST_LINE = 1024 * 1024
+
+type Entry = dict[str, object]
+
+
+class Sync(StrEnum):
+    """When lines are forced onto the disk."""
+
+    NEVER = "never"
+    INTERVAL = "interval"
+    """Once a second."""
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFile:
+    """Where and how to write."""
+
+    path: Path
+    largest: int = 100 * 1024 * 1024
+    """Bytes before the file is put aside."""
+    oldest: float = 24 * 3600.0
+    """Seconds before that."""
+    sync: Sync = Sync.INTERVAL
+
+
+class AuditWriter:
+    """Opens the file at once. Raises StartError if it cannot be written."""
+
+    def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._now = now
+        self._queue: Queue[Entry | None] = Queue(_MOST_QUEUED)
+        self._dropped = 0
+        self._has_failed = False
+        self._handle = -1
+        self._is_synced = True
+        self._synced_at = 0.0
+        self._before = START
+        self._size = 0
+        self._begun = 0.0
+        try:
+            self._open()
+        except OSError as error:
+            what = f"Cannot write the audit log {file.path}"
+            raise StartError(what, why=error.strerror or str(error)) from None
+        self._thread = Thread(target=self._run, name="audit log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Entries that could not be kept, and that no line tells of yet."""
+        return self._dropped
+
+    def write(self, entry: Entry) -> None:
+        """Queue an entry; drop and count it if the queue is full."""
+        try:
+            self._queue.put_nowait(entry)
+        except Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what is queued, and close the file."""
+        with suppress(Full):
+            self._queue.put(None, timeout=_LONGEST_WAIT)
+        self._thread.join(timeout=5 * _LONGEST_WAIT)
+
+    # In the thread
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            entries, is_open = self._next()
+            try:
+                self._append(entries)
+                self._sync_if_due()
+            except (OSError, StartError) as error:
+                self._fail(entries, error)
+        if self._handle >= 0:
+            with suppress(OSError):
+                if self._file.sync is not Sync.NEVER:
+                    self._sync()
+            os.close(self._handle)
+
+    def _next(self) -> tuple[list[Entry], bool]:
+        """Return what is queued, and whether more may come."""
+        entries: list[Entry] = []
+        with suppress(Empty):
+            entry = self._queue.get(timeout=_LONGEST_WAIT)
+            while True:
+                if entry is None:
+                    return entries, False
+                entries.append(entry)
+                if len(entries) == _MOST_QUEUED:
+                    break
+                entry = self._queue.get_nowait()
+        return entries, True
+
+    def _append(self, entries: list[Entry]) -> None:
+        if self._handle < 0:
+            self._open()
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            entries.insert(0, self._event("dropped", count=dropped))
+        if not entries:
+            self._rotate_if_due()
+            return
+        lines: list[bytes] = []
+        before = self._before
+        for entry in entries:
+            line = link(entry, before)
+            before = hash_of(line)
+            lines.append(line + b"\n")
+        self._put(b"".join(lines))
+        self._before = before
+        entries.clear()  # they are written, whatever comes now
+        if self._has_failed:
+            self._has_failed = False
+            log.warning("The audit log %s can be written again", self._file.path)
+        self._rotate_if_due()
+
+    def _put(self, data: bytes) -> None:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._handle, data[written:])
+        except OSError:
+            # Half a line would break the chain; what was written of it goes.
+            with suppress(OSError):
+                os.ftruncate(self._handle, self._size)
+            raise
+        self._size += len(data)
+        self._is_synced = False
+        if self._file.sync is Sync.ALWAYS:
+            self._sync()
+
+    def _fail(self, entries: list[Entry], error: Exception) -> None:
+        self._dropped += sum(map(_count_of, entries))
+        if not self._has_failed:
+            self._has_failed = True
+            log.error(
+                "Cannot write the audit log %s: %s; lines are dropped and counted until it works",
+                self._file.path,
+                getattr(error, "strerror", None) or error,
+            )
+        if self._handle >= 0:
+            with suppress(OSError):
+                os.close(self._handle)
+            self._handle = -1
+        time.sleep(_LONGEST_WAIT / 10)
+
+    def _sync_if_due(self) -> None:
+        due = time.monotonic() - self._synced_at >= _LONGEST_WAIT
+        if self._file.sync is Sync.INTERVAL and due and not self._is_synced and self._handle >= 0:
+            self._sync()
+
+    def _sync(self) -> None:
+        os.fsync(self._handle)
+        self._is_synced, self._synced_at = True, time.monotonic()
+
+    def _open(self) -> None:
+        path = self._file.path
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(handle, 0o600)
+            _lock(handle, path)
+            self._begun = self._now()
+            self._size = os.fstat(handle).st_size
+            self._continue(handle)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def _continue(self, handle: int) -> None:
+        """Go on with the chain of a file that is there; say so if its last line was cut."""
+        if not self._size:
+            return
+        tail = os.pread(handle, _LONGEST_LINE, max(0, self._size - _LONGEST_LINE))
+        if not tail.endswith(b"\n"):
+            torn = tail.rpartition(b"\n")[2]
+            self._before = hash_of(torn)
+            line = link(self._event("torn"), self._before)
+            os.write(handle, b"\n" + line + b"\n")
+            self._size = os.fstat(handle).st_size
+            self._before = hash_of(line)
+            return
+        self._before = hash_of(tail[:-1].rpartition(b"\n")[2])
+
+    def _event(self, event: str, **more: object) -> Entry:
+        now = datetime.fromtimestamp(self._now(), UTC)
+        time = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+        return {"v": 1, "time": time, "event": event, **more}
+
+    def _rotate_if_due(self) -> None:
+        """Put a file aside that is large or old, and begin another with the same chain."""
+        is_old = self._now() - self._begun >= self._file.oldest
+        if self._size < self._file.largest and not (is_old and self._size):
+            return
+        path = self._file.path
+        aside = _free_name(path, self._now())
+        path.rename(aside)
+        os.close(self._handle)
+        self._handle = -1
+        self._open()  # which leaves the chain as it is: the new file is empty
+        Thread(target=_compress, args=(aside,), name="audit log gz", daemon=True).start()
+
+
+def _count_of(entry: Entry) -> int:
+    count = entry.get("count") if entry.get("event") == "dropped" else 1
+    return count if isinstance(count, int) else 1
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        what = f"Another process writes the audit log {path}"
+        raise StartError(what, why="Give each process a file of its own") from None
+
+
+def _free_name(path: Path, now: float) -> Path:
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+    number = 0
+    while True:
+        name = f"{path.name}.{stamp}{f'-{number}' if number else ''}"
+        aside = path.with_name(name)
+        if not aside.exists() and not aside.with_name(f"{name}.gz").exists():
+            return aside
+        number += 1
+
+
+def _compress(path: Path) -> None:
+    packed = path.with_name(f"{path.name}.gz")
+    part = path.with_name(f".{path.name}.gz")
+    try:
+        with path.open("rb") as plain:
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw) as out:
+                shutil.copyfileobj(plain, out, 1024 * 1024)
+        part.rename(packed)
+        path.unlink()
+    except OSError as error:
+        log.warning("Cannot compress %s: %s", path, error.strerror or error)
+        with suppress(OSError):
+            part.unlink()

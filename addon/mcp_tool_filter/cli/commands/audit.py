@@ -1,0 +1,228 @@
+"""``mcp-tool-filter audit``: read an audit log, follow it, and check that no line was changed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, parse_flags
+from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.chain import check, hash_of
+from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.summary import Summary, summarise
+
+_HELP = """\
+usage: mcp-tool-filter audit FILE [FILE …] [--json] [--since TIME]
+       mcp-tool-filter audit FILE --follow [--json]
+       mcp-tool-filter audit verify FILE [FILE …]
+
+Adds up what an audit log says: calls by tool and session, refusals, errors, the slowest calls.
+Files that were put aside can be named before it, oldest first, also compressed (.gz).
+
+  --json         print JSON
+  --since TIME   only entries from this time on: 2026-11-18, 2026-11-18T09:30, or 2h, 30m, 7d ago
+  --follow       print entries as they are written
+
+verify checks that every line carries the hash of the line before, and prints the last hash: keep
+that elsewhere, and lines that were cut off the end show, too.
+"""
+_FLAGS = (
+    Flag("json", "print JSON"),
+    Flag("since", "only entries from this time on", "TIME"),
+    Flag("follow", "print entries as they are written", short="f"),
+    FLAGS["help"],
+)
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_PAUSE = 0.2  # seconds between two looks at a file that is followed
+
+
+def run(argv: Sequence[str]) -> int:
+    """Do what is asked; return the exit status."""
+    files, flags = _split(argv)
+    typed = parse_flags(flags, flags=_FLAGS)
+    if "help" in typed or not (files or flags):
+        print(_HELP, end="")
+        return 0
+    if files[:1] == ["verify"]:
+        return _verify(_paths(files[1:]))
+    since = _parse_since(typed["since"][-1]) if "since" in typed else ""
+    if "follow" in typed:
+        return _follow(_paths(files)[-1], since, "json" in typed)
+    entries = _entries(_lines_of(_paths(files)), since)
+    _print_summary(summarise(entries), "json" in typed)
+    return 0
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    files: list[str] = []
+    rest = list(argv)
+    while rest and not rest[0].startswith("-"):
+        files.append(rest.pop(0))
+    return files, rest
+
+
+def _paths(files: Sequence[str]) -> list[Path]:
+    if not files:
+        raise UsageError("Which file? mcp-tool-filter audit FILE", why="See --audit-log")
+    return [Path(file) for file in files]
+
+
+def _verify(paths: Sequence[Path]) -> int:
+    lines = 0
+    last = ""
+
+    def counted() -> Iterator[bytes]:
+        nonlocal lines, last
+        for line in _lines_of(paths):
+            lines += 1
+            last = hash_of(line)
+            yield line
+
+    problems = 0
+    for problem in check(counted()):
+        problems += 1
+        print(f"line {problem.number}: {problem.text}")
+    if problems:
+        print(f"{problems} of {lines} lines are wrong")
+        return 1
+    print(f"{lines} lines, none changed; the last hash is {last or 'none'}")
+    return 0
+
+
+def _lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        try:
+            with closing(_open(path)) as file:
+                for line in file:
+                    yield line.rstrip(b"\n")
+        except (OSError, EOFError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise StartError(f"Cannot read {path}", why=why) from None
+
+
+def _open(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]  # it reads like a file
+    return path.open("rb")
+
+
+def _entries(lines: Iterable[bytes], since: str) -> Iterator[Entry]:
+    wrong = 0
+    for line in lines:
+        if (entry := _parse(line)) is None:
+            wrong += 1
+        elif str(entry.get("time", "")) >= since:
+            yield entry
+    if wrong:
+        say(f"Warning: {wrong} lines are not lines of an audit log")
+
+
+def _parse(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _parse_since(text: str) -> str:
+    """Return the time as entries write it, which can be compared as text."""
+    if ago := _AGO.fullmatch(text):
+        when = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    else:
+        try:
+            when = datetime.fromisoformat(text)
+        except ValueError:
+            why = "It is a time such as 2026-11-18T09:30, or 2h for two hours ago"
+            raise UsageError(f"--since cannot be {text}", why=why) from None
+        when = when.astimezone(UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _follow(path: Path, since: str, as_json: bool) -> int:
+    show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
+    for line in _growing(path):
+        entry = _parse(line)
+        if entry is not None and str(entry.get("time", "")) >= since:
+            print(show(entry), flush=True)
+    return 0
+
+
+def _growing(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file as they come; one that takes its place is read on."""
+    file, rest = _open_or_fail(path), b""
+    while True:
+        piece = file.read(64 * 1024)
+        if piece:
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+            continue
+        if _is_another(path, file):
+            file.close()
+            file, rest = _open_or_fail(path), b""
+            continue
+        time.sleep(_PAUSE)
+
+
+def _open_or_fail(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise StartError(f"Cannot read {path}", why=error.strerror or str(error)) from None
+
+
+def _is_another(path: Path, file: BinaryIO) -> bool:
+    import os
+
+    try:
+        return path.stat().st_ino != os.fstat(file.fileno()).st_ino
+    except OSError:  # it is just being replaced
+        return False
+
+
+def line_for_people(entry: Entry) -> str:
+    """Return an entry as one short line."""
+    if "event" in entry:
+        return f"{entry.get('time')} {entry['event']} {entry.get('count', '')}".rstrip()
+    subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
+    took = entry.get("upstream_ms")
+    parts = [
+        entry.get("time"), entry.get("client") or "-", entry.get("method") or "unreadable", subject,
+        entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
+        f"{took} ms" if took is not None else "",
+    ]  # fmt: skip
+    return " ".join(str(part) for part in parts if part)
+
+
+def _print_summary(summary: Summary, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary.as_json(), indent=2))
+        return
+    print(f"{summary.entries} entries from {summary.first or '-'} to {summary.last or '-'}")
+    print(f"{len(summary.sessions)} sessions, {summary.unanswered} calls without an answer")
+    if summary.dropped:
+        print(f"{summary.dropped} lines could not be written")
+    for title, counts in (
+        ("calls", summary.calls),
+        ("refused", summary.refused),
+        ("errors", +summary.errors),
+    ):
+        if counts:
+            print(f"\n{title}")
+            for name, count in counts.most_common(20):
+                print(f"  {count:>7}  {name}")
+    if summary.slowest:
+        print("\nslowest calls")
+        for took, tool in reversed(summary.slowest):
+            print(f"  {took:>9.1f} ms  {tool}", file=sys.stdout)

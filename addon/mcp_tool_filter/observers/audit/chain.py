@@ -1,0 +1,50 @@
+r"""Lines that carry the hash of the line before, so that a missing or changed one shows.
+
+>>> first = link({"n": 1}, START)
+>>> second = link({"n": 2}, hash_of(first))
+>>> [problem.text for problem in check([first, second])]
+[]
+>>> [problem.text for problem in check([first.replace(b"1", b"7"), second])]
+['the line before was changed, or one is missing']
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import orjson
+
+START = "0" * 64
+"""What the very first line carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    number: int
+    """Of the line, from 1."""
+    text: str
+
+
+def link(entry: dict[str, object], before: str) -> bytes:
+    """Write an entry as a line without its end; ``before`` is the hash of the line before."""
+    return orjson.dumps(entry | {"prev": before})
+
+
+def hash_of(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def check(lines: Iterable[bytes], before: str | None = None) -> Iterator[Problem]:
+    """Yield what is wrong with lines; the first may carry any hash unless ``before`` is given."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            said = orjson.loads(line)["prev"]
+        except (ValueError, KeyError, TypeError):
+            yield Problem(number, "not a line of an audit log")
+            before = hash_of(line)
+            continue
+        if before is not None and said != before:
+            yield Problem(number, "the line before was changed, or one is missing")
+        before = hash_of(line)

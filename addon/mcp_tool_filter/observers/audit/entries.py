@@ -1,0 +1,226 @@
+"""What the audit log says of a message: one entry for each that is logged or reviewed.
+
+A request that is forwarded is entered when its answer has come, with the time that took; one that
+we refuse or answer ourselves, at once. What is never answered is entered at the end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import assert_never
+
+import orjson
+
+from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.observers.audit.classes import Class, class_of
+from mcp_tool_filter.observers.redaction.finder import redact
+from mcp_tool_filter.policy.exchange import Client, Exchange
+from mcp_tool_filter.policy.snapshot import Snapshot, shown
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import Notification, Request, Response
+
+VERSION = 1
+_MOST_OPEN = 10_000
+_LONGEST_TEXT = 256  # characters of a URI, a method, an id
+_LONGEST_FULL = 64 * 1024  # characters of arguments or of a result that are entered in full
+
+type Entry = dict[str, object]
+
+
+class Arguments(StrEnum):
+    """How much of arguments and results is entered."""
+
+    NONE = "none"
+    HASH = "hash"
+    FULL = "full"
+    """All of it, but what looks like a secret."""
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Makes entries of what it observes, and gives them to ``write``."""
+
+    write: Callable[[Entry], None]
+    instance: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], float] = lambda: 0.0
+    client_of: Callable[[object], str] = lambda _origin: ""
+    """Names the client behind a message's origin, such as its address."""
+    arguments: Arguments = Arguments.HASH
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    """Of the hashes: equal texts in a file are seen to be equal, and nothing else is."""
+    _open: OrderedDict[int, tuple[Exchange, Entry, float]] = field(default_factory=OrderedDict)
+
+    def note(self, judged: Judged) -> None:
+        """Observe a message and its verdict."""
+        for one in judged.each:
+            match one.message:
+                case Response():
+                    self._note_answer(one, one.message)
+                case Request() | Notification():
+                    self._note_request(one, one.message)
+                case _ if not isinstance(one.verdict, Forward):
+                    self.write(self._unread(one))
+
+    def close(self) -> None:
+        """Enter what has not been answered."""
+        while self._open:
+            _, (_, entry, _) = self._open.popitem(last=False)
+            self.write(entry | {"answered": False})
+
+    def _note_request(self, judged: Judged, message: Request | Notification) -> None:
+        kind = class_of(message.method)
+        verdict = judged.verdict
+        if kind is Class.PASS and not _is_refused(verdict):
+            return
+        entry = self._entry(judged, message, kind)
+        exchange = judged.exchange
+        if isinstance(message, Request) and exchange and isinstance(verdict, Forward | Rewrite):
+            self._open[id(exchange)] = (exchange, entry, self.clock())
+            if len(self._open) > _MOST_OPEN:
+                _, (_, oldest, _) = self._open.popitem(last=False)
+                self.write(oldest | {"answered": False})
+        else:
+            self.write(entry)
+
+    def _note_answer(self, judged: Judged, message: Response) -> None:
+        exchange = judged.exchange
+        opened = self._open.pop(id(exchange), None) if exchange else None
+        if opened is None:
+            return
+        _, entry, sent = opened
+        entry |= {
+            "answered": True,
+            "answer_bytes": judged.size or message.place.end - message.place.start,
+            "upstream_ms": round((self.clock() - sent) * 1000, 3),
+        }
+        if message.result is None:
+            entry["error_code"] = _error_code(message)
+        elif result := self._shown(message.place.cut(message.result)):
+            entry["result"] = result
+        if not isinstance(judged.verdict, Forward):
+            entry["answer_verdict"] = _verdict(judged.verdict)
+        self.write(entry)
+
+    def _entry(self, judged: Judged, message: Request | Notification, kind: Class) -> Entry:
+        entry = self._head(judged)
+        entry |= {"method": shown(message.method[:_LONGEST_TEXT]), "class": kind.value}
+        if isinstance(message, Request):
+            entry["id"] = message.id[:_LONGEST_TEXT]
+        entry |= _subject(message)
+        entry |= self._verdict_of(judged)
+        if message.params and (arguments := self._shown(message.place.cut(message.params))):
+            entry["arguments"] = arguments
+        return entry
+
+    def _unread(self, judged: Judged) -> Entry:
+        """Enter a message that nobody could read."""
+        return self._head(judged) | {"class": Class.LOG.value} | self._verdict_of(judged)
+
+    def _head(self, judged: Judged) -> Entry:
+        now = self.now()
+        client = judged.client
+        return {
+            "v": VERSION,
+            "time": now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z",
+            "instance": self.instance,
+            "session": self._hash(client.session.id) if client.session else None,
+            "client": self._client(client, judged.origin),
+            "from": judged.direction.value,
+            "transport": client.via.value,
+            "revision": client.revision,
+            "bytes": judged.size,
+        }
+
+    def _client(self, client: Client, origin: object) -> str:
+        address = self.client_of(origin) if origin is not None else ""
+        credential = f"#{self._hash(client.credential)}" if client.credential else ""
+        return address + credential
+
+    def _verdict_of(self, judged: Judged) -> Entry:
+        verdict = judged.verdict
+        entry: Entry = {"verdict": _verdict(verdict)}
+        if exchange := judged.exchange:
+            entry["own_ms"] = round(max(0.0, self.clock() - exchange.asked_at) * 1000, 3)
+        if isinstance(verdict, Forward):
+            return entry
+        reason = verdict.reason
+        entry["why"] = reason.why.value
+        if reason.rule:
+            entry["rule"] = reason.rule
+        if pattern := _pattern_of(reason, judged.snapshot):
+            entry["pattern"] = pattern
+        return entry
+
+    def _shown(self, text: str) -> Entry | None:
+        """Return what may be entered of arguments or of a result."""
+        if not text or self.arguments is Arguments.NONE:
+            return None
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if self.arguments is Arguments.HASH:
+            return {"hash": self._hash(text), "bytes": size}
+        cut = text if len(text) <= _LONGEST_FULL else text[:_LONGEST_FULL] + "…"
+        return {"text": redact(cut), "bytes": size}
+
+    def _hash(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        digest = hmac.new(self.key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+        return digest.hexdigest()[:32]
+
+
+def _is_refused(verdict: Verdict) -> bool:
+    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+
+
+def _verdict(verdict: Verdict) -> str:
+    match verdict:
+        case Forward():
+            return "forwarded"
+        case Rewrite():
+            return "changed"
+        case Reply(_, reason):
+            return "answered" if reason.why in (Why.CACHED, Why.STORED) else "refused"
+        case Drop():
+            return "dropped"
+        case unexpected:
+            assert_never(unexpected)
+
+
+def _subject(message: Request | Notification) -> Entry:
+    """Return the tool that a message calls, or the URI that it reads."""
+    for method, member, name in _SUBJECTS:
+        if message.method == method and message.params:
+            value = message.params.get(member)
+            if value is not None and value.text is not None:
+                return {name: shown(value.text[:_LONGEST_TEXT])}
+    return {}
+
+
+_SUBJECTS = (
+    ("tools/call", "name", "tool"),
+    ("resources/read", "uri", "uri"),
+    ("resources/subscribe", "uri", "uri"),
+    ("prompts/get", "name", "prompt"),
+)
+
+
+def _pattern_of(reason: Reason, snapshot: Snapshot) -> str | None:
+    """Return the pattern that denies what was called."""
+    found = (snapshot.denied.get(name) for name in reason.tools)
+    return next((pattern.text for pattern in found if pattern), None)
+
+
+def _error_code(message: Response) -> int | None:
+    try:
+        code = orjson.loads(message.place.raw)["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return code if isinstance(code, int) else None

@@ -1,0 +1,82 @@
+"""What an audit log adds up to: calls by tool and session, refusals, the slowest, errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from mcp_tool_filter.observers.audit.entries import Entry
+
+_MOST_SLOWEST = 10
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts; each is a number of entries."""
+
+    entries: int = 0
+    first: str = ""
+    last: str = ""
+    calls: Counter[str] = field(default_factory=Counter)
+    """By tool, those that went through."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """By tool or method."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Calls that the upstream answered with an error, by tool."""
+    sessions: Counter[str] = field(default_factory=Counter)
+    unanswered: int = 0
+    dropped: int = 0
+    """Lines that could not be written."""
+    slowest: list[tuple[float, str]] = field(default_factory=list)
+    """Milliseconds upstream, and the tool."""
+
+    def add(self, entry: Entry) -> None:
+        if entry.get("event") == "dropped":
+            count = entry.get("count")
+            self.dropped += count if isinstance(count, int) else 0
+            return
+        if "event" in entry:
+            return
+        self.entries += 1
+        time = str(entry.get("time", ""))
+        self.first = min(filter(None, (self.first, time)), default="")
+        self.last = max(self.last, time)
+        self.sessions[str(entry.get("session") or entry.get("client") or "none")] += 1
+        name = str(entry.get("tool") or entry.get("uri") or entry.get("method") or "unreadable")
+        if entry.get("verdict") in ("refused", "dropped"):
+            self.refused[name] += 1
+        elif entry.get("method") == "tools/call":
+            self._add_call(name, entry)
+
+    def _add_call(self, tool: str, entry: Entry) -> None:
+        self.calls[tool] += 1
+        self.unanswered += entry.get("answered") is False
+        self.errors[tool] += "error_code" in entry
+        took = entry.get("upstream_ms")
+        if isinstance(took, int | float):
+            self.slowest = sorted([*self.slowest, (float(took), tool)], key=itemgetter(0))
+            self.slowest = self.slowest[-_MOST_SLOWEST:]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "entries": self.entries,
+            "first": self.first,
+            "last": self.last,
+            "calls": dict(self.calls.most_common()),
+            "refused": dict(self.refused.most_common()),
+            "errors": dict((+self.errors).most_common()),
+            "sessions": dict(self.sessions.most_common()),
+            "unanswered": self.unanswered,
+            "dropped": self.dropped,
+            "slowest": [{"tool": tool, "ms": took} for took, tool in reversed(self.slowest)],
+        }
+
+
+def summarise(entries: Iterable[Entry]) -> Summary:
+    """Add up all entries."""
+    summary = Summary()
+    for entry in entries:
+        summary.add(entry)
+    return summary

@@ -1,0 +1,185 @@
+"""The audit log on a real disk: nothing waits for it, and nothing is lost without a word."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import resource
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.audit import writer as module
+from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.chain import check
+
+
+def lines_in(path: Path) -> list[bytes]:
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return raw.splitlines()
+
+
+def eventually(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@contextmanager
+def writing(path: Path, **settings: object) -> Iterator[AuditWriter]:
+    opened = AuditWriter(AuditFile(path=path, **settings))  # type: ignore[arg-type]  # few, and named
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.mark.parametrize("sync", list(Sync))
+def test_each_entry_is_a_line_that_carries_the_hash_of_the_one_before(
+    sync: Sync, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path, sync=sync) as opened:
+        for number in range(100):
+            opened.write({"n": number})
+    assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
+    assert not list(check(lines_in(path), before="0" * 64))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    for number in range(3):
+        with writing(path) as opened:
+            opened.write({"n": number})
+    assert len(lines_in(path)) == 3
+    assert not list(check(lines_in(path), before="0" * 64))
+
+
+@pytest.mark.parametrize("change", ["changed", "gone", "swapped"])
+def test_a_line_that_was_touched_shows(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        for number in range(5):
+            opened.write({"n": number})
+    lines = lines_in(path)
+    match change:
+        case "changed":
+            lines[2] = lines[2].replace(b'"n":2', b'"n":7')
+        case "gone":
+            del lines[2]
+        case _:
+            lines[2], lines[3] = lines[3], lines[2]
+    assert list(check(lines))
+
+
+def test_a_line_that_a_crash_has_cut_is_named_and_the_chain_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        opened.write({"n": 1})
+    with path.open("ab") as file:
+        file.write(b'{"n": 2, "pr')
+    with writing(path) as opened:
+        opened.write({"n": 3})
+    lines = lines_in(path)
+    assert json.loads(lines[2])["event"] == "torn"
+    assert [problem.number for problem in check(lines)] == [2]
+
+
+def test_a_large_file_is_put_aside_and_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path, largest=2000) as opened:
+        for number in range(200):
+            opened.write({"n": number})
+            time.sleep(0.0005)
+    eventually(
+        lambda: not [one for one in tmp_path.iterdir() if one.suffix not in (".gz", ".jsonl")]
+    )
+    aside = sorted(tmp_path.glob("audit.jsonl.*.gz"), key=lambda one: _number_in(one))
+    lines = [line for file in [*aside, path] for line in lines_in(file)]
+    assert len(aside) >= 2
+    assert [json.loads(line)["n"] for line in lines] == list(range(200))
+    assert not list(check(lines, before="0" * 64))
+    assert {stat.S_IMODE(one.stat().st_mode) for one in aside} == {0o600}
+
+
+def _number_in(path: Path) -> int:
+    found: int = json.loads(lines_in(path)[0])["n"]
+    return found
+
+
+def test_an_old_file_is_put_aside(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.jsonl", [1000.0]
+    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    opened.write({"n": 1})
+    eventually(lambda: path.stat().st_size)
+    now[0] += 61
+    opened.write({"n": 2})
+    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
+    opened.close()
+
+
+def test_a_full_disk_is_reported_once_and_what_was_dropped_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit on the size of files makes a write fail as a full disk does."""
+    path = tmp_path / "audit.jsonl"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    caplog.set_level(logging.WARNING)
+    opened = AuditWriter(AuditFile(path=path))
+    try:
+        opened.write({"n": 0})
+        eventually(lambda: path.stat().st_size)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+        for number in range(1, 6):
+            opened.write({"n": number})
+            eventually(partial(_has_dropped, opened, number))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    opened.write({"n": 6})
+    eventually(lambda: opened.dropped == 0)
+    opened.close()
+    entries = [json.loads(line) for line in lines_in(path)]
+    assert [one.get("n", one.get("count")) for one in entries] == [0, 5, 6]
+    assert not list(check(lines_in(path)))
+    errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert len(errors) == 1
+    assert "can be written again" in caplog.text
+
+
+def _has_dropped(opened: AuditWriter, number: int) -> bool:
+    return opened.dropped == number
+
+
+def test_a_full_queue_drops_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_QUEUED", 10)
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        for number in range(5000):
+            opened.write({"n": number})
+    entries = [json.loads(line) for line in lines_in(path)]
+    dropped = sum(one.get("count", 0) for one in entries) + opened.dropped
+    assert dropped > 0
+    assert dropped + sum("n" in one for one in entries) == 5000
+
+
+@pytest.mark.parametrize("kind", ["folder", "nowhere"])
+def test_a_file_that_cannot_be_written_stops_the_start(kind: str, tmp_path: Path) -> None:
+    path = tmp_path if kind == "folder" else tmp_path / "none" / "audit.jsonl"
+    with pytest.raises(StartError, match="Cannot write the audit log"):
+        AuditWriter(AuditFile(path=path))
+    assert not (tmp_path / "none").exists()
+
+
+def test_two_writers_cannot_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path), pytest.raises(StartError, match="Another process writes"):
+        AuditWriter(AuditFile(path=path))

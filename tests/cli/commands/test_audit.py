@@ -1,0 +1,128 @@
+"""``audit``: adds up a log, follows it, checks it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.observers.audit.chain import START, hash_of, link
+
+ADDON = Path(__file__).parents[3] / "addon"
+
+
+def entry(tool: str, time: str, **more: object) -> dict[str, object]:
+    usual = {"verdict": "forwarded", "answered": True, "upstream_ms": 5.0, "session": "s1"}
+    return {"v": 1, "time": time, "method": "tools/call", "tool": tool, **usual, **more}
+
+
+ENTRIES = [
+    entry("read", "2026-11-18T09:00:00.000Z", upstream_ms=1.5),
+    entry("read", "2026-11-18T10:00:00.000Z", upstream_ms=80.0, error_code=-32000),
+    entry("rm", "2026-11-18T11:00:00.000Z", verdict="refused", session="s2", upstream_ms=None),
+    entry("slow", "2026-11-18T12:00:00.000Z", answered=False, upstream_ms=None),
+    {"v": 1, "time": "2026-11-18T12:00:01.000Z", "event": "dropped", "count": 3},
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path, before = tmp_path / "audit.jsonl", START
+    with path.open("wb") as out:
+        for one in ENTRIES:
+            line = link(one, before)
+            before = hash_of(line)
+            out.write(line + b"\n")
+    return path
+
+
+def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["audit", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = json.loads(said([str(file), "--json"], capsys))
+    assert summary["calls"] == {"read": 2, "slow": 1}
+    assert summary["refused"] == {"rm": 1}
+    assert summary["errors"] == {"read": 1}
+    assert summary["sessions"] == {"s1": 3, "s2": 1}
+    assert (summary["unanswered"], summary["dropped"]) == (1, 3)
+    assert summary["slowest"][0] == {"tool": "read", "ms": 80.0}
+    assert "slowest calls" in said([str(file)], capsys)
+
+
+def test_entries_before_a_time_can_be_left_out(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [str(file), "--json", "--since", "2026-11-18T10:30:00+00:00"]
+    assert json.loads(said(argv, capsys))["entries"] == 2
+    assert json.loads(said([str(file), "--json", "--since", "1d"], capsys))["entries"] in (0, 4)
+
+
+def test_compressed_files_come_before_the_one_in_use(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    aside = tmp_path / "audit.jsonl.1.gz"
+    aside.write_bytes(gzip.compress(b"".join(lines[:2])))
+    file.write_bytes(b"".join(lines[2:]))
+    assert "5 lines, none changed" in said(["verify", str(aside), str(file)], capsys)
+    assert json.loads(said([str(aside), str(file), "--json"], capsys))["entries"] == 4
+
+
+@pytest.mark.parametrize("number", range(len(ENTRIES) - 1))
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_verify_names_the_line_behind_a_change(
+    number: int, change: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    if change == "gone":
+        del lines[number]
+    else:
+        lines[number] = lines[number].replace(b"2026", b"2027")
+    file.write_bytes(b"".join(lines))
+    status = main(["audit", "verify", str(file)])
+    is_first_gone = change == "gone" and number == 0  # files put aside may come before
+    assert status == (0 if is_first_gone else 1)
+    assert ("line" in capsys.readouterr().out) or is_first_gone
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["none.jsonl"], "Cannot read none.jsonl"),
+        (["verify"], "Which file?"),
+        (["x", "--since", "never"], "--since cannot be never"),
+        (["x", "--sinc", "1d"], "did you mean --since?"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", *argv]) in (1, 2)
+    err = capsys.readouterr().err
+    assert text in err
+    assert "Traceback" not in err
+
+
+def test_it_follows_a_file_and_the_one_that_takes_its_place(file: Path) -> None:
+    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(file), "--follow"]
+    environment = os.environ | {"PYTHONPATH": str(ADDON)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
+        assert it.stdout
+        for one in ENTRIES:
+            assert it.stdout.readline().startswith(str(one["time"]))
+        with file.open("ab") as out:
+            out.write(link(entry("new", "2026-11-18T13:00:00.000Z"), START) + b"\n")
+        assert "tools/call new forwarded 5.0 ms" in it.stdout.readline()
+        file.rename(file.with_name("aside"))
+        file.write_bytes(link(entry("newer", "2026-11-18T14:00:00.000Z"), START) + b"\n")
+        assert "newer" in it.stdout.readline()
+        it.terminate()
