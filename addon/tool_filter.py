@@ -22,9 +22,16 @@ TOO_NEW = (12, 3)
 _tasks: list[asyncio.Future[None]] = []
 
 
+def problem_in_version(found: str) -> str | None:
+    """Say why this version of mitmproxy cannot be used, if it cannot. The launcher asks, too."""
+    if NEEDED <= _number(found) < TOO_NEW:
+        return None
+    return f"It needs mitmproxy 12.2, from 12.2.2 on; this is {found}"
+
+
 def _import_addon() -> Any:
-    if not NEEDED <= _number(version.VERSION) < TOO_NEW:
-        raise RuntimeError(f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version.VERSION}")
+    if problem := problem_in_version(version.VERSION):
+        raise RuntimeError(problem)
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
     return ToolFilter
@@ -37,10 +44,11 @@ def _number(text: str) -> tuple[int, ...]:
 # Now: while it reads this file, and only then, mitmproxy finds what lies beside it.
 _addon: Any = None
 _problem: Exception | None = None
-try:
-    _addon = _import_addon()
-except Exception as error:
-    _problem = error
+if __name__.startswith("__mitmproxy_script__"):  # and not the launcher, which only asks us
+    try:
+        _addon = _import_addon()
+    except Exception as error:
+        _problem = error
 
 
 def load(_loader: object) -> None:

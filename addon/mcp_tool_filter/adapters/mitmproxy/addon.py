@@ -68,9 +68,9 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
+    ConfigReader,
     declare_options,
     overruled_option,
-    read_config,
     unknown_option,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
@@ -157,13 +157,16 @@ class ToolFilter:
         report: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
         argv: Sequence[str] = (),
+        config_reader: ConfigReader | None = None,
     ) -> None:
         """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
 
         ``warn`` is told what everybody should read, also those who want no report.
 
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
+        A ``config_reader`` may know already what the options mean.
         """
+        self._config_reader = config_reader or ConfigReader()
         self._argv = argv
         self._report = report or say
         self._warn = warn or say
@@ -257,7 +260,7 @@ class ToolFilter:
         if "mode" in updated:
             parse_modes(ctx.options.mode)
         if updated & NAMES:
-            self._adopt(read_config(ctx.options))
+            self._adopt(self._config_reader.read(ctx.options))
         if "keep_host_header" in updated:
             for listener in self._listeners.by_mode.values():
                 listener.keeps_host = ctx.options.keep_host_header

@@ -7,7 +7,7 @@ addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_confi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,10 @@ from mcp_tool_filter.policy.config import Config, parse_config
 if TYPE_CHECKING:
     from mitmproxy.addonmanager import Loader
     from mitmproxy.options import Options
+
+
+type Texts = str | Sequence[str] | None
+"""What was typed for an option: one text, or several; None if nobody has set it."""
 
 
 class _Option(NamedTuple):
@@ -73,11 +77,22 @@ def declare_options(loader: Loader) -> None:
         loader.add_option(option.name, Sequence[str], default, option.help)
 
 
-def read_config(options: Options) -> Config:
-    """Check our options. Raises StartError with the text that is wrong."""
-    given = {option.name: _read(options, option) for option in _OPTIONS}
-    # Each is a text or several, as its default says; a dict cannot tell which.
-    return parse_config(**given)  # type: ignore[arg-type]
+class ConfigReader:
+    """Checks our options, and the same texts only once."""
+
+    def __init__(self, texts: Mapping[str, Texts] | None = None, config: Config | None = None):
+        """``config`` is what the ``texts`` of our own flags were found to mean, if they were."""
+        self._config = config
+        self._texts = {option.name: _default(option) for option in _OPTIONS} | dict(texts or {})
+
+    def read(self, options: Options) -> Config:
+        """Return what the options mean. Raises StartError with the text that is wrong."""
+        given = {option.name: _read(options, option) for option in _OPTIONS}
+        if self._config is None or given != self._texts:
+            # Each is a text or several, as its default says; a dict cannot tell which.
+            self._config = parse_config(**given)  # type: ignore[arg-type]
+            self._texts = given
+        return self._config
 
 
 def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
@@ -117,7 +132,13 @@ def _sets_in(argv: Sequence[str]) -> Iterator[str]:
             yield flag.removeprefix("--set=")
 
 
-def _read(options: Options, option: _Option) -> str | Sequence[str] | None:
+def _default(option: _Option) -> Texts:
+    if option.name in _PATTERNS:
+        return None
+    return () if option.default is None else option.default
+
+
+def _read(options: Options, option: _Option) -> Texts:
     if option.name in _PATTERNS and not was_set(options, option.name):
         return None
     values: Sequence[str] = getattr(options, option.name)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
+from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
@@ -100,6 +101,7 @@ async def leave(master: Master) -> None:
 
 async def prepare(settings: Settings, report: Report) -> Master:
     """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
+    refuse_other_mitmproxy()
     asked = _begin_fetch(settings)
     host = await _import_host(settings)
     return _make_master(host, settings, asked, report)
@@ -149,12 +151,15 @@ def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: R
     from mitmproxy.exceptions import OptionsError
 
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
 
     options = host.make_options()
     try:
         options.update_defer(**mitmproxy_options(settings))
         options.set(*settings.set, defer=True)
-        master: Master = host.make_master(options, ToolFilter(fetch=asked, report=report))
+        reader = ConfigReader(settings.texts, settings.config())
+        addon = ToolFilter(fetch=asked, report=report, config_reader=reader)
+        master: Master = host.make_master(options, addon)
     except OptionsError as error:
         raise UsageError(str(error)) from None
     if options.deferred:
@@ -165,7 +170,7 @@ def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: R
 def mitmproxy_options(settings: Settings) -> dict[str, object]:
     """Return the settings as mitmproxy's options; what is not given keeps its default."""
     given: dict[str, object] = {
-        **settings.rules(),
+        **_own_options(settings),
         "mode": [f"reverse:{settings.origin}"],
         "listen_host": settings.host,
         "listen_port": settings.port,
@@ -180,6 +185,12 @@ def mitmproxy_options(settings: Settings) -> dict[str, object]:
         "web_columns": _WEB_COLUMNS if settings.inspect else None,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return them in mitmproxy's form: all of ours are lists of texts."""
+    given = {name: text for name, text in settings.texts.items() if text is not None}
+    return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
 
 
 def refuse_taken_port(settings: Settings) -> None:

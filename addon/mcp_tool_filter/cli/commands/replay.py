@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
+
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
 
@@ -37,6 +39,7 @@ class Outcome(TypedDict):
 def run(argv: Sequence[str]) -> int:
     """Replay the recordings; return the exit status."""
     args = _parser().parse_args(argv)
+    refuse_other_mitmproxy()
     logging.disable(logging.WARNING)  # what is refused is what we are about to say
     outcomes = [_replay(path, args) for path in args.recording]
     if args.json:

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -54,7 +55,7 @@ _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the optio
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Checked as far as it is ours alone; what mitmproxy or ``parse_config`` checks is text."""
 
@@ -110,55 +111,40 @@ class Settings:
     def is_quiet(self) -> bool:
         return self.verbosity < 0
 
-    def rules(self) -> dict[str, Sequence[str]]:
-        """Return our own options, by mitmproxy's names and in its form."""
+    @cached_property
+    def texts(self) -> dict[str, str | Sequence[str] | None]:
+        """Our own options by mitmproxy's names: one text each, or several, or None if not set."""
         return {
-            **({"deny": self.deny} if self.deny else {}),
-            **({"allow": self.allow} if self.allow else {}),
-            "tools_list": (self.tools_list,),
-            "endpoint": (self.endpoint,),
+            "deny": self.deny or None,
+            "allow": self.allow or None,
+            "tools_list": self.tools_list,
+            "endpoint": self.endpoint,
             "upstream_headers": self.headers,
             "header_paths": self.header_paths,
-            "header_override": ("true" if self.header_override else "false",),
-            "login": (self.login,),
-            "connection_timeout": (self.connection_timeout,),
-            "tool_list_timeout": (self.tool_list_timeout,),
-            "message_limit": (self.message_limit,),
-            "max_clients": (self.max_clients,),
+            "header_override": _text(self.header_override),
+            "login": self.login,
+            "connection_timeout": self.connection_timeout,
+            "tool_list_timeout": self.tool_list_timeout,
+            "message_limit": self.message_limit,
+            "max_clients": self.max_clients,
             "allowed_hosts": self.allowed_hosts,
-            "paths": (self.paths,),
-            "fail_fast": ("false" if self.keep_running else "true",),
-            "fast": (self.fast,),
-            **{option: (text,) for option, text in self.audit.items()},
+            "paths": self.paths,
+            "fail_fast": _text(not self.keep_running),
+            "fast": self.fast,
+            **self.audit,
         }
 
     def config(self) -> Config:
-        """Check our own options. Raises StartError with the text that is wrong."""
+        """Check our own options, once. Raises StartError with the text that is wrong."""
+        return self._config
+
+    @cached_property
+    def _config(self) -> Config:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            return parse_config(
-                deny=self.deny or None,
-                allow=self.allow or None,
-                tools_list=self.tools_list,
-                endpoint=self.endpoint,
-                upstream_headers=self.headers,
-                header_paths=self.header_paths,
-                header_override="true" if self.header_override else "false",
-                login=self.login,
-                connection_timeout=self.connection_timeout,
-                tool_list_timeout=self.tool_list_timeout,
-                message_limit=self.message_limit,
-                max_clients=self.max_clients,
-                allowed_hosts=self.allowed_hosts,
-                paths=self.paths,
-                fail_fast="false" if self.keep_running else "true",
-                fast=self.fast,
-                audit_log=self.audit["audit_log"],
-                audit_arguments=self.audit["audit_arguments"],
-                audit_rotate=self.audit["audit_rotate"],
-                audit_fsync=self.audit["audit_fsync"],
-            )
+            # Each is a text or several, as it must be; a dict cannot tell which.
+            return parse_config(**self.texts)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -169,6 +155,10 @@ def in_our_words() -> Iterator[None]:
     except InvalidOption as error:
         flag = f"--{_flag_of(error.option)}"
         raise InvalidOption(flag, error.given, why=error.why) from None
+
+
+def _text(is_on: bool) -> str:
+    return "true" if is_on else "false"
 
 
 def _flag_of(option: str) -> str:

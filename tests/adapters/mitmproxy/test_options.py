@@ -1,0 +1,85 @@
+"""What was typed is checked once, however often it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
+from mcp_tool_filter.cli.commands.http import leave, prepare
+from mcp_tool_filter.cli.settings.settings import read_settings
+from mcp_tool_filter.policy.patterns import Pattern, parse_pattern
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.proxy import proxy
+
+TOOLS = [tool("read_file"), tool("rm_rf")]
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every pattern, each time it is parsed."""
+    seen: list[str] = []
+
+    def parse_and_note(text: str, *, option: str = "deny") -> Pattern:
+        seen.append(text)
+        return parse_pattern(text, option=option)
+
+    monkeypatch.setattr("mcp_tool_filter.policy.config.parse_pattern", parse_and_note)
+    return seen
+
+
+def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mcp_upstream(tools=TOOLS) as upstream:
+            words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
+            settings = read_settings([*words, "--set", f"confdir={tmp_path}"], {})
+            settings.config()
+            ready = asyncio.Event()
+            master = await prepare(settings, lambda _report: ready.set())
+            running = asyncio.create_task(master.run())
+            await asyncio.wait_for(ready.wait(), 20)
+            await leave(master)
+            await running
+
+    asyncio.run(main())
+    assert parsed == ["^rm", "e"]
+
+
+def test_mitmproxy_has_it_checked_once_and_again_after_an_edit(
+    parsed: list[str], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        addon = ToolFilter(report=lambda _report: None)
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            proxy(addon, to=upstream.url, home=tmp_path, deny=["^rm"]) as running,
+        ):
+            await addon._ready.wait()
+            running.master.options.update(tools_list=["auto"])
+            assert parsed == ["^rm"]
+            running.master.options.update(deny=["^rm", "^read"])
+            assert parsed == ["^rm", "^rm", "^read"]
+
+    asyncio.run(main())
+
+
+def test_texts_that_mean_something_else_are_checked_anew(tmp_path: Path) -> None:
+    """What is known of some flags says nothing about other ones."""
+    known = read_settings(["-u", "http://localhost", "--deny", "^rm"], {})
+
+    async def main() -> None:
+        addon = ToolFilter(
+            report=lambda _report: None, config_reader=ConfigReader(known.texts, known.config())
+        )
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            proxy(addon, to=upstream.url, home=tmp_path, deny=["^read"]),
+        ):
+            await addon._ready.wait()
+            [listener] = addon._upstreams.listeners.values()
+            assert list(listener.snapshot.allowed) == ["rm_rf"]
+
+    asyncio.run(main())
