@@ -79,7 +79,7 @@ def test_texts_that_mean_something_else_are_checked_anew(tmp_path: Path) -> None
             proxy(addon, to=upstream.url, home=tmp_path, deny=["^read"]),
         ):
             await addon._ready.wait()
-            [listener] = addon._upstreams.listeners.values()
+            [listener] = addon._listeners.by_mode.values()
             assert list(listener.snapshot.allowed) == ["rm_rf"]
 
     asyncio.run(main())
