@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_what_passed_and_is_refused_now_is_not_answered_by_the_upstream() -> Non
     transcript = replay(recording, deny="^read_")
     assert "contents of" not in transcript.after
     assert "Tool not found: read_file" in transcript.after
+
+
+def test_a_replay_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that answers late would make a replay differ from the last one."""
+    asked: list[object] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **_options: asked.append(args))
+    recording = read_recording(REPOSITORY / "recordings" / "mcp1-sse.flow")
+    replay(recording, deny=DENY)
+    assert asked == []
 
 
 def test_a_long_message_arrives_before_what_came_after_it(tmp_path: Path) -> None:

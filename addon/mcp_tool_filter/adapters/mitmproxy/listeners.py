@@ -22,6 +22,7 @@ from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction, introduce
@@ -30,6 +31,7 @@ from mcp_tool_filter.policy.config import Config
 type ObserverOfAll = Callable[[str, Judged], None]
 """Told by which listener a message was judged, too: the full text of its mode."""
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
+type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
 
 
 def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
@@ -52,6 +54,7 @@ class Listeners:
         """By the full text of the mode, which is unique."""
         self._observe = observe
         self._fetch = fetch
+        self.find_names: NamesFinder = find_names
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on. Raises before anything has changed."""
@@ -70,7 +73,7 @@ class Listeners:
             config=self.config,
             fetched=fetched,
             observe=partial(self._observe, mode.full_spec),
-            names=await find_names(target.url),
+            names=await self.find_names(target.url),
             keeps_host=options.keep_host_header,
         )
         self.by_mode[mode.full_spec] = listener
@@ -110,7 +113,6 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
         if tls
         else None,
         limit=config.limits.message,
-        uses_login=config.uses_login,
     )
 
 

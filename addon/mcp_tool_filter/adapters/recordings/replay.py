@@ -45,6 +45,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
 from mcp_tool_filter.adapters.recordings.transcript import Judgement, Transcript, Turn
 from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import Snapshot
@@ -94,6 +95,7 @@ class _Offline(ToolFilter):
             return fetched
 
         super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
+        self._listeners.find_names = _names_offline
 
     def snapshot(self) -> Snapshot:
         [listener] = self._listeners.by_mode.values()
@@ -272,6 +274,11 @@ def _master(addon: object) -> Iterator[taddons.context]:
     with taddons.context(addon, Proxyserver(), NextLayer()) as context:
         context.master._legacy_log_events.uninstall()
         yield context
+
+
+async def _names_offline(url: str) -> UpstreamNames:
+    """Ask nobody, unlike ``find_names``: a replay needs no network, and waits for none."""
+    return UpstreamNames(url)
 
 
 def _ignore(_text: str) -> None:
