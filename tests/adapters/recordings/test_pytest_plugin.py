@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def run(project: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def test_recordings_are_tests_without_any_code(project: Path) -> None:
     done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "^delete_")
     assert "session.flow::denied tools leave no trace PASSED" in done.stdout
-    assert "session.flow::the rest passes byte for byte PASSED" in done.stdout
+    assert "session.flow::everything else passes unchanged PASSED" in done.stdout
     assert "session.flow::the transcript is the one that was kept PASSED" in done.stdout
     assert "3 passed" in done.stdout
 
@@ -59,7 +60,36 @@ def test_another_policy_shows_as_a_difference(project: Path) -> None:
 def test_without_a_transcript_it_says_how_to_make_one(project: Path) -> None:
     (project / "recordings" / "session.transcript.txt").unlink()
     done = run(project, "--mcp-recordings", "recordings")
-    assert "There is no transcript session.transcript.txt yet: pytest --mcp-update" in done.stdout
+    assert "There is no transcript session.transcript.txt yet. Write it, and look" in done.stdout
+    [command] = [line for line in done.stdout.splitlines() if line.strip().startswith("pytest ")]
+    again = run(project, *shlex.split(command)[1:])
+    assert "3 passed" in again.stdout
+    assert "3 passed" in run(project, "--mcp-recordings", "recordings").stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "recordings/session.flow",
+            "this is a file; name its folder: --mcp-recordings recordings",
+        ),
+        ("nowhere", "there is no such folder"),
+        (
+            "empty",
+            "no recording (*.flow) is in this folder; make one with: "
+            "mcp-tool-filter --upstream URL --record empty/session.flow",
+        ),
+    ],
+)
+def test_a_folder_without_recordings_is_an_error(project: Path, given: str, said: str) -> None:
+    """Without recordings there are no tests, and no tests look like success."""
+    (project / "empty").mkdir()
+    (project / "test_own.py").write_text("def test_own():\n    pass\n")
+    done = run(project, "--mcp-recordings", given)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: --mcp-recordings {given}: {said}" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 def test_a_pattern_that_is_wrong_is_said_in_two_lines(project: Path) -> None:
@@ -77,6 +107,28 @@ def test_tests_of_ones_own_get_a_transcript(project: Path) -> None:
     )
     done = run(project)
     assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [([], "recordings/session.flow"), (["--mcp-recordings", "recordings"], "session.flow")],
+)
+def test_a_path_is_found_from_here_and_in_the_recordings(
+    project: Path, args: list[str], path: str
+) -> None:
+    (project / "tests").mkdir()
+    (project / "tests" / "test_policy.py").write_text(
+        "def test_it_lists(mcp_replay):\n"
+        f"    assert mcp_replay({path!r}).listed_before\n"
+    )  # fmt: skip
+    assert "1 passed" in run(project, "tests", *args, "-k", "test_it_lists").stdout
+
+
+def test_a_path_is_found_beside_the_test(project: Path) -> None:
+    (project / "recordings" / "test_policy.py").write_text(
+        "def test_it_lists(mcp_replay):\n    assert mcp_replay('session.flow').listed_before\n"
+    )
+    assert "1 passed" in run(project).stdout
 
 
 def test_a_recording_can_be_an_upstream(project: Path) -> None:

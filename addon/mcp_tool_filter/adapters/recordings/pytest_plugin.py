@@ -1,16 +1,13 @@
-"""A pytest plugin: recorded sessions are gone through again, as tests.
+"""A pytest plugin: recorded sessions are replayed, as tests.
 
-    pytest --mcp-recordings recordings --mcp-deny '^file_'
+    pytest --mcp-recordings recordings --mcp-deny '^file_' --mcp-update    # the first time
+    pytest --mcp-recordings recordings --mcp-deny '^file_'                 # from then on
 
-Each recording becomes three tests: denied tools leave no trace, all else passes byte for byte,
-and the transcript is the one that is kept beside the recording (``--mcp-update`` writes it). In
-tests of your own the fixture ``mcp_replay`` gives you a transcript:
-
-    def test_nobody_can_delete(mcp_replay):
-        transcript = mcp_replay("session.flow", deny="^delete_")
-        assert "delete_file" not in transcript.listed_after
-
-and ``mcp_recorded_upstream`` an MCP server that is only a recording, to let a client speak to.
+Each recording becomes three tests: denied tools leave no trace, everything else passes unchanged,
+and the transcript is the one that is kept beside the recording (``--mcp-update`` writes it). Tests
+of your own may use two fixtures, ``mcp_replay`` and ``mcp_recorded_upstream``: see
+``mcp_tool_filter.testing``. A relative path is looked for in the folder you are in, in the folder
+of ``--mcp-recordings``, and beside the test.
 
 pytest loads this file at every start, so it imports nothing that it does not need yet.
 """
@@ -18,6 +15,7 @@ pytest loads this file at every start, so it imports nothing that it does not ne
 from __future__ import annotations
 
 import difflib
+import shlex
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.recordings.fixtures import McpRecordedUpstream, McpReplay
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
 
 _MOST_LINES = 60
@@ -54,8 +53,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (folder := _folder(config)) and str(folder) not in config.args:
+    if (folder := _folder(config)) is None:
+        return
+    if problem := _problem_in(folder):
+        raise pytest.UsageError(f"--mcp-recordings {config.getoption('mcp_recordings')}: {problem}")
+    if str(folder) not in config.args:
         config.args.append(str(folder))
+
+
+def _problem_in(folder: Path) -> str | None:
+    if folder.is_file():
+        return f"this is a file; name its folder: --mcp-recordings {_shown(folder.parent)}"
+    if not folder.is_dir():
+        return "there is no such folder"
+    if not any(folder.rglob("*.flow")):
+        return (
+            "no recording (*.flow) is in this folder; make one with: "
+            f"mcp-tool-filter --upstream URL --record {_shown(folder)}/session.flow"
+        )
+    return None
+
+
+def _shown(folder: Path) -> str:
+    """Write a folder as somebody here would type it."""
+    is_below = folder.is_relative_to(Path.cwd())
+    return shlex.quote(str(folder.relative_to(Path.cwd()) if is_below else folder))
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -66,14 +88,17 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 @pytest.fixture
-def mcp_replay() -> Callable[..., Transcript]:
+def mcp_replay(request: pytest.FixtureRequest) -> McpReplay:
     """Replay a recording: ``mcp_replay(path, deny=…, allow=…)`` returns its transcript."""
 
-    return _replay
+    def run(path: str | Path, **options: Any) -> Transcript:
+        return _replay(_found(path, request), **options)
+
+    return run
 
 
 @pytest.fixture
-def mcp_recorded_upstream() -> Iterator[Callable[[str | Path], str]]:
+def mcp_recorded_upstream(request: pytest.FixtureRequest) -> Iterator[McpRecordedUpstream]:
     """Let a recording answer clients: ``mcp_recorded_upstream(path)`` returns its URL."""
     with ExitStack() as stack:
 
@@ -81,9 +106,16 @@ def mcp_recorded_upstream() -> Iterator[Callable[[str | Path], str]]:
             with _quiet_imports():
                 from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
                 from mcp_tool_filter.adapters.recordings.recorded_upstream import running_upstream
-            return stack.enter_context(running_upstream(read_recording(Path(path)))).url
+            recording = read_recording(_found(path, request))
+            return stack.enter_context(running_upstream(recording)).url
 
         yield run
+
+
+def _found(path: str | Path, request: pytest.FixtureRequest) -> Path:
+    folders = [Path.cwd(), _folder(request.config), request.path.parent]
+    candidates = [folder / path for folder in folders if folder]
+    return next((one for one in candidates if one.is_file()), Path(path))
 
 
 class RecordingFile(pytest.File):
@@ -134,11 +166,11 @@ class Broken(Exception):
     """What must hold does not; the text says where."""
 
 
-def _replay(path: str | Path, **options: Any) -> Transcript:
+def _replay(path: Path, **options: Any) -> Transcript:
     with _quiet_imports():
         from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
         from mcp_tool_filter.adapters.recordings.replay import replay
-    return replay(read_recording(Path(path)), **options)
+    return replay(read_recording(path), **options)
 
 
 @contextmanager
@@ -168,16 +200,23 @@ def _differences(file: RecordingFile) -> Iterator[str]:
     if file.config.getoption("mcp_update"):
         kept.write_text(now, "utf-8")
     elif not kept.is_file():
-        yield f"There is no transcript {kept.name} yet: pytest --mcp-update writes it"
+        yield f"There is no transcript {kept.name} yet. Write it, and look at it:"
+        yield f"  {_command(file.config)}"
     elif (before := kept.read_text("utf-8")) != now:
-        yield f"The transcript differs from {kept.name} (pytest --mcp-update writes it anew):"
+        yield f"The transcript differs from {kept.name}. If it should, write it anew:"
+        yield f"  {_command(file.config)}"
         lines = difflib.unified_diff(before.split("\n"), now.split("\n"), lineterm="", n=1)
         yield from [line[:200] for line in lines][2 : _MOST_LINES + 2]
 
 
+def _command(config: pytest.Config) -> str:
+    """Return what to type to write the transcripts."""
+    return shlex.join(["pytest", *config.invocation_params.args, "--mcp-update"])
+
+
 _CHECKS: dict[str, Check] = {
     "denied tools leave no trace": _leaks,
-    "the rest passes byte for byte": _changes,
+    "everything else passes unchanged": _changes,
     "the transcript is the one that was kept": _differences,
 }
 

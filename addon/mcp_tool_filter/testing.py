@@ -1,0 +1,93 @@
+"""Recorded MCP sessions in tests of your own: the part of this package that is public.
+
+Names in this module stay; everything else in ``mcp_tool_filter`` may change in any release.
+
+**Replay** a recording with other patterns, without a network:
+
+    from mcp_tool_filter.testing import find_leaks, read_recording, replay
+
+    transcript = replay(read_recording("session.flow"), deny="^delete_")
+    assert "delete_file" in transcript.listed_before
+    assert "delete_file" not in transcript.listed_after
+    assert [call.tool for call in transcript.calls if not call.passes] == ["delete_file"]
+    assert list(find_leaks(transcript)) == []
+
+**Serve** a recording, so that a client of yours can speak to it:
+
+    from mcp_tool_filter.testing import running_upstream
+
+    with running_upstream(read_recording("session.flow")) as upstream:
+        my_client.connect(upstream.url)
+
+(``async with recorded_upstream(…)`` does the same in an event loop of yours.)
+
+With **pytest** both are fixtures. Installing the package is enough; the types are for annotations:
+
+    def test_nobody_can_delete(mcp_replay: McpReplay) -> None:
+        assert "delete_file" not in mcp_replay("session.flow", deny="^delete_").listed_after
+
+    def test_my_client(mcp_recorded_upstream: McpRecordedUpstream) -> None:
+        my_client.connect(mcp_recorded_upstream("session.flow"))
+
+Make a recording with ``mcp-tool-filter … --record session.flow``, and take its secrets out with
+``mcp-tool-filter scrub`` before you share it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
+    from mcp_tool_filter.adapters.recordings.fixtures import McpRecordedUpstream, McpReplay
+    from mcp_tool_filter.adapters.recordings.flow_dump import (
+        Chunk,
+        RecordedFlow,
+        Recording,
+        Said,
+        UnreadableRecording,
+    )
+    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording as _read_recording
+    from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
+    from mcp_tool_filter.adapters.recordings.recorded_upstream import (
+        RecordedUpstream,
+        recorded_upstream,
+        running_upstream,
+    )
+    from mcp_tool_filter.adapters.recordings.replay import replay
+    from mcp_tool_filter.adapters.recordings.replay_checks import find_changes, find_leaks
+    from mcp_tool_filter.adapters.recordings.transcript import Call, Judgement, Transcript, Turn
+
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.verdict import Why
+
+__all__ = [
+    "Call",
+    "Chunk",
+    "Judgement",
+    "McpRecordedUpstream",
+    "McpReplay",
+    "RecordedFlow",
+    "RecordedUpstream",
+    "Recording",
+    "Said",
+    "StartError",
+    "ToolsUnknown",
+    "Transcript",
+    "Turn",
+    "UnreadableRecording",
+    "Why",
+    "find_changes",
+    "find_leaks",
+    "read_recording",
+    "recorded_upstream",
+    "replay",
+    "running_upstream",
+]
+
+
+def read_recording(path: str | os.PathLike[str]) -> Recording:
+    """Read a flow dump. Raises UnreadableRecording, a StartError that says why."""
+    return _read_recording(Path(path))
