@@ -190,6 +190,7 @@ class H2Client:
         authority: str | None = "localhost",
         headers: Sequence[tuple[bytes, bytes]] = (),
         content_length: bool = True,
+        end: bool = True,
     ) -> int:
         """Send a request; the number of its stream."""
         number = self.h2.get_next_available_stream_id()
@@ -202,11 +203,20 @@ class H2Client:
             all_headers.append((b":authority", authority.encode()))
         if body and content_length:
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        self.h2.send_headers(number, [*all_headers, *headers], end_stream=not body)
+        ends = end and not body
+        self.h2.send_headers(number, [*all_headers, *headers], end_stream=ends)
         if body:
             self.h2.send_data(number, body, end_stream=True)
         self.flush()
         return number
+
+    def window(self, number: int) -> int:
+        """How many bytes may be sent on a stream now."""
+        return self.h2.local_flow_control_window(number)
+
+    async def flushed(self) -> None:
+        self.flush()
+        await self._writer.drain()
 
     def reset(self, number: int) -> None:
         self.h2.reset_stream(number, error_code=8)

@@ -39,6 +39,11 @@ class InOrder[Piece]:
         """Is there anything that has not been taken?"""
         return bool(self._held)
 
+    @property
+    def size(self) -> int:
+        """Bytes that are held."""
+        return self._size
+
     def add(self, piece: Piece, size: int) -> None:
         """Hold a piece that is decided, behind one that is not."""
         self._hold(_Held(piece, size))

@@ -73,6 +73,11 @@ class EventStream:
         """Is anything held back?"""
         return self._held is not None and self._held.is_waiting and self.failure is None
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that have come and not left."""
+        return self._parser.pending + (self._held.size if self._held else 0)
+
     def feed(self, chunk: bytes, origin: object = None) -> bytes:
         """Take what the upstream sent; return what the client may see of it."""
         if self.failure is not None:

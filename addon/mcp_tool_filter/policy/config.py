@@ -20,6 +20,7 @@ from mcp_tool_filter.policy.paths import Paths, parse_paths
 from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 
+_UNFINISHED = Limits().unfinished
 _UNITS = {"": 1, "k": 1024, "m": MEBIBYTE, "g": 1024 * MEBIBYTE}
 _SIZE = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
 _AGE = re.compile(r"(\d{1,6})([smhd])")
@@ -236,7 +237,7 @@ def _parse_limits(text: str) -> Limits:
     size = _size(text)
     if size < 1024:
         raise InvalidOption("message_limit", text, why="It is a size such as 10MB, 1KB or more")
-    return Limits(message=size, pending=2 * size)
+    return Limits(message=size, pending=2 * size, unfinished=max(_UNFINISHED, 8 * size))
 
 
 def _parse_hosts(values: Sequence[str]) -> AllowedHosts:

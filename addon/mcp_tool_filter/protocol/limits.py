@@ -30,6 +30,8 @@ class Limits:
     """Bytes of one message: a request body, a JSON answer, an event, a line."""
     pending: int = 20 * MEBIBYTE
     """Bytes of an unfinished event or line."""
+    unfinished: int = 128 * MEBIBYTE
+    """Bytes of all messages that have begun to come or to leave, of all clients together."""
     depth: int = 128
     """Levels of JSON nesting."""
     sessions: int = 10_000

@@ -84,6 +84,11 @@ class EventParser:
         self._skipped: bytes | None = None  # how it began, if it is too long
         self._has_cr = False
 
+    @property
+    def pending(self) -> int:
+        """Bytes of an event that has begun."""
+        return self._pending.tell()
+
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
         """Take the next chunk; return the events it completes, oldest first."""
         if b"\r" in chunk:

@@ -26,6 +26,7 @@ from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.mitmproxy.budget import Budget
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.errors import (
     FORBIDDEN,
@@ -80,6 +81,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     choose_layer,
     guard_connections,
     install_error_answers,
+    install_meter,
 )
 from mcp_tool_filter.adapters.mitmproxy.settings import (
     Loopback,
@@ -172,6 +174,7 @@ class ToolFilter:
         self._warn = warn or say
         self._listeners = Listeners(self._observe, fetch)
         self._crowd = Crowd()
+        self._budget = Budget()
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
         self._effects = Effects()
@@ -197,6 +200,7 @@ class ToolFilter:
         self.views.load(ctx.master)
         install_error_answers(self._error_answer)
         install_last_look(self)
+        install_meter(self._budget.received)
         guard_connections()
 
     def configure(self, updated: set[str]) -> None:
@@ -218,6 +222,7 @@ class ToolFilter:
             self._stop(str(self._problem))
             return
         keep_quiet_streams_alive(ctx.options)
+        self._budget.limit = self._listeners.config.limits.unfinished
         bound_messages(ctx.options, self._listeners.config.limits.pending)
         if not self._open_audit_log():
             return
@@ -279,6 +284,7 @@ class ToolFilter:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         self._listeners.adopt(config)
         self._crowd.adopt(config.max_clients)
+        self._budget.limit = config.limits.unfinished
 
     def _choose_speed(self, fast: bool) -> None:
         """Take the shortcuts, or not, for good: connections that are open cannot change over."""
@@ -661,6 +667,7 @@ class ToolFilter:
             return
         if known.stream:
             known.stream.abandon()
+            known.stream = None
             known.listener.close_stream(known.exchange)
         if upstream_failed(flow):
             self._suspect(flow.client_conn)

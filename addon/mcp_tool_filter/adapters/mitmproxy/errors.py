@@ -22,6 +22,7 @@ INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
 FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
 _FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
+_TOO_MUCH = "Too many unfinished messages: try again later"
 _INVALID_REQUEST = render_error(None, INVALID_REQUEST, "Invalid Request")
 _TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
 _INVALID_ANSWER = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
@@ -48,6 +49,8 @@ def error_answer(
         case Failure.MALFORMED | Failure.RESPONSE_TOO_LARGE:
             status, body = invalid_answer(flow, listener, exchange)
             return ErrorAnswer(json_response(status, body), render_event(body))
+        case Failure.OVER_BUDGET:
+            return _over_budget_answer(exchange)
         case Failure.CONNECT_FAILED | Failure.LOST:
             return _lost_answer(flow, listener, exchange)
 
@@ -61,6 +64,15 @@ def invalid_answer(
         answered = listener.invalid_answer(exchange, origin=flow)
         status, body = answered.status, answered.body
     return status, b"" if is_head(flow.request) else body
+
+
+def _over_budget_answer(exchange: HttpExchange | None) -> ErrorAnswer:
+    ids = exchange.conversation.exchanges.take_all() if exchange else []
+    replies = [render_error(id, INTERNAL_ERROR, _TOO_MUCH) for id in (*ids,) or (None,)]
+    body = replies[0] if len(replies) == 1 else render_batch(replies)
+    response = json_response(200 if ids else 503, body)
+    response.headers["retry-after"] = "1"
+    return ErrorAnswer(response, b"".join(map(render_event, replies)) if ids else b"")
 
 
 def _lost_answer(

@@ -26,6 +26,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Failure,
     FilteredStream,
+    GiveUp,
     Held,
     Inject,
     Injected,
@@ -104,6 +105,12 @@ def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
     if stream is None or stream.over:
         return False
     return _give(Lose(stream, why))
+
+
+def give_up(stream: FilteredStream) -> None:
+    """Let a stream fail because it holds too much."""
+    if not stream.over:
+        _give(GiveUp(stream, Failure.OVER_BUDGET))
 
 
 def open_flows() -> list[HTTPFlow]:

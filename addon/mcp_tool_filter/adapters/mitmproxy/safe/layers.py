@@ -89,6 +89,8 @@ class Failure(StrEnum):
     """The client's headers could be read in two ways."""
     REQUEST_TOO_LARGE = "request-too-large"
     RESPONSE_TOO_LARGE = "response-too-large"
+    OVER_BUDGET = "over-budget"
+    """All clients together hold more than there is memory for, and this one holds most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,9 @@ class Held(Protocol):
     @property
     def is_waiting(self) -> bool: ...
 
+    @property
+    def held_bytes(self) -> int: ...
+
 
 class Injected(bytes):
     """What we put into a response ourselves; its stream callable can tell it from upstream's."""
@@ -156,6 +161,13 @@ class Lose(Order):
     """Take the upstream for lost."""
 
     why: str
+
+
+@dataclass
+class GiveUp(Order):
+    """Let the stream fail for a reason of ours."""
+
+    failure: Failure
 
 
 _LONGEST_MESSAGE = 20 * 1024 * 1024
@@ -257,6 +269,27 @@ def is_guarded(client: Client) -> bool:
     return client in _guarded
 
 
+# By the id of their client.
+_http_layers: WeakValueDictionary[str, FilteredHttpLayer] = WeakValueDictionary()
+
+
+def http_layer_of(client: Client) -> FilteredHttpLayer | None:
+    return _http_layers.get(client.id)
+
+
+def _count_nothing(_size: int) -> None:
+    """Nobody wants to know how much comes in."""
+
+
+_meter: Callable[[int], None] = _count_nothing
+
+
+def install_meter(meter: Callable[[int], None]) -> None:
+    """Call ``meter`` with the number of bytes that come in, from clients and upstreams."""
+    global _meter
+    _meter = meter
+
+
 class RefusingLayer(Layer):
     """Hang up on who speaks HTTP/3, which mitmproxy would only forward as HTTP/3.
 
@@ -271,6 +304,7 @@ class FilteredHttpLayer(layers.HttpLayer):
     """One client connection."""
 
     def make_stream(self, stream_id: int) -> Steps:
+        _http_layers[self.context.client.id] = self
         self.streams[stream_id] = FilteredStream(_forked(self.context), stream_id)
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
@@ -286,6 +320,8 @@ class FilteredHttpLayer(layers.HttpLayer):
             if isinstance(event, Order):
                 yield from self._carry_out(event)
             else:
+                if isinstance(event, events.DataReceived):
+                    _meter(len(event.data))
                 yield from super()._handle_event(event)
             yield from self._read_on()
         except Exception:
@@ -361,6 +397,7 @@ class FilteredStream(LookedAtStream):
         super().__init__(context, stream_id)
         self.asked_hosts: tuple[str, ...] = ()
         self.failure: Failure | None = None
+        self._given_failure: Failure | None = None  # it fails for a reason of ours
         self.last: bytes | None = None  # what to end it with, at the next opportunity
         self.doomed: str | None = None  # why it will be cut, sooner than that
         self.refusal: Response | None = None  # the answer to a request refused by its head
@@ -418,6 +455,22 @@ class FilteredStream(LookedAtStream):
         self, why: str, code: ErrorCode = ErrorCode.GENERIC_SERVER_ERROR
     ) -> ResponseProtocolError:
         return ResponseProtocolError(self.stream_id, why, code)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of both messages that are held in memory."""
+        size = len(self.request_body_buf) + len(self.response_body_buf)
+        flow: HTTPFlow | None = getattr(self, "flow", None)  # there is none before the head
+        if flow and not self.over:
+            size += len(flow.request.data.content or b"")
+            size += len(flow.response.data.content or b"") if flow.response else 0
+        if self.holds:
+            size += self.holds.held_bytes
+        if isinstance(sockets := self.child_layer, WebsocketLayer) and hasattr(
+            sockets, "client_ws"
+        ):
+            size += sum(map(len, [*sockets.client_ws.frame_buf, *sockets.server_ws.frame_buf]))
+        return size
 
     # -- what happens, event by event
 
@@ -493,6 +546,10 @@ class FilteredStream(LookedAtStream):
             case Lose(why=why):
                 if self.server_state not in (self.state_done, self.state_errored):
                     yield from self._lose(why)
+            case GiveUp(failure=failure):
+                if self.server_state not in (self.state_done, self.state_errored):
+                    self._given_failure = failure
+                    yield from self._lose(failure)
 
     def _failing_closed[Given](self, begin: Callable[[Given], Steps], given: Given) -> Steps:
         """Pass commands on, but for those that would do harm; end in a cut what raises."""
@@ -657,13 +714,14 @@ class FilteredStream(LookedAtStream):
     def handle_protocol_error(self, event: RequestProtocolError | ResponseProtocolError) -> Steps:
         ours = self.doomed is not None
         if isinstance(event, ResponseProtocolError) and self.context.client.connected and not ours:
-            self.failure = failure_in(event)
+            self.failure = self._given_failure or failure_in(event)
         yield from super().handle_protocol_error(event)
 
     def _answer(self, error: ResponseProtocolError) -> Steps:
         """Send our answer instead of mitmproxy's."""
-        self.over = True
-        failure = failure_in(error)
+        self.over = self._is_dropped = True
+        self._free()
+        failure = self._given_failure or failure_in(error)
         answer = self._ask(failure) if failure else None
         if answer is None or (self._headers_sent and self.has_length):
             yield SendHttp(error, self.context.client)
@@ -678,6 +736,16 @@ class FilteredStream(LookedAtStream):
             yield SendHttp(error, self.context.client)  # it has headers now, so it only hangs up
         else:
             yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    def _free(self) -> None:
+        """Hold nothing more: the garbage collector would take its time."""
+        self.request_body_buf.clear()
+        self.response_body_buf.clear()
+        self._kept_end.clear()
+        self.held.clear()
+        self.holds = None
+        if self.flow.response:
+            self.flow.response.stream = False
 
     def _ask(self, failure: Failure) -> ErrorAnswer | None:
         try:

@@ -1,0 +1,153 @@
+"""What nobody finishes is held within a budget, however many clients there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hosts import hosted, in_each_host
+from tests.mcp_upstream import RESULT, mcp_upstream, tool
+from tests.proxy import RunningTool
+from tests.raw_client import MCP_HEADERS, H2Client, RawClient, get, h2_client, post, raw_client
+from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
+
+MEGABYTE = 1024 * 1024
+MANY = 24
+LONG = b"x" * 19_800_000
+FOREIGN = b"Host: evil.example\r\nOrigin: http://evil.example\r\n"
+FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
+TOOLS = [tool("read_file")]
+MOST = 330
+"""Megabytes: the budget, as much again for what is on its way, and some for Python."""
+
+
+def megabytes(it: RunningTool) -> int:
+    """The most memory that the process has had."""
+    status = Path(f"/proc/{it.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) // 1024
+
+
+async def begin(it: RunningTool, clients: AsyncExitStack, headers: bytes) -> RawClient:
+    client = await clients.enter_async_context(raw_client(it.port))
+    with suppress(ConnectionError):
+        await client.say(post(LONG, headers=headers)[:-100])
+    return client
+
+
+@in_each_host
+@pytest.mark.parametrize(
+    ("headers", "most", "status"), [(FOREIGN, 60, 403), (MCP_HEADERS, MOST, 503)]
+)
+def test_unfinished_bodies_are_held_within_the_budget(
+    host: str, headers: bytes, most: int, status: int, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            AsyncExitStack() as clients,
+        ):
+            before = megabytes(it)
+            begun = [await begin(it, clients, headers) for _ in range(MANY)]
+            refused = await begun[0].answer()
+            assert refused.status == status
+            assert json.loads(refused.body)["error"]["message"]
+            async with raw_client(it.port) as other:
+                assert (await other.ask(FINE)).body == RESULT
+            assert megabytes(it) - before < most
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_unfinished_bodies_of_http2_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            h2_client(it.port) as client,
+        ):
+            before = megabytes(it)
+            numbers = [await _begin(client) for _ in range(MANY)]
+            first = await client.over(numbers[0])
+            assert first.headers[b":status"] == b"503"
+            async with raw_client(it.port) as other:
+                assert (await other.ask(FINE)).body == RESULT
+            assert megabytes(it) - before < MOST
+
+    async def _begin(client: H2Client) -> int:
+        number = client.ask(headers=[(b"content-length", b"19800000")], end=False)
+        rest = memoryview(LONG)[:-100]
+        while rest and not client.streams[number].ended:
+            piece = min(len(rest), client.window(number), 16_384)
+            if not piece:
+                await client.read()
+                continue
+            client.h2.send_data(number, bytes(rest[:piece]))
+            await client.flushed()
+            rest = rest[piece:]
+        return number
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_answers_that_nobody_reads_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+    whole = answer(RESULT.replace(b"[]", b'["%s"]' % (b"x" * 9_000_000)))
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        await peer.say(whole if "/long" in request.line else answer(RESULT))
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            AsyncExitStack() as clients,
+        ):
+            before = megabytes(it)
+            for number in range(2 * MANY):
+                client = await clients.enter_async_context(raw_client(it.port))
+                await client.say(FINE.replace(b"/mcp", b"/long"))
+                await upstream.raw.asked(number + 1)
+            async with raw_client(it.port) as other:
+                assert (await other.ask(FINE)).body == RESULT
+            assert megabytes(it) - before < MOST
+
+    asyncio.run(scene())
+
+
+@in_each_host
+def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET"):
+            await peer.say(SSE_HEAD)
+            with suppress(ConnectionError):
+                await peer.say(chunk(b"data: " + LONG))
+            await peer.left()
+        else:
+            await peer.say(answer(RESULT))
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            AsyncExitStack() as clients,
+        ):
+            before = megabytes(it)
+            for _ in range(MANY):
+                client = await clients.enter_async_context(raw_client(it.port))
+                await client.say(get())
+                await client.head()
+            for peer in upstream.raw.peers:
+                with suppress(ConnectionError):
+                    await peer.writer.drain()
+            async with raw_client(it.port) as other:
+                assert (await other.ask(FINE)).body == RESULT
+            assert megabytes(it) - before < MOST
+
+    asyncio.run(scene())
