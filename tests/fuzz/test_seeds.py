@@ -57,7 +57,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("http.head._spells_a_call", _nothing),
         ("http.listener.refuse_head", _nothing),
         ("http.listener.refuse_body", _nothing),
-        ("http.arrival.refuse_mismatch", _nothing),
+        ("http.exchange.refuse_mismatch", _nothing),
         ("http.listener.could_show_tool", _nothing),
         ("http.listener.kept_with_us", _as_it_is),
         ("http.exchange.HttpExchange.with_owed", _nothing_added),

@@ -31,13 +31,13 @@ class InOrder[Piece]:
         self._carry_out = carry_out
         self._wake = wake
         self._most = most
-        self._held: deque[_Held[Piece]] = deque()
+        self.held: deque[_Held[Piece]] = deque()
         self._size = 0
 
     @property
     def is_waiting(self) -> bool:
         """Is there anything that has not been taken?"""
-        return bool(self._held)
+        return bool(self.held)
 
     @property
     def size(self) -> int:
@@ -68,20 +68,20 @@ class InOrder[Piece]:
     def take(self) -> list[Piece]:
         """Return what may leave by now, oldest first."""
         taken: list[Piece] = []
-        while self._held and (piece := self._held[0].piece) is not None:
-            self._size -= self._held.popleft().size
+        while self.held and (piece := self.held[0].piece) is not None:
+            self._size -= self.held.popleft().size
             taken.append(piece)
         return taken
 
     def abandon(self) -> None:
         """Forget all of it: there is nobody any more who could get it."""
-        held, self._held = self._held, deque()
+        held, self.held = self.held, deque()
         for one in held:
             if one.cancel:
                 one.cancel()
 
     def _hold(self, held: _Held[Piece]) -> None:
-        self._held.append(held)
+        self.held.append(held)
         self._size += held.size
         if self._size > self._most:
             raise OverflowError(f"more than {self._most} bytes are held back")

@@ -24,7 +24,6 @@ from mcp_tool_filter.conversation.conversation import Conversation, Judged
 from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.other_answers import could_show_tool
-from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.sse import (
     Event,
@@ -71,7 +70,7 @@ class EventStream:
     @property
     def is_waiting(self) -> bool:
         """Is anything held back?"""
-        return self._held is not None and self._held.is_waiting and self.failure is None
+        return self._held is not None and bool(self._held.held) and self.failure is None
 
     @property
     def held_bytes(self) -> int:
@@ -127,7 +126,7 @@ class EventStream:
         return b""
 
     def _judge(self, event: Event | Oversized, origin: object) -> bytes:
-        if self._held is not None and self._held.is_waiting:
+        if self._held is not None and self._held.held:
             return self._judge_behind(self._held, event, origin)
         return self._judge_next(event, origin)
 
@@ -157,7 +156,7 @@ class EventStream:
             if not event.is_message and self._may_pass(event.data):
                 return event.raw
             return self._refuse(str(error), event.data, origin)
-        if not waits(judged):
+        if isinstance(judged, Judged):
             return _render(event, judged)
         if self._held is None:
             raise RuntimeError("nobody carries out effects")

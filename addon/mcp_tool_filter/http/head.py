@@ -49,6 +49,16 @@ _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
 
+@dataclass(frozen=True, slots=True)
+class McpHeaders:
+    """The values of the headers that MCP defines; None where there is none."""
+
+    session_id: str | None
+    revision: str | None
+    method: str | None
+    name: str | None
+
+
 @dataclass(frozen=True)
 class Head:
     """A request without its body."""
@@ -61,10 +71,17 @@ class Head:
     def _by_name(self) -> dict[bytes, bytes]:
         return {name.lower(): value for name, value in self.headers}
 
-    @property
+    @cached_property
     def names(self) -> Collection[bytes]:
         """What its headers are called, in lower case."""
         return self._by_name.keys()
+
+    @cached_property
+    def said(self) -> McpHeaders:
+        """What its headers say of MCP."""
+        get = self.get
+        session_id, revision = get(b"mcp-session-id"), get(b"mcp-protocol-version")
+        return McpHeaders(session_id, revision, get(b"mcp-method"), get(b"mcp-name"))
 
     def says_twice(self, names: frozenset[bytes]) -> bool:
         """Tell whether more than one header has one of these names, in lower case."""

@@ -32,41 +32,42 @@ class LegacyEndpoints:
     """Paths to which clients of the older transport post, and the streams they were named on."""
 
     def __init__(self) -> None:
-        self._endpoints: dict[str, _Endpoint] = {}
+        self.endpoints: dict[str, _Endpoint] = {}
+        """By path and query. Most requests only look whether there are any."""
 
     def open(self, page: str, url: str, stream: LegacyStream) -> None:
         """Remember the endpoint that a stream, opened at ``page``, has named."""
         self.close(stream.conversation)  # it may have named another before
         place = urlsplit(urljoin("http://us" + page, url))
         stream.target = place.path + (f"?{place.query}" if place.query else "")
-        endpoint = self._endpoints.setdefault(stream.target, _Endpoint())
+        endpoint = self.endpoints.setdefault(stream.target, _Endpoint())
         endpoint.streams.append(stream)
         endpoint.was_shared = endpoint.was_shared or len(endpoint.streams) > 1
 
     def close(self, conversation: Conversation) -> None:
         """Forget a stream that has ended."""
-        for target, endpoint in list(self._endpoints.items()):
+        for target, endpoint in list(self.endpoints.items()):
             endpoint.streams = [
                 one for one in endpoint.streams if one.conversation is not conversation
             ]
             if not endpoint.streams:
-                del self._endpoints[target]
+                del self.endpoints[target]
 
     def clear(self) -> None:
-        self._endpoints.clear()
+        self.endpoints.clear()
 
     def stream_of(self, target: str) -> LegacyStream | None:
         """Return where our answers go; None if the client could be another."""
-        endpoint = self._endpoints.get(target)
+        endpoint = self.endpoints.get(target)
         if endpoint is None or endpoint.was_shared:
             return None
         return endpoint.streams[0]
 
     def __contains__(self, target: str) -> bool:
-        return target in self._endpoints
+        return target in self.endpoints
 
     def __iter__(self) -> Iterator[LegacyStream]:
-        return iter([one for endpoint in self._endpoints.values() for one in endpoint.streams])
+        return iter([one for endpoint in self.endpoints.values() for one in endpoint.streams])
 
     def __len__(self) -> int:
-        return len(self._endpoints)
+        return len(self.endpoints)

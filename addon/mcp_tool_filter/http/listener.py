@@ -23,17 +23,16 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.conversation.session import Sessions
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.arrival import HttpArrival, refused
 from mcp_tool_filter.http.codings import decode_body, looks_like_json
 from mcp_tool_filter.http.cors import CorsMemory, page_of
 from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed, refused
 from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
 from mcp_tool_filter.http.head import Head, oversized_head, refuse_body, refuse_head
 from mcp_tool_filter.http.identity import is_like_the_fetch
 from mcp_tool_filter.http.legacy import LONGEST_ENDPOINT, LegacyEndpoints, LegacyStream
 from mcp_tool_filter.http.login_paths import LoginPaths
-from mcp_tool_filter.http.media_types import may_be_event_stream
+from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
 from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
 from mcp_tool_filter.policy.config import Config
@@ -112,16 +111,16 @@ class Listener:
         except OverLimit as error:
             exchange = self._exchange_for(head)
             too_large = exchange.conversation.oversized_from_client(raw, str(error), origin)
-            return self._carry_out(head, exchange, raw, raw, too_large)
+            return self._carry_out(exchange, raw, raw, too_large)
         except ProtocolError as error:
             return self._refuse(str(error), origin)
         if not body or not head.may_have_body:
             return self._judge_without_message(head, raw, origin)
         exchange = self._exchange_for(head)
-        judged = exchange.conversation.from_client(
-            body, origin, HttpArrival(head, exchange, self.fetched, self._is_endpoint(head.target))
-        )
-        return then(judged, partial(self._carry_out, head, exchange, raw, body))
+        judged = exchange.conversation.from_client(body, origin, exchange)
+        if isinstance(judged, Judged):
+            return self._carry_out(exchange, raw, body, judged)
+        return then(judged, partial(self._carry_out, exchange, raw, body))
 
     def unasked(self) -> HttpExchange:
         """Begin an exchange of which we have not seen the request."""
@@ -131,20 +130,20 @@ class Listener:
         is_endpoint = self._is_endpoint(head.target)
         if why := refuse_body(head, raw, is_endpoint=is_endpoint, limits=self.config.limits):
             return self._refuse(why, origin, raw)
-        if head.method == "DELETE" and (session_id := head.get(b"mcp-session-id")):
-            self.sessions.close(session_id)
-        session = self._session_of(head)
-        exchange = HttpExchange(Conversation(self.policy, Client(Via.HTTP, session)))
-        self._note_asker(head, exchange, session)
+        if head.method == "DELETE" and head.said.session_id:
+            self.sessions.close(head.said.session_id)
+        client = Client(Via.HTTP, self._session_of(head))
+        exchange = HttpExchange(Conversation(self.policy, client), head)
+        self._note_asker(exchange, client.session)
         return Passed(exchange)
 
     def _carry_out(
-        self, head: Head, exchange: HttpExchange, raw: bytes, body: bytes, judged: Judged
+        self, exchange: HttpExchange, raw: bytes, body: bytes, judged: Judged
     ) -> Outcome:
-        stream = self.legacy.stream_of(head.target)
+        stream = self._stream_of(exchange.head.target)
         match judged.verdict:
             case Forward():
-                return Passed(exchange, body if _reads_otherwise(raw, body) else None)
+                return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
             case Rewrite(text, _, owed):
                 exchange.owed = self._pay(stream, owed)
                 return Passed(exchange, text)
@@ -160,28 +159,29 @@ class Listener:
 
     def _exchange_for(self, head: Head) -> HttpExchange:
         """Begin with what is known of who asks."""
-        stream = self.legacy.stream_of(head.target)
-        if stream is not None:
-            exchange = HttpExchange(stream.conversation, is_legacy=True)
+        said, target = head.said, head.target
+        is_endpoint = self._is_endpoint(target)
+        if target in self.legacy.endpoints and (stream := self.legacy.stream_of(target)):
+            conversation, is_legacy = stream.conversation, True
         else:
-            session_id = head.get(b"mcp-session-id")
-            session = self._session_of(head)
-            said = None if session_id else head.get(b"mcp-protocol-version")
-            client = Client(Via.HTTP, session, said)
-            is_legacy = head.target in self.legacy
-            exchange = HttpExchange(Conversation(self.policy, client), session_id, (), is_legacy)
-        self._note_asker(head, exchange, exchange.session)
+            revision = None if said.session_id else said.revision
+            client = Client(Via.HTTP, self._session_of(head), revision)
+            conversation = Conversation(self.policy, client)
+            is_legacy = target in self.legacy.endpoints
+        exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
+        self._note_asker(exchange, conversation.client.session)
         return exchange
 
-    def _session_of(self, head: Head) -> Session | None:
-        session_id = head.get(b"mcp-session-id")
-        return self.sessions.get(session_id, self.policy.clock()) if session_id else None
+    def _stream_of(self, target: str) -> LegacyStream | None:
+        return self.legacy.stream_of(target) if self.legacy.endpoints else None
 
-    def _note_asker(self, head: Head, exchange: HttpExchange, session: Session | None) -> None:
+    def _session_of(self, head: Head) -> Session | None:
+        id = head.said.session_id
+        return self.sessions.get(id, self.policy.clock()) if id else None
+
+    def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
         """Note whether the upstream can tell the client from us; it may remember for a session."""
-        if is_like_the_fetch(head) and not self.keeps_host:
-            return
-        config = self.config
+        config, head = self.config, exchange.head
         replaced = config.header_names if config.header_override else frozenset()
         page = page_of(head.get(b"origin"), head.target, has_cookie=False)
         known = page is not None and self.cors.is_allowed(page)
@@ -210,7 +210,7 @@ class Listener:
         return Answered(431 if why is Why.OVERSIZED else _STATUS[why], reply.text)
 
     def _is_endpoint(self, target: str) -> bool:
-        return target == self.fetched.endpoint or target in self.legacy
+        return target == self.policy.fetched.endpoint or target in self.legacy.endpoints
 
     def headers_for(self, head: Head) -> HeaderPairs:
         """Return which of the user's headers a request gets."""
@@ -241,8 +241,8 @@ class Listener:
             session = self.sessions.open(session_id, self.policy.clock())
             session.is_like_the_fetch = exchange.is_like_the_fetch
             conversation.client.session = session
-        if status == 404 and exchange.session_id:
-            self.sessions.close(exchange.session_id)
+        if status == 404 and (named := exchange.head.said.session_id):
+            self.sessions.close(named)
 
     def judge_answer(
         self,
@@ -271,6 +271,8 @@ class Listener:
             judged = exchange.conversation.from_upstream(body, origin)
         except ProtocolError as error:
             return self._judge_other_answer(answer, error)
+        if isinstance(judged, Judged):
+            return self._carry_back(answer, judged)
         return then(judged, partial(self._carry_back, answer))
 
     def _carry_back(self, answer: _Answer, judged: Judged) -> Answered | None:
@@ -390,11 +392,6 @@ def open_listener(
         policy.observe = observe
     names = names or UpstreamNames(upstream)
     return Listener(upstream=upstream, policy=policy, names=names, keeps_host=keeps_host)
-
-
-def _reads_otherwise(raw: bytes, body: bytes) -> bool:
-    """Tell whether an upstream that does not undo codings could find another message."""
-    return body is not raw and looks_like_json(raw)
 
 
 @dataclass(slots=True, eq=False)

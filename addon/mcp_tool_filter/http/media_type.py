@@ -14,12 +14,23 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+EVENT_STREAM = "text/event-stream"
 _VALUE = re.compile(r"""["']?([^"'\s]*)""")
 
 
 def kind_of(content_type: str) -> str:
     """Return the type without its parameters, in lower case."""
     return content_type.partition(";")[0].strip().lower()
+
+
+def is_event_stream(content_type: str) -> bool:
+    """Tell whether a body is events."""
+    return kind_of(content_type) == EVENT_STREAM
+
+
+def may_be_event_stream(content_type: str) -> bool:
+    """Tell whether some client would read a body as events: they look for a part of the name."""
+    return "event-stream" in content_type.lower()
 
 
 def charsets_in(content_type: str) -> list[str]:

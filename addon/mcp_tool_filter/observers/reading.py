@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from mcp_tool_filter.http.media_type import is_event_stream, may_be_event_stream
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_event
 
 _MOST_TOOLS = 500
@@ -31,7 +32,7 @@ class NotReadable(ValueError):
 
 def render_body(body: bytes, content_type: str) -> str:
     """Write down the messages of a body. Raises NotReadable if it holds none."""
-    if "event-stream" in content_type.lower():
+    if may_be_event_stream(content_type):
         return "\n\n".join("\n".join(_event_lines(n, one)) for n, one in _events_in(body))
     return "\n".join(_message_lines(_parse(body)))
 
@@ -39,14 +40,14 @@ def render_body(body: bytes, content_type: str) -> str:
 def holds_message(body: bytes, content_type: str) -> bool:
     """Tell, at a glance, whether ``render_body`` would be of use."""
     kind = content_type.partition(";")[0].strip().lower()
-    if kind == "text/event-stream":
+    if is_event_stream(kind):
         return True
     return kind in ("application/json", "") and b'"jsonrpc"' in body
 
 
 def tools_in(body: bytes, content_type: str) -> list[str]:
     """Return the names of all tools that a body lists."""
-    if "event-stream" in content_type.lower():
+    if may_be_event_stream(content_type):
         bodies = [one.data or b"" for _, one in _events_in(body) if isinstance(one, Event)]
     else:
         bodies = [body]

@@ -110,7 +110,9 @@ def parse_tool_call(message: Request | Notification) -> ToolCall:
     members = message.params.members if message.params else None
     if members is None or message.params is None:
         raise ProtocolError("a tools/call without params")
-    refuse_misreadable(members, _CALL_PARAMS)
+    keys = {member.key for member in members}
+    if len(keys) != len(members) or not keys <= _CALL_PARAMS:  # nearly all have only these
+        refuse_misreadable(members, _CALL_PARAMS)
     name = message.params.get("name")
     if name is None or name.text is None:
         raise ProtocolError("a tools/call without the name of a tool")

@@ -38,6 +38,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     stateless_meta,
 )
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 
@@ -49,7 +50,7 @@ _GOODBYE_TIMEOUT = 2.0  # seconds for closing our sessions
 _NO_ANSWER = "The event stream ended without an answer"
 
 _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
-_EVENTS = (b"accept", b"text/event-stream")
+_EVENTS = (b"accept", EVENT_STREAM.encode())
 _JSON_BODY = (b"content-type", b"application/json")
 
 type Answering = Callable[[bytes], Coroutine[None, None, None]]
@@ -98,7 +99,7 @@ class Poster:
                 raise await refusal(got)
             if got.media_type == "application/json":
                 return only_reply(self._next_id, await got.read(self._limit))
-            if got.media_type == "text/event-stream":
+            if got.media_type == EVENT_STREAM:
                 return await self._listen(got, self._next_id, hears)
             raise no_mcp(got)
 
@@ -107,7 +108,7 @@ class Poster:
         async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
             if got.status >= 300:
                 raise await refusal(got)
-            if got.media_type != "text/event-stream":  # which may have no end
+            if got.media_type != EVENT_STREAM:  # which may have no end
                 await got.read(_ERROR_BODY_LIMIT)
 
     async def close_sessions(self, headers: Headers = ()) -> None:
@@ -246,7 +247,7 @@ class LegacyClient:
         response = await self._get()
         if response.status != 200:
             raise await refusal(response)
-        if response.media_type != "text/event-stream":
+        if response.media_type != EVENT_STREAM:
             raise no_mcp(response)
         events = EventReader(response, self._limit)
         while (event := await events.next_event()) and event.name != b"endpoint":

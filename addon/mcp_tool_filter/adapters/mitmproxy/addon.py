@@ -124,7 +124,7 @@ from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.gate import problem_in_source
 from mcp_tool_filter.http.head import Head, is_websocket
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.media_types import is_event_stream
+from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
@@ -400,10 +400,10 @@ class ToolFilter:
             raise ProtocolError("a body went by before it could be judged")
         head = head_of(flow.request)
         outcome = listener.judge_request(head, raw, flow)
-        if waits(outcome):
-            return self._send_on_later(flow, listener, head, outcome)
-        self._send_on(flow, listener, head, outcome)
-        return None
+        if isinstance(outcome, Passed | Answered):
+            self._send_on(flow, listener, head, outcome)
+            return None
+        return self._send_on_later(flow, listener, head, outcome)
 
     async def _send_on_later(
         self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]

@@ -21,6 +21,7 @@ from mitmproxy.io import FlowReader, FlowWriter
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.revisions import Transport
 
@@ -71,7 +72,7 @@ class Said:
 
     @property
     def is_event_stream(self) -> bool:
-        return self.content_type.partition(";")[0].strip().lower() == "text/event-stream"
+        return is_event_stream(self.content_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Message,
@@ -51,7 +52,7 @@ def read(body: bytes) -> Message | None:
 
 def messages_in(body: bytes, content_type: str) -> list[Message]:
     """Return the messages of an answer, be it JSON or a stream of events."""
-    if "event-stream" not in content_type.lower():
+    if not may_be_event_stream(content_type):
         found = [read(body)]
     else:
         events = EventParser().feed(body)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from mcp_tool_filter.adapters.recordings.recorded_answers import read
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.observers.reading import tools_in
 from mcp_tool_filter.observers.sentences import is_refusal
 from mcp_tool_filter.policy.snapshot import Snapshot
@@ -54,7 +55,7 @@ class Turn:
 
     @property
     def is_stream(self) -> bool:
-        return "event-stream" in self.content_type.lower()
+        return may_be_event_stream(self.content_type)
 
     @property
     def is_untouched(self) -> bool:
