@@ -38,9 +38,17 @@ with warnings.catch_warnings():
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from mitmproxy import certs, master, options
-    from mitmproxy.addons import core, disable_h2c, next_layer, proxyserver, tlsconfig
+    from mitmproxy.addons import (
+        core,
+        default_addons,
+        disable_h2c,
+        next_layer,
+        proxyserver,
+        tlsconfig,
+    )
 
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
+from mcp_tool_filter.cli.hosts.lean import LeanMaster
 from tests.raw_upstream import free_port
 
 REPOSITORY = Path(__file__).parent.parent
@@ -67,6 +75,27 @@ class RunningProxy:
         return [r.getMessage() for r in self.said if r.levelno >= logging.ERROR]
 
 
+def _make_master(host: object, addons: Sequence[object]) -> master.Master:
+    """Make the least master that can proxy, the launcher's ("lean"), or mitmdump's ("dump")."""
+    if host == "lean":
+        [addon] = addons
+        return LeanMaster(options.Options(), addon)
+    own = master.Master(options.Options())
+    if host == "dump":
+        own.addons.add(*default_addons())
+    else:
+        own.addons.add(
+            core.Core(),
+            disable_h2c.DisableH2C(),
+            proxyserver.Proxyserver(),
+            next_layer.NextLayer(),
+            tlsconfig.TlsConfig(),
+        )
+    for position, addon in enumerate(addons):  # before all others, as our bootstrap does it
+        own.addons.chain.insert(position, own.addons.register(addon))
+    return own
+
+
 class _Listener(logging.Handler):
     def __init__(self, said: list[logging.LogRecord]) -> None:
         super().__init__(logging.DEBUG)
@@ -78,7 +107,7 @@ class _Listener(logging.Handler):
 
 @asynccontextmanager
 async def proxy(
-    *addons: object, to: str | Sequence[str], home: Path, **more: Any
+    *addons: object, to: str | Sequence[str], home: Path, host: object = "plain", **more: Any
 ) -> AsyncIterator[RunningProxy]:
     """Run a master in front of ``to`` (one upstream's URL, or several modes) with these addons.
 
@@ -86,17 +115,8 @@ async def proxy(
     says that it has crashed.
     """
     install_last_look(None)  # our addon installs its own, in each master
-    own = master.Master(options.Options())
-    server = proxyserver.Proxyserver()
-    own.addons.add(
-        core.Core(),
-        disable_h2c.DisableH2C(),
-        server,
-        next_layer.NextLayer(),
-        tlsconfig.TlsConfig(),
-    )
-    for position, addon in enumerate(addons):  # before all others, as our bootstrap does it
-        own.addons.chain.insert(position, own.addons.register(addon))
+    own = _make_master(host, addons)
+    server = own.addons.get("proxyserver")
     own.options.update(
         **{
             "confdir": str(home),

@@ -33,6 +33,7 @@ from mcp_tool_filter.policy.chain import (
     decide_from_upstream,
     join_from_client,
     join_from_upstream,
+    judge_again,
     keep_space,
     refusal,
 )
@@ -177,7 +178,7 @@ class Conversation:
             refused = refusal(raw, Why.MALFORMED, limits=limits)
             return self._tell(told, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
         if waits(decision):
-            return then(decision, partial(self._decided_for_client, told))
+            return then(decision, partial(self._waited_for_client, told))
         return self._decided_for_client(told, decision)
 
     def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
@@ -209,8 +210,8 @@ class Conversation:
 
         def decided(verdicts: list[Verdict]) -> Judged:
             for each, verdict in zip(members, verdicts, strict=True):
-                self._settle_for_client(each, verdict)
-            return self._tell(told, join_from_client(batch, verdicts))
+                self._settle_for_client(each, self._by_policy_now(each, verdict))
+            return self._tell(told, join_from_client(batch, [one.verdict for one in members]))
 
         told.members = tuple(members)
         return together(decisions, decided)
@@ -229,6 +230,19 @@ class Conversation:
             situation.envelope = policy.envelopes.get(self.client.revision)
             situation.may_use_cache = arrival.may_use_snapshot(message)
         return situation
+
+    def _waited_for_client(self, told: Judged, verdict: Verdict) -> Judged:
+        return self._decided_for_client(told, self._by_policy_now(told, verdict))
+
+    def _by_policy_now(self, told: Judged, verdict: Verdict) -> Verdict:
+        """Judge again what has waited while the policy was edited."""
+        now = self.policy.snapshot
+        if now is told.snapshot or told.message is None or isinstance(told.message, Batch):
+            return verdict
+        told.snapshot = now
+        situation = self._answer_situation(told)
+        situation.direction = told.direction
+        return judge_again(told.message, verdict, situation)
 
     def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
         self._settle_for_client(told, verdict)
@@ -269,7 +283,7 @@ class Conversation:
         told.exchange = self.exchanges.answered_by(message)
         decision = decide_from_upstream(message, self._answer_situation(told))
         if waits(decision):
-            return then(decision, partial(self._decided_for_upstream, told))
+            return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
         if isinstance(decision, Forward | Rewrite) and self._is_mere_list(message):
@@ -324,8 +338,8 @@ class Conversation:
 
         def decided(verdicts: list[Verdict]) -> Judged:
             for each, verdict in zip(members, verdicts, strict=True):
-                self._settle_for_upstream(each, verdict)
-            return self._tell(told, join_from_upstream(batch, verdicts))
+                self._settle_for_upstream(each, self._by_policy_now(each, verdict))
+            return self._tell(told, join_from_upstream(batch, [one.verdict for one in members]))
 
         told.members = tuple(members)
         return together(decisions, decided)
@@ -339,6 +353,12 @@ class Conversation:
             links=self.policy.links,
             limits=self.policy.config.limits,
         )
+
+    def _waited_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(told, verdict)
+        if isinstance(told.message, Response) and isinstance(verdict, Rewrite):
+            verdict = keep_space(told.message.place.text, verdict)
+        return self._decided_for_upstream(told, verdict)
 
     def _decided_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
         self._settle_for_upstream(told, verdict)

@@ -98,6 +98,31 @@ def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verd
     return then(linked, partial(_or_else, verdict))
 
 
+def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verdict:
+    """Apply the tool filter to what has waited: the patterns may have been edited meanwhile."""
+    if situation.direction is Direction.FROM_UPSTREAM:
+        return _judge_list_again(message, verdict, situation)
+    if isinstance(verdict, Reply):
+        if verdict.reason.why is not Why.CACHED:
+            return verdict
+        answer = _judge_list_again(_single(verdict.text, situation), Forward(), situation)
+        return _as_reply(verdict, answer)
+    if isinstance(verdict, Rewrite):
+        message = _single(verdict.text, situation)
+    elif isinstance(verdict, Drop):
+        return verdict
+    again = _filter_from_client(message, replace(situation, list_from=ListFrom.UPSTREAM))
+    return _or_else(verdict, again)
+
+
+def _judge_list_again(message: Single, verdict: Verdict, situation: Situation) -> Verdict:
+    if isinstance(verdict, Rewrite):
+        message = _single(verdict.text, situation)
+    elif not isinstance(verdict, Forward):
+        return verdict
+    return _or_else(verdict, _filter_from_upstream(message, situation))
+
+
 def refusal(
     raw: bytes, why: Why, code: int = INVALID_REQUEST, text: str = "", limits: Limits = _LIMITS
 ) -> Reply:

@@ -41,7 +41,6 @@ class Together:
 
 type Effect = Delay | Together | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]
-"""What becomes of a message, and why."""
 type Decision[Outcome] = Outcome | Deciding[Outcome]
 """A decision that is made, or one that must wait."""
 

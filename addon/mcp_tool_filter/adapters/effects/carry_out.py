@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import sleep
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from mcp_tool_filter.conversation.in_order import Done
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
-from mcp_tool_filter.policy.rule_effects import EffectFailed
 
 
 class Effects:
@@ -42,6 +42,11 @@ class Effects:
         task.add_done_callback(self._tasks.discard)
         return partial(_cancel, task)
 
+    @property
+    def under_way(self) -> int:
+        """How many decisions are made in the background."""
+        return len(self._tasks)
+
     def close(self) -> None:
         """Cancel what has not been decided: the process ends."""
         for task in list(self._tasks):
@@ -57,11 +62,13 @@ class Effects:
     async def _perform(self, effect: Effect) -> object:
         match effect:
             case Delay(seconds):
-                await asyncio.sleep(seconds)
+                await sleep(seconds)
                 return None
             case Together(decisions):
                 return await asyncio.gather(*map(self.outcome_of, decisions))
             case _:  # what rules ask for
+                from mcp_tool_filter.policy.rule_effects import EffectFailed
+
                 raise EffectFailed(f"not available here: {type(effect).__name__}")
 
 

@@ -128,6 +128,7 @@ from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, refuse_to_open
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
@@ -160,6 +161,7 @@ class ToolFilter:
         warn: Callable[[str], None] | None = None,
         argv: Sequence[str] = (),
         config_reader: ConfigReader | None = None,
+        links: tuple[Link, ...] = (),
     ) -> None:
         """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
 
@@ -167,12 +169,13 @@ class ToolFilter:
 
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
         A ``config_reader`` may know already what the options mean.
+        ``links`` are the chain after the tool filter.
         """
         self._config_reader = config_reader or ConfigReader()
         self._argv = argv
         self._report = report or say
         self._warn = warn or say
-        self._listeners = Listeners(self._observe, fetch)
+        self._listeners = Listeners(self._observe, fetch, links)
         self._crowd = Crowd()
         self._budget = Budget()
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)

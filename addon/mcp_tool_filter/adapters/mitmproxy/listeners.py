@@ -26,6 +26,7 @@ from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction, introduce
+from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 
 type ObserverOfAll = Callable[[str, Judged], None]
@@ -48,13 +49,16 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
 class Listeners:
     """A listener for each mode, all with the same configuration."""
 
-    def __init__(self, observe: ObserverOfAll, fetch: Fetcher = fetch) -> None:
+    def __init__(
+        self, observe: ObserverOfAll, fetch: Fetcher = fetch, links: tuple[Link, ...] = ()
+    ) -> None:
         self.config = Config()
         self.by_mode: dict[str, Listener] = {}
         """By the full text of the mode, which is unique."""
         self._observe = observe
         self._fetch = fetch
         self.find_names: NamesFinder = find_names
+        self._links = links
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on. Raises before anything has changed."""
@@ -76,6 +80,7 @@ class Listeners:
             names=await self.find_names(target.url),
             keeps_host=options.keep_host_header,
         )
+        listener.policy.links = self._links
         self.by_mode[mode.full_spec] = listener
         return listener
 
