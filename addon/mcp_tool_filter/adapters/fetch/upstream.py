@@ -45,6 +45,7 @@ from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.protocol.revisions import (
     KNOWN_REVISIONS,
     R2026_07_28,
@@ -92,6 +93,20 @@ class Target:
     """Bytes of one message."""
     uses_login: bool = False
     """A stored login for the upstream is used, if there is one."""
+
+
+def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
+    """Return what to fetch from; every host asks alike, or the upstream would be asked twice."""
+    return Target(
+        url=url,
+        endpoint=config.endpoint,
+        headers=config.upstream_headers,
+        connect_timeout=config.connection_timeout,
+        list_timeout=config.tool_list_timeout,
+        tls=tls,
+        limit=config.limits.message,
+        uses_login=config.uses_login,
+    )
 
 
 @dataclass(frozen=True, slots=True)

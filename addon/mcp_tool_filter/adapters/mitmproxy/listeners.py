@@ -17,6 +17,7 @@ from mcp_tool_filter.adapters.fetch.upstream import (
     Target,
     fetch,
     make_tls_context,
+    target_for,
 )
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.conversation import Judged
@@ -98,27 +99,20 @@ class Listeners:
 
 def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
     host, port = mode.address
-    tls = mode.scheme == "https"
     certificate = options.client_certs
     if certificate and Path(certificate).expanduser().is_dir():  # as mitmproxy reads it
         own = Path(certificate).expanduser() / f"{host}.pem"
         certificate = str(own) if own.exists() else None
-    return Target(
-        url=f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
-        endpoint=config.endpoint,
-        headers=config.upstream_headers,
-        connect_timeout=config.connection_timeout,
-        list_timeout=config.tool_list_timeout,
-        tls=make_tls_context(
+    tls = None
+    if mode.scheme == "https":
+        tls = make_tls_context(
             insecure=options.ssl_insecure,
             trusted_ca=options.ssl_verify_upstream_trusted_ca,
             trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
             client_cert=certificate,
         )
-        if tls
-        else None,
-        limit=config.limits.message,
-    )
+    url = f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return target_for(config, url, tls)
 
 
 def introduce_to(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:

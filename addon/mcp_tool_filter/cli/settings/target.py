@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from ssl import SSLContext
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, make_tls_context
+from mcp_tool_filter.adapters.fetch.upstream import Target, make_tls_context, target_for
 from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 
 
 def target_of(settings: Settings) -> Target:
     """Return what to fetch from. Raises StartError for what was set wrong."""
-    config = settings.config()
-    return Target(
-        url=settings.origin or settings.upstream,
-        endpoint=config.endpoint,
-        headers=config.upstream_headers,
-        connect_timeout=config.connection_timeout,
-        list_timeout=config.tool_list_timeout,
-        tls=_tls_of(settings) if settings.origin.startswith("https:") else None,
-        limit=config.limits.message,
-        uses_login=config.uses_login,
-    )
+    tls = _tls_of(settings) if settings.origin.startswith("https:") else None
+    return target_for(settings.config(), settings.origin or settings.upstream, tls)
 
 
 def _tls_of(settings: Settings) -> SSLContext:
