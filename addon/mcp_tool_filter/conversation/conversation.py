@@ -38,7 +38,7 @@ from mcp_tool_filter.policy.chain import (
     refusal,
 )
 from mcp_tool_filter.policy.effects import Decision, then, together, waits
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
@@ -224,6 +224,7 @@ class Conversation:
             exchange=told.exchange,
             links=policy.links,
             limits=policy.config.limits,
+            origin=told.origin,
         )
         if isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = policy.config.tools_list
@@ -286,7 +287,11 @@ class Conversation:
             return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
-        if isinstance(decision, Forward | Rewrite) and self._is_mere_list(message):
+        if (
+            isinstance(decision, Forward | Rewrite)
+            and not policy.links
+            and self._is_mere_list(message)
+        ):
             policy.judged.remember(raw, decision, snapshot)
         return self._decided_for_upstream(told, decision)
 
@@ -352,6 +357,7 @@ class Conversation:
             exchange=told.exchange,
             links=self.policy.links,
             limits=self.policy.config.limits,
+            origin=told.origin,
         )
 
     def _waited_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
@@ -372,6 +378,9 @@ class Conversation:
             if exchange is not None and message.result is not None:
                 self._learn(message, exchange)
             self.exchanges.close(message)
+        elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
+            # Over HTTP nothing goes back on the stream that a request of the upstream came on.
+            self.policy.answer_upstream(verdict.text, told.origin, self.client)
 
     def _recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Verdict] | None:
         """Return a list that the upstream has said before, and what became of it."""

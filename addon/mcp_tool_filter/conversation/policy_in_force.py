@@ -17,6 +17,7 @@ from mcp_tool_filter.conversation.session import Envelopes
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.protocol.limits import Limits
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 
 type Observer = Callable[[Judged], None]
 """Told of each message after it has been decided on; cannot change anything."""
+
+
+type AnswerUpstream = Callable[[bytes, object, Client], None]
+"""Told the reply, what the host gave with the request, and on whose stream it came."""
+
+
+def _answer_nobody(_reply: bytes, _origin: object, _client: Client) -> None:
+    """Without links, nobody but a client answers the upstream."""
 
 
 def _ignore(_judged: Judged) -> None:
@@ -44,6 +53,8 @@ class PolicyInForce:
     clock: Callable[[], float] = time.monotonic
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
+    answer_upstream: AnswerUpstream = _answer_nobody
+    """Sends the upstream our reply to a request that came on a stream."""
     keeps_requests: bool = False
     """A link wants to see a request together with its response."""
     snapshot: Snapshot = field(init=False)

@@ -97,6 +97,8 @@ class Passed:
 
     exchange: HttpExchange
     body: bytes | None = None
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """What its headers say now; None: the header goes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     is_json_rpc,
     is_like_a_call,
+    parse_message,
 )
 from mcp_tool_filter.protocol.scan import fold
 
@@ -66,6 +67,8 @@ class Head:
     method: str
     target: str
     headers: tuple[tuple[bytes, bytes], ...]
+    address: str = ""
+    """Where the client connects from, as far as the host says it."""
 
     @cached_property
     def _by_name(self) -> dict[bytes, bytes]:
@@ -234,6 +237,31 @@ def _names_in(message: Request | Notification) -> set[str]:
     keys = _NAMED.get(message.method, ("name", "uri", "taskId"))
     values = [message.params.get(key) for key in keys] if message.params else []
     return {value.text for value in values if value and value.text is not None}
+
+
+def headers_after(head: Head, body: bytes, limits: Limits) -> tuple[tuple[str, str | None], ...]:
+    """Return the headers that must change so that they say what a rewritten body says."""
+    method, name = head.get(b"mcp-method"), head.get(b"mcp-name")
+    if method is None and name is None:
+        return ()
+    message = parse_message(body, limits)
+    if isinstance(message, Batch) or not isinstance(message, Request | Notification):
+        return (("mcp-method", None), ("mcp-name", None))
+    changed: list[tuple[str, str | None]] = []
+    if method is not None and method != message.method:
+        changed.append(("mcp-method", message.method))
+    names = _names_in(message)
+    if name is not None and _decoded(name) not in names:
+        changed.append(("mcp-name", _encoded(min(names)) if names else None))
+    return tuple(changed)
+
+
+def _encoded(name: str) -> str:
+    """Write a name as a header may say it."""
+    is_plain = name.isascii() and name.isprintable() and name == name.strip()
+    if is_plain and not name.lower().startswith("=?base64?"):
+        return name
+    return f"=?base64?{base64.b64encode(name.encode()).decode()}?="
 
 
 def is_websocket(head: Head) -> bool:

@@ -11,6 +11,7 @@ False
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set
 
 from mcp_tool_filter.http.head import Head
@@ -38,6 +39,17 @@ _META = frozenset({
     "io.modelcontextprotocol/clientCapabilities",
 })  # fmt: skip
 _NONE: frozenset[bytes] = frozenset()
+
+
+_CREDENTIALS = re.compile(
+    rb"authorization|proxy-authorization|cookie|.*(?:api[-_]?key|token|secret|credential|auth).*"
+)
+
+
+def credentials_in(head: Head) -> bytes:
+    """Return the headers by which an upstream knows who asks; equal for equal credentials."""
+    said = [(name.lower(), value) for name, value in head.headers]
+    return b"\n".join(b"%b: %b" % one for one in sorted(said) if _CREDENTIALS.fullmatch(one[0]))
 
 
 def is_like_the_fetch(

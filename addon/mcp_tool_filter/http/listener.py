@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -28,8 +28,14 @@ from mcp_tool_filter.http.cors import CorsMemory, page_of
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed, refused
 from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us
-from mcp_tool_filter.http.head import Head, oversized_head, refuse_body, refuse_head
-from mcp_tool_filter.http.identity import is_like_the_fetch
+from mcp_tool_filter.http.head import (
+    Head,
+    headers_after,
+    oversized_head,
+    refuse_body,
+    refuse_head,
+)
+from mcp_tool_filter.http.identity import credentials_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LONGEST_ENDPOINT, LegacyEndpoints, LegacyStream
 from mcp_tool_filter.http.login_paths import LoginPaths
 from mcp_tool_filter.http.media_type import may_be_event_stream
@@ -132,7 +138,7 @@ class Listener:
             return self._refuse(why, origin, raw)
         if head.method == "DELETE" and head.said.session_id:
             self.sessions.close(head.said.session_id)
-        client = Client(Via.HTTP, self._session_of(head))
+        client = self._describe(Client(Via.HTTP, self._session_of(head)), head)
         exchange = HttpExchange(Conversation(self.policy, client), head)
         self._note_asker(exchange, client.session)
         return Passed(exchange)
@@ -146,7 +152,9 @@ class Listener:
                 return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
             case Rewrite(text, _, owed):
                 exchange.owed = self._pay(stream, owed)
-                return Passed(exchange, text)
+                return Passed(
+                    exchange, text, headers_after(exchange.head, text, self.config.limits)
+                )
             case Reply(text, reason):
                 if reason.why is Why.OVERSIZED and not ids_in(text):
                     return Answered(413, text)
@@ -165,7 +173,7 @@ class Listener:
             conversation, is_legacy = stream.conversation, True
         else:
             revision = None if said.session_id else said.revision
-            client = Client(Via.HTTP, self._session_of(head), revision)
+            client = self._describe(Client(Via.HTTP, self._session_of(head), revision), head)
             conversation = Conversation(self.policy, client)
             is_legacy = target in self.legacy.endpoints
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
@@ -174,6 +182,15 @@ class Listener:
 
     def _stream_of(self, target: str) -> LegacyStream | None:
         return self.legacy.stream_of(target) if self.legacy.endpoints else None
+
+    def _describe(self, client: Client, head: Head) -> Client:
+        """Add what only links want to know: who asks, and from where."""
+        if self.policy.links:
+            client.identity = credentials_in(head)
+            client.address = head.address
+            client.claimed_session = head.said.session_id
+            client.upstream_has_sessions = self.fetched.sessions
+        return client
 
     def _session_of(self, head: Head) -> Session | None:
         id = head.said.session_id
@@ -353,7 +370,9 @@ class Listener:
     def open_socket(self, exchange: HttpExchange) -> Conversation:
         """Begin what is said over a WebSocket, by both sides."""
         client = exchange.conversation.client
-        return Conversation(self.policy, Client(Via.WEBSOCKET, credential=client.credential))
+        session = Session(started=self.policy.clock()) if self.policy.links else None
+        client = replace(client, via=Via.WEBSOCKET, session=session, said_revision=None)
+        return Conversation(self.policy, client)
 
     def _open_legacy(
         self,

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.conversation.fetched import Fetched
@@ -41,9 +41,9 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
     )
 
 
-def render_report(who: Introduction, snapshot: Snapshot) -> str:
-    """Write the report: a few lines, the warnings last."""
-    return "\n".join(_lines(who, snapshot))
+def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
+    """Write the report: a few lines, the warnings last. ``rules`` are named in their order."""
+    return "\n".join(_lines(who, snapshot, rules))
 
 
 def estimate_tokens(size: int) -> str:
@@ -60,7 +60,7 @@ def shown_url(url: str) -> str:
     return path + mark + re.sub(r"=[^&]*", "=…", query)
 
 
-def _lines(who: Introduction, snapshot: Snapshot) -> Iterator[str]:
+def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     yield f"MCP tool filter: {shown_url(who.listens_at)} -> {shown_url(who.upstream)}"
     yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
@@ -68,6 +68,10 @@ def _lines(who: Introduction, snapshot: Snapshot) -> Iterator[str]:
     yield from _denied_lines(snapshot)
     saved = snapshot.denied_bytes
     yield f"  Saved: {saved:,} bytes of context, about {estimate_tokens(saved)} tokens a list"
+    if rules:
+        more = len(rules) - _MOST_NAMES
+        listed = ", ".join(shown(name) for name in rules[:_MOST_NAMES])
+        yield f"  Rules: {len(rules)}: {listed}" + (f" and {more} more" if more > 0 else "")
     for pattern in snapshot.unmatched:
         yield f'Warning: the pattern "{pattern.text}" matches no tool'
     for fault in snapshot.faults:

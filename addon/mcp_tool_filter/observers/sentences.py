@@ -35,6 +35,12 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
             return "tools as they were at the start"
         case Why.DENIED | Why.UNKNOWN:
             return "; ".join(_not_found(tool, snapshot) for tool in reason.tools)
+        case Why.BLOCKED:
+            return f"refused by rule {reason.rule}: {reason.detail}"
+        case Why.CHANGED:
+            return f"changed by rule {reason.rule}"
+        case Why.STORED:
+            return "answered with a stored result"
         case Why.INVALID:
             return f"invalid message from the upstream: {reason.detail}"
         case why:
@@ -88,4 +94,6 @@ def is_refusal(verdict: Verdict) -> bool:
     return not isinstance(verdict, Forward) and verdict.reason.why not in (
         Why.CACHED,
         Why.HIDDEN,
+        Why.CHANGED,
+        Why.STORED,
     )

@@ -44,6 +44,8 @@ class Statistics:
     saved_bytes: int = 0
     """What the denied tools would have cost in these lists."""
     refused: int = 0
+    ruled: int = 0
+    """Messages that rules have changed or answered."""
     invalid: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     """Calls that went through, by tool."""
@@ -68,6 +70,8 @@ class Statistics:
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
+            case Why.CHANGED | Why.STORED:
+                self.ruled += 1
             case Why.CACHED | Why.HIDDEN:
                 self.lists += 1
                 self.saved_bytes += snapshot.denied_bytes

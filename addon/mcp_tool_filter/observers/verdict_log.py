@@ -10,7 +10,7 @@ from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 log = logging.getLogger(__name__)
 
 _MOST_WARNINGS = 1000
-_EVERYDAY = (Why.CACHED, Why.HIDDEN)
+_EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED)
 
 
 class VerdictLog:
@@ -29,7 +29,8 @@ class VerdictLog:
             log.warning("The upstream sent an invalid message: %s", reason.detail)
         elif reason.why not in _EVERYDAY:
             names = ", ".join(map(shown, reason.tools))
-            log.info("Refused (%s): %s", reason.why, names or reason.detail)
+            by = f" by rule {reason.rule}" if reason.rule else ""
+            log.info("Refused (%s%s): %s", reason.why, by, names or reason.detail)
 
     def _warn_once(self, sentence: str) -> None:
         if sentence not in self._warned and len(self._warned) < _MOST_WARNINGS:

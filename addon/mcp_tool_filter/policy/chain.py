@@ -74,6 +74,10 @@ class Situation:
     links: tuple[Link, ...] = ()
     limits: Limits = _LIMITS
     now: float = 0.0
+    is_answered: bool = False
+    """The snapshot will answer this request."""
+    origin: object = None
+    """What the host gave with the message, such as mitmproxy's flow."""
 
 
 def decide_from_client(message: Single, situation: Situation) -> Decision[Verdict]:
@@ -82,6 +86,7 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
     if not situation.links:
         return verdict
     if _goes_on(verdict):
+        situation.is_answered = isinstance(verdict, Reply)
         linked = _ask_links(message, situation, situation.links, _filter_from_client)
         return then(linked, partial(_settle, message, situation))
     return verdict
@@ -94,7 +99,7 @@ def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verd
         return verdict
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
-    linked = _ask_links(message, situation, situation.links, _filter_from_upstream)
+    linked = _ask_links(message, situation, situation.links, _filter_changed_from_upstream)
     return then(linked, partial(_or_else, verdict))
 
 
@@ -103,9 +108,10 @@ def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verd
     if situation.direction is Direction.FROM_UPSTREAM:
         return _judge_list_again(message, verdict, situation)
     if isinstance(verdict, Reply):
-        if verdict.reason.why is not Why.CACHED:
+        if verdict.reason.why not in (Why.CACHED, Why.STORED, Why.CHANGED):
             return verdict
-        answer = _judge_list_again(_single(verdict.text, situation), Forward(), situation)
+        shown = Forward() if verdict.reason.why is Why.CACHED else verdict
+        answer = _judge_list_again(_single(verdict.text, situation), shown, situation)
         return _as_reply(verdict, answer)
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
@@ -116,11 +122,19 @@ def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verd
 
 
 def _judge_list_again(message: Single, verdict: Verdict, situation: Situation) -> Verdict:
+    is_ours = not isinstance(verdict, Forward) and verdict.reason.why in (Why.STORED, Why.CHANGED)
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
-    elif not isinstance(verdict, Forward):
+    elif not isinstance(verdict, Forward) and not is_ours:
         return verdict
-    return _or_else(verdict, _filter_from_upstream(message, situation))
+    return _or_else(verdict, _filter_from_upstream(message, situation, is_ours=is_ours))
+
+
+def judge_by_filter(message: Single, situation: Situation) -> Verdict:
+    """Ask the tool filter alone, for a link that has changed a message."""
+    if situation.direction is Direction.FROM_CLIENT:
+        return _filter_from_client(message, situation)
+    return _filter_changed_from_upstream(message, situation)
 
 
 def refusal(
@@ -187,16 +201,23 @@ def _filter_from_client(message: Single, situation: Situation) -> Verdict:
             return Forward()
 
 
-def _filter_from_upstream(message: Single, situation: Situation) -> Verdict:
+def _filter_changed_from_upstream(message: Single, situation: Situation) -> Verdict:
+    """Judge what a link has rewritten: it may say something else of an allowed tool."""
+    return _filter_from_upstream(message, situation, is_ours=True)
+
+
+def _filter_from_upstream(
+    message: Single, situation: Situation, *, is_ours: bool = False
+) -> Verdict:
     match message:
         case Request(method="sampling/createMessage"):
             return Forward()  # its tools are the model's, for that one request
         case Request() | Notification():
-            return decide_listing(message, situation.snapshot, expected=False)
+            return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
         case Response():
             asked = situation.exchange
             expected = asked is None or asked.method == "tools/list"
-            return decide_listing(message, situation.snapshot, expected=expected)
+            return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
 
 type _Filter = Callable[[Single, Situation], Verdict]
@@ -236,7 +257,8 @@ def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[
     if not isinstance(verdict, Reply):
         return linked
     answer = replace(situation, direction=Direction.FROM_UPSTREAM)
-    told = _ask_links(_single(verdict.text, situation), answer, answer.links, _filter_from_upstream)
+    message = _single(verdict.text, situation)
+    told = _ask_links(message, answer, answer.links, _filter_changed_from_upstream)
     return then(told, partial(_as_reply, verdict))
 
 

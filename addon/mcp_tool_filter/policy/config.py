@@ -69,6 +69,8 @@ class Config:
     fail_fast: bool = True
     max_clients: int | None = None
     """None: as many as there are descriptors for."""
+    rules: str = ""
+    """The path of a rules file; empty: there are no rules."""
     fast: bool = True
     """Use our shortcuts in place of mitmproxy's own code."""
     audit: Audit | None = None
@@ -106,6 +108,7 @@ def parse_config(
     paths: str = "all",
     fail_fast: str = "true",
     max_clients: str = "auto",
+    rules: str = "",
     fast: str = "true",
     audit_log: str = "",
     audit_arguments: str = "hash",
@@ -133,6 +136,7 @@ def parse_config(
         only_mcp=_parse_choice("paths", paths, ("mcp", "all")) == "mcp",
         fail_fast=_parse_bool("fail_fast", fail_fast),
         max_clients=_parse_max_clients(max_clients),
+        rules=rules,
         fast=_parse_bool("fast", fast),
         audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
     )

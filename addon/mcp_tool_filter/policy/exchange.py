@@ -47,6 +47,14 @@ class Client:
     """What its head says, where there is no session that would know."""
     credential: str = ""
     """A keyed hash of its credentials; empty if it brought none."""
+    identity: bytes = field(default=b"", repr=False)
+    """Its credentials as it sent them, where a link wants to know who asks."""
+    address: str = ""
+    """Where it connects from, where a link wants to know that."""
+    claimed_session: str | None = None
+    """The session id that it names, whether we know that session or not."""
+    upstream_has_sessions: bool = True
+    """The upstream gives out session ids, and so knows a false one."""
 
     @property
     def revision(self) -> str | None:

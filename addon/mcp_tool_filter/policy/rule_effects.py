@@ -102,6 +102,8 @@ class SendCopy:
 
     head: str = field(repr=False)
     tail: str = field(repr=False)
+    origin: object = field(repr=False, compare=False)
+    """What the host gave with the request."""
     to: str | None
     rule: str
 

@@ -68,17 +68,20 @@ def decide_list(
     return Reply(envelope.around(snapshot.tools, request.id), Reason(Why.CACHED))
 
 
-def decide_listing(message: Single, snapshot: Snapshot, *, expected: bool = True) -> Verdict:
+def decide_listing(
+    message: Single, snapshot: Snapshot, *, expected: bool = True, is_ours: bool = False
+) -> Verdict:
     """Take out of a message every definition that the snapshot does not allow.
 
     Raises ProtocolError for one that cannot be taken out. Where no list is ``expected`` (a method
-    that has other business with a member ``tools``), what shows no tool stays as it is.
+    that has other business with a member ``tools``), what shows no tool stays as it is. A list that
+    ``is_ours`` has been changed by a rule on purpose: what it says of allowed tools stays.
     """
     listing = _listing_in(message, expected)
     rest = besides_content(message) if listing is None else listing.surroundings
     if shows_tool(rest, snapshot.denied):
         raise ProtocolError("the definition of a hidden tool outside of a tool list")
-    return Forward() if listing is None else _rewrite(listing, snapshot)
+    return Forward() if listing is None else _rewrite(listing, snapshot, is_ours=is_ours)
 
 
 def _listing_in(message: Single, expected: bool) -> Listing | None:
@@ -93,8 +96,8 @@ def _listing_in(message: Single, expected: bool) -> Listing | None:
     return listing
 
 
-def _rewrite(listing: Listing, snapshot: Snapshot) -> Verdict:
-    kept = dict(_kept(listing, snapshot))
+def _rewrite(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Verdict:
+    kept = dict(_kept(listing, snapshot, is_ours=is_ours))
     if list(kept.values()) == [definition.raw for definition in listing.definitions]:
         return Forward()
     hidden = tuple(
@@ -102,13 +105,14 @@ def _rewrite(listing: Listing, snapshot: Snapshot) -> Verdict:
         for definition in listing.definitions
         if definition.name not in kept
     )
-    drift = (drift_of(definition, snapshot) for definition in listing.definitions)
+    changed = () if is_ours else listing.definitions
+    drift = (drift_of(definition, snapshot) for definition in changed)
     reason = Reason(Why.HIDDEN, hidden, drift=tuple(filter(None, drift)))
     return Rewrite(listing.with_tools(kept.values()), reason)
 
 
-def _kept(listing: Listing, snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
+def _kept(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Iterator[tuple[str, bytes]]:
     for definition in listing.definitions:
         name = definition.name
         if name is not None and definition.problem is None and name in snapshot.allowed:
-            yield name, snapshot.allowed[name]
+            yield name, definition.raw if is_ours else snapshot.allowed[name]

@@ -6,16 +6,21 @@ import asyncio
 from asyncio import sleep
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.conversation.in_order import Done
 from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
+
+if TYPE_CHECKING:  # most processes have no rules
+    from mcp_tool_filter.adapters.effects.rule_host import RuleHost
 
 
 class Effects:
     """One for each process."""
 
     def __init__(self) -> None:
+        self.rule_host: RuleHost | None = None
+        """Who carries out what rules ask for, if there are rules."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
@@ -66,10 +71,9 @@ class Effects:
                 return None
             case Together(decisions):
                 return await asyncio.gather(*map(self.outcome_of, decisions))
-            case _:  # what rules ask for
-                from mcp_tool_filter.policy.rule_effects import EffectFailed
-
-                raise EffectFailed(f"not available here: {type(effect).__name__}")
+            case _:
+                assert self.rule_host, "only rules ask for this"
+                return await self.rule_host.carry_out(effect)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -90,10 +90,26 @@ class RuleHost:
             case _:
                 return self.at_once(effect)
 
+    def replace_state(self, state: RuleState) -> None:
+        """Keep limits and caches elsewhere from now on."""
+        closing = asyncio.get_running_loop().create_task(self.state.close())
+        self._scripts.add(closing)
+        closing.add_done_callback(self._scripts.discard)
+        self.state = state
+
+    def forget_warnings(self) -> None:
+        """Give each warning once more: the rules have changed."""
+        self._warned.clear()
+
     def warn_once(self, text: str) -> None:
         if text not in self._warned and len(self._warned) < _MOST_NAMES:
             self._warned.add(text)
             log.warning("%s", text)
+
+    def close_now(self) -> None:
+        """Cancel what is under way: the loop ends."""
+        for task in (*self._scripts, *self.webhooks.workers):
+            task.cancel()
 
     async def close(self) -> None:
         for task in list(self._scripts):

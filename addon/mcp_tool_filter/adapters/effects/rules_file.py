@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from mcp_tool_filter.adapters.effects.machine import ThisMachine
@@ -34,39 +33,35 @@ def _read(path: str) -> bytes:
 
 
 class WatchedRules:
-    """The policy of a file as it is by now; the old one stays while the file is bad."""
+    """A rules file that may change."""
 
-    def __init__(self, path: str, adopt: Callable[[Policy], None]) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._adopt = adopt
-        self._seen = self._look()
+        self._seen: _Seen | None = None
         self._is_gone = False
 
-    def check(self) -> None:
-        """Adopt the file's policy if the file has changed since the last look."""
+    def read(self) -> Policy:
+        """Read the file as it is now. Raises StartError."""
+        self._seen = self._look()  # before it is read: what changes meanwhile is read again
+        return read_rules(self._path)
+
+    def has_changed(self) -> bool:
+        """Tell whether the file is another than the one that was read last.
+
+        A file that is gone has not changed; that is said once.
+        """
         seen = self._look()
-        if seen == self._seen:
-            return
-        self._seen = seen
-        if seen is None:
-            if not self._is_gone:
-                log.warning("The rules file %s is gone; its rules stay in force", self._path)
-            self._is_gone = True
-            return
-        self._is_gone = False
-        try:
-            policy = read_rules(self._path)
-        except StartError as error:
-            log.error("The old rules stay in force.\n%s", error)
-            return
-        self._adopt(policy)
-        log.info("Read the rules file %s again: %d rules", self._path, len(policy.rules))
-        for warning in policy.warnings:
-            log.warning("Rules: %s", warning)
+        if seen is None and not self._is_gone:
+            log.warning("The rules file %s is gone; its rules stay in force", self._path)
+        self._is_gone = seen is None
+        return seen is not None and seen != self._seen
 
-    def _look(self) -> tuple[int, int, int, int] | None:
+    def _look(self) -> _Seen | None:
         try:
             about = Path(self._path).expanduser().stat()
         except OSError:
             return None
         return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+type _Seen = tuple[int, int, int, int]

@@ -39,7 +39,7 @@ class Webhooks:
         self._most = most
         self._retry_after = retry_after
         self._now = now
-        self._workers: set[asyncio.Task[None]] = set()
+        self.workers: set[asyncio.Task[None]] = set()
         self.sent = self.failed = self.dropped = 0
 
     def send(self, effect: SendWebhook) -> None:
@@ -50,15 +50,15 @@ class Webhooks:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append((effect, body))
-        if len(self._workers) < _AT_ONCE:
+        if len(self.workers) < _AT_ONCE:
             worker = asyncio.get_running_loop().create_task(self._work())
-            self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            self.workers.add(worker)
+            worker.add_done_callback(self.workers.discard)
 
     async def close(self) -> None:
-        for worker in list(self._workers):
+        for worker in list(self.workers):
             worker.cancel()
-        for worker in list(self._workers):
+        for worker in list(self.workers):
             with suppress(asyncio.CancelledError):
                 await worker
 

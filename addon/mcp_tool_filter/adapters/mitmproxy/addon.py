@@ -41,6 +41,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back
 from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
+    address_of,
     check_answer_head,
     client_address,
     correct_length,
@@ -74,6 +75,7 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     overruled_option,
     unknown_option,
 )
+from mcp_tool_filter.adapters.mitmproxy.rules import Rules
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     ErrorAnswer,
@@ -181,6 +183,7 @@ class ToolFilter:
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
         self._effects = Effects()
+        self._rules = Rules(self._listeners.by_mode, self._effects)
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
@@ -232,6 +235,7 @@ class ToolFilter:
         self._is_running = True
         close_unguarded()
         self._crowd.running(self._listeners.config.max_clients)
+        self._rules.running()
         self.views.running()
         self._in_background(self._start())
 
@@ -252,6 +256,7 @@ class ToolFilter:
         if self._auditing:
             self._auditing.close()
         self._effects.close()
+        self._rules.done()
         self.views.done()
         self._crowd.done()
         self.ending.done()
@@ -281,6 +286,7 @@ class ToolFilter:
             if config.audit != self._listeners.config.audit:
                 raise InvalidOption("audit_log", "…", why="It can only be set at start")
         self._choose_speed(config.fast)
+        self._rules.adopt(config.rules)
         if config != self._listeners.config:  # an edit that is taken back comes by here too
             self.views.refuse_edit(None)
         if config.replaces_credentials and not self._listeners.config.replaces_credentials:
@@ -321,9 +327,10 @@ class ToolFilter:
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
+        self._rules.attach(listener)
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
-        self._report(render_report(who, listener.snapshot))
+        self._report(render_report(who, listener.snapshot, self._rules.names))
         if self._is_fast:
             give_back()
 
@@ -401,7 +408,7 @@ class ToolFilter:
         raw = flow.request.raw_content
         if flow.request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
-        head = head_of(flow.request)
+        head = head_of(flow.request, address_of(flow))
         outcome = listener.judge_request(head, raw, flow)
         if isinstance(outcome, Passed | Answered):
             self._send_on(flow, listener, head, outcome)
@@ -430,7 +437,7 @@ class ToolFilter:
         else:
             refuse_upgrade(flow.request)
         if outcome.body is not None:
-            replace_body(flow.request, outcome.body)
+            replace_body(flow.request, outcome.body, outcome.headers)
         prepare_for_upstream(flow.request, listener.headers_for(head))
         settle_request(flow)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mitmproxy.http import Headers, HTTPFlow, Request, Response
 
@@ -36,8 +36,8 @@ WAKE = b":wake"
 _SCHEMA = b"inputschema"  # every tool has one
 
 
-def head_of(request: Request) -> Head:
-    return Head(request.method.upper(), request.path, request.headers.fields)
+def head_of(request: Request, address: str = "") -> Head:
+    return Head(request.method.upper(), request.path, request.headers.fields, address)
 
 
 def is_head(request: Request) -> bool:
@@ -108,7 +108,21 @@ def learn_login_document(paths: LoginPaths, request: Request, response: Response
         paths.learn_document(response.raw_content or b"")
 
 
-def replace_body(request: Request, body: bytes) -> None:
+def address_of(flow: HTTPFlow) -> str:
+    """Return where a client connects from, without its port."""
+    peer = flow.client_conn.peername
+    return str(peer[0]) if peer else ""
+
+
+def replace_body(
+    request: Request, body: bytes, headers: Sequence[tuple[str, str | None]] = ()
+) -> None:
+    """Send another body, and what its headers say of it; None takes a header away."""
+    for name, value in headers:
+        if value is None:
+            request.headers.pop(name, None)
+        else:
+            request.headers[name] = value
     request.headers.pop("content-encoding", None)
     request.headers.pop("transfer-encoding", None)
     request.content = body

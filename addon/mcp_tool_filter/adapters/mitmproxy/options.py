@@ -55,6 +55,7 @@ _OPTIONS = (
     _Option(
         "max_clients", "auto", "Clients that may be connected. Default: as the descriptors allow."
     ),
+    _Option("rules", "", "YAML file with rules on messages: block, change, limit, cache, ..."),
     _Option(
         "fast",
         os.environ.get("MCP_TOOL_FILTER_FAST", "true"),

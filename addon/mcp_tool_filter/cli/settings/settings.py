@@ -85,6 +85,7 @@ class Settings:
     message_limit: str
     max_clients: str
     keep_running: bool
+    rules_file: str
     fast: str
     audit: Mapping[str, str]
     """The options of the audit log."""
@@ -130,6 +131,7 @@ class Settings:
             "allowed_hosts": self.allowed_hosts,
             "paths": self.paths,
             "fail_fast": _text(not self.keep_running),
+            "rules": self.rules_file,
             "fast": self.fast,
             **self.audit,
         }
@@ -224,6 +226,7 @@ def settle(given: Given) -> Settings:
         message_limit=one.get("message-limit", "10MB"),
         max_clients=one.get("max-clients", "auto"),
         keep_running=_is_on(one, "keep-running"),
+        rules_file=one.get("rules", ""),
         fast=one.get("fast", "true"),
         audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
         ca=one.get("ca"),

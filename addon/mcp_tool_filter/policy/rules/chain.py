@@ -47,7 +47,6 @@ from mcp_tool_filter.policy.rules.perform import (
 )
 from mcp_tool_filter.policy.rules.python_values import to_python
 from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.policy.verdict import Drop, Reply, Why
 from mcp_tool_filter.protocol.messages import Request
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp)
@@ -109,7 +108,7 @@ class _Walk:
         """No later rule is evaluated."""
         judgement = self.run.judgement
         refused = judgement.refusal is not None and self.policy.chain.fail_fast
-        return refused or self.run.allowed or _is_not_found(judgement)
+        return refused or self.run.allowed or judgement.filtered is not None
 
     def go(self) -> Deciding[None]:
         interceptor = _interceptor_for(self.policy, self.run.subject)
@@ -237,7 +236,7 @@ class _Walk:
             self.run.judgement.done.append(Done(rule.id, name))
             if seen:
                 seen.done.append(name)
-            if _is_not_found(self.run.judgement):
+            if self.run.judgement.filtered is not None:
                 return
 
     def _may_run(self, action: Action, *, was_refused: bool) -> bool:
@@ -312,12 +311,6 @@ def _attempt(effect: Effect) -> Deciding[object]:
         return (yield effect)
     except EffectFailed as error:
         return error
-
-
-def _is_not_found(judgement: Judgement) -> bool:
-    """Tell whether a changed call names a tool that the filter does not let through."""
-    verdict = judgement.filtered
-    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
 def _exchange_of(subject: Subject, who: str) -> InterceptedExchange:

@@ -13,7 +13,7 @@ from mcp_tool_filter.policy.rules.actions import (
     Script,
 )
 from mcp_tool_filter.policy.rules.conditions import Condition, Reads
-from mcp_tool_filter.policy.rules.interceptors import MethodInterceptor
+from mcp_tool_filter.policy.rules.interceptors import MethodInterceptor, UserInterceptor
 from mcp_tool_filter.policy.rules.subject import Subject
 
 _MOST_KNOWN = 4096  # pairs of method and tool, whose rules are remembered
@@ -115,6 +115,14 @@ class Policy:
     enabled: bool = True
     requests: RuleIndex = field(init=False, repr=False, compare=False)
     responses: RuleIndex = field(init=False, repr=False, compare=False)
+
+    @property
+    def reads_responses(self) -> bool:
+        """Anything in it looks at responses."""
+        return self.enabled and (
+            len(self.responses) > 0
+            or any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
+        )
 
     def __post_init__(self) -> None:
         on = self.rules if self.enabled else ()

@@ -50,7 +50,7 @@ from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
 from mcp_tool_filter.policy.rules.values import quote
-from mcp_tool_filter.policy.verdict import Forward, Rewrite
+from mcp_tool_filter.policy.verdict import Drop, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.protocol.scan import Value
 
@@ -103,11 +103,16 @@ class Run:
         self.subject, verdict = replace_message(self.subject, text)
         self.judgement.message = self.subject.message
         self.judgement.is_changed = True
-        self.judgement.filtered = None if isinstance(verdict, Forward | Rewrite) else verdict
+        self.judgement.filtered = verdict if _ends_chain(verdict) else None
 
     def edit(self, edit: Edit) -> None:
         part = "result" if self.subject.is_response else "params"
         self.change(edit_part(self.subject, part, edit))
+
+
+def _ends_chain(verdict: Verdict) -> bool:
+    """Tell whether the filter refuses a message. (A list that the snapshot answers goes on.)"""
+    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
 def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
@@ -168,7 +173,7 @@ def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
             if isinstance(request, Request) and run.subject.about.from_client:
                 head, tail = _around_id(request)
                 for _ in range(copies):
-                    yield SendCopy(head, tail, to, rule.id)
+                    yield SendCopy(head, tail, run.subject.about.origin, to, rule.id)
         case _:
             pass
 

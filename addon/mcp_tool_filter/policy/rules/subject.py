@@ -43,6 +43,8 @@ class Circumstances:
     limits: Limits = field(default_factory=Limits)
     is_answered: bool = False
     """The snapshot will answer this request."""
+    origin: object = field(default=None, repr=False)
+    """What the host gave with the message; its effects go by it."""
 
 
 class Subject:

@@ -1,0 +1,98 @@
+"""The rules of a process: read from their file, carried out by one host, replaced when they change.
+
+Nothing of it is imported unless there is a rules file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+
+from mcp_tool_filter.adapters.effects.rule_host import RuleHost, Sender
+from mcp_tool_filter.adapters.effects.rule_state import open_state
+from mcp_tool_filter.adapters.effects.rules_file import WatchedRules
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.rules.link import RulesLink
+from mcp_tool_filter.policy.rules.model import Policy
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 0.5  # seconds
+
+
+class RulesInForce:
+    """One for each rules file that is in use."""
+
+    def __init__(
+        self, path: str, send_copy: Sender | None = None, *, salt: bytes | None = None
+    ) -> None:
+        """Raises StartError if the file cannot be used."""
+        self.path = path
+        self._file = WatchedRules(path)
+        self.policy = self._file.read()
+        self.host = RuleHost(open_state(self.policy.state), send_copy)
+        self.links: list[RulesLink] = []
+        self._salt = secrets.token_bytes(32) if salt is None else salt
+        self._warn(self.policy)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of the rules, in the order in which they are evaluated."""
+        return tuple(rule.id for rule in self.policy.rules) if self.policy.enabled else ()
+
+    def hits(self) -> Counter[str]:
+        """Return how often each rule has matched, whatever the listener."""
+        return sum((link.hits for link in self.links), Counter())
+
+    def link(self, upstream: str, *, copies: str = "") -> RulesLink:
+        """Return the link for a listener; ids of copies that rules send begin with ``copies``."""
+        link = RulesLink(
+            self.policy, self.host.at_once, upstream=upstream, salt=self._salt, copies=copies
+        )
+        self.links.append(link)
+        return link
+
+    def replace_file(self, path: str) -> None:
+        """Use another file from now on. Raises StartError before anything has changed."""
+        file = WatchedRules(path)
+        self._adopt(file.read())
+        self._file, self.path = file, path
+
+    async def watch(self) -> None:
+        """Read the file again whenever it changes, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            if self._file.has_changed():
+                await self.read_again()
+
+    async def read_again(self) -> None:
+        """Read the file; the old rules stay if that fails."""
+        try:
+            policy = await asyncio.to_thread(self._file.read)
+            self._adopt(policy)
+        except StartError as error:
+            log.error("The old rules stay in force.\n%s", error)
+            return
+        except Exception:
+            log.exception("The old rules stay in force: the file cannot be read")
+            return
+        log.info("Read the rules file %s again: %d rules", self.path, len(policy.rules))
+
+    async def close(self) -> None:
+        await self.host.close()
+
+    def _adopt(self, policy: Policy) -> None:
+        if policy.state != self.policy.state:
+            state = open_state(policy.state)
+            self.host.replace_state(state)
+        self.policy = policy
+        self.host.forget_warnings()
+        for link in self.links:
+            link.adopt(policy)
+        self._warn(policy)
+
+    def _warn(self, policy: Policy) -> None:
+        for warning in policy.warnings:
+            log.warning("Rules: %s", warning)

@@ -1,0 +1,82 @@
+"""The rules of a proxy: which file they come from, and which listeners they stand behind.
+
+What carries rules out is imported only if there is a rules file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.effects.carry_out import Effects
+    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
+    from mcp_tool_filter.http.listener import Listener
+
+
+class Rules:
+    """One for the tool filter."""
+
+    def __init__(self, listeners: Mapping[str, Listener], effects: Effects) -> None:
+        self._listeners = listeners
+        self._effects = effects
+        self._posts: UpstreamPosts | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self.in_force: RulesInForce | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.in_force.names if self.in_force else ()
+
+    def adopt(self, path: str) -> None:
+        """Use a rules file. Raises StartError before anything has changed."""
+        if self.in_force is None:
+            if path:
+                self._begin(path)
+        elif not path:
+            why = "Rules cannot be taken away at run time: write enabled: false into the file"
+            raise InvalidOption("rules", path, why=why)
+        elif path != self.in_force.path:
+            self.in_force.replace_file(path)
+
+    def attach(self, listener: Listener) -> None:
+        """Put the rules behind a listener's tool filter."""
+        if self.in_force and self._posts:
+            upstream = listener.upstream + listener.fetched.endpoint
+            link = self.in_force.link(upstream, copies=self._posts.id_prefix)
+            listener.policy.links = (link,)
+            listener.policy.answer_upstream = self._posts.answer
+
+    def running(self) -> None:
+        """Watch the file from now on."""
+        if self.in_force and self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())
+
+    def done(self) -> None:
+        if self._watch:
+            self._watch.cancel()
+        if self._posts:
+            self._posts.done()
+        if self.in_force:
+            self.in_force.host.close_now()
+
+    def hits(self) -> Iterator[tuple[str, int]]:
+        """Yield each rule with how often it has matched."""
+        if self.in_force:
+            counts = self.in_force.hits()
+            yield from ((name, counts[name]) for name in self.names)
+
+    def _begin(self, path: str) -> None:
+        from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+        from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
+
+        posts = UpstreamPosts(self._listeners)
+        self.in_force = RulesInForce(path, posts.send_copy)
+        self._posts = posts
+        self._effects.rule_host = self.in_force.host
+        for listener in self._listeners.values():
+            self.attach(listener)

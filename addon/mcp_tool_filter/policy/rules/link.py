@@ -1,0 +1,272 @@
+"""The rules as a link of the chain, behind the tool filter.
+
+One policy judges a message from its request to its response, also when the rules file is edited in
+between. What a rule changes is judged by the tool filter at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from mcp_tool_filter.policy.chain import Situation, decide_from_upstream, judge_by_filter
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.rule_effects import WriteCache
+from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
+from mcp_tool_filter.policy.rules.driving import AtOnce, answered
+from mcp_tool_filter.policy.rules.judgement import Judgement, Store
+from mcp_tool_filter.policy.rules.memory import identify
+from mcp_tool_filter.policy.rules.model import Policy
+from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
+from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import (
+    Batch,
+    Notification,
+    Request,
+    Response,
+    Single,
+    id_value,
+    parse_message,
+)
+from mcp_tool_filter.protocol.scan import Value, open_value
+
+_NOTE = "rules"
+_NOBODY = Client()
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What is remembered of a request until its response comes."""
+
+    policy: Policy
+    session: RuleSession
+    stores: list[Store] = field(default_factory=list)
+
+
+class RulesLink:
+    """One for each listener; ``policy`` may be replaced at any time."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        at_once: AtOnce,
+        *,
+        upstream: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        salt: bytes = b"",
+        copies: str = "",
+    ) -> None:
+        """``salt`` keys the names of sessions that have no id of their own.
+
+        With ``copies`` begin the ids of our own copies of requests.
+        """
+        self.hits: Counter[str] = Counter()
+        """How often each rule has matched."""
+        self._copies = f'"{copies}' if copies else ""
+        self.sessions = RuleSessions(policy.session_ttl)
+        self._policy = policy
+        self._at_once = at_once
+        self._upstream = upstream
+        self._clock = clock
+        self._salt = salt
+        self._asked = AskedBefore()
+        self._asked_of_clients = AskedBefore()
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    def adopt(self, policy: Policy) -> None:
+        """Judge by another policy from now on; what has been asked already keeps the old one."""
+        self._policy = policy
+        self.sessions.ttl = policy.session_ttl
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
+        """Return a verdict, or a generator of effects if somebody must wait."""
+        if self._is_for_nobody(message, situation):
+            return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
+        now = self._clock()
+        noted = self._note_of(situation.exchange) if isinstance(message, Response) else None
+        session = noted.session if noted else self._session_of(situation.client or _NOBODY, now)
+        policy = noted.policy if noted else self._policy
+        if isinstance(message, Response):
+            return self._decide_response(message, situation, policy, session, noted)
+        session.note_request(message.method)
+        if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
+            noted = self._note(situation.exchange, policy, session)
+        about = self._about(situation, session)
+        subject = Subject(message, about)
+        if not has_rules_for(policy, subject):
+            self._remember(message, situation, policy, session)
+            return Forward()
+        judging = judge(policy, subject, self._clock)
+        return answered(
+            self._request_decided(judging, message, situation, policy, session, noted),
+            self._at_once,
+        )
+
+    def _is_for_nobody(self, message: Single, situation: Situation) -> bool:
+        """Tell whether this answers a copy of a request that a rule has sent."""
+        return (
+            bool(self._copies)
+            and isinstance(message, Response)
+            and situation.direction is Direction.FROM_UPSTREAM
+            and message.id is not None
+            and message.id.startswith(self._copies)
+        )
+
+    # Requests and notifications
+
+    def _request_decided(
+        self,
+        judging: Deciding[Judgement],
+        message: Request | Notification,
+        situation: Situation,
+        policy: Policy,
+        session: RuleSession,
+        noted: _Noted | None,
+    ) -> Deciding[Verdict]:
+        judged = yield from judging
+        self.hits.update(judged.matched)
+        verdict = judged.to_verdict()
+        if not isinstance(verdict, Forward | Rewrite):
+            return verdict
+        final = judged.message
+        self._remember(final, situation, policy, session)
+        if judged.cached is not None and isinstance(final, Request):
+            return (yield from self._answer_stored(final, judged.cached, situation))
+        if noted:
+            noted.stores = judged.stores
+        return verdict
+
+    def _answer_stored(
+        self, message: Request, stored: bytes, situation: Situation
+    ) -> Deciding[Verdict]:
+        """Answer with a stored result, which passes the tool filter and the response rules."""
+        head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
+        text = b"".join([head, stored, b"}"])
+        response = parse_message(text, situation.limits)
+        assert not isinstance(response, Batch)
+        answer = replace(situation, direction=Direction.FROM_UPSTREAM)
+        decision = decide_from_upstream(response, answer)
+        verdict = (yield from decision) if waits(decision) else decision
+        if isinstance(verdict, Rewrite):
+            return Reply(verdict.text, verdict.reason)
+        return Reply(text, Reason(Why.STORED))
+
+    def _remember(
+        self, message: Single, situation: Situation, policy: Policy, session: RuleSession
+    ) -> None:
+        """Keep a request, as it goes on, for the rules that judge its response."""
+        if not isinstance(message, Request) or not policy.reads_responses:
+            return
+        if situation.direction is Direction.FROM_UPSTREAM:
+            self._asked_of_clients.note(session.id, id_value(message.id), message)
+            return
+        if situation.exchange is not None:
+            situation.exchange.request = message
+        self._asked.note(session.id, id_value(message.id), message)
+
+    # Responses
+
+    def _decide_response(
+        self,
+        message: Response,
+        situation: Situation,
+        policy: Policy,
+        session: RuleSession,
+        noted: _Noted | None,
+    ) -> Decision[Verdict]:
+        request = self._request_of(message, situation, session)
+        exchange = situation.exchange
+        if exchange is not None and situation.direction is Direction.FROM_UPSTREAM:
+            seconds = max(0.0, self._clock() - exchange.asked_at)
+            session.note_response(exchange.method, seconds, is_error=message.result is None)
+        stores = noted.stores if noted else []
+        if noted:
+            noted.stores = []
+        subject = Subject(message, self._about(situation, session), request)
+        if not stores and not has_rules_for(policy, subject):
+            return Forward()
+        return answered(self._response_decided(subject, policy, stores), self._at_once)
+
+    def _response_decided(
+        self, subject: Subject, policy: Policy, stores: list[Store]
+    ) -> Deciding[Verdict]:
+        message = subject.message
+        if isinstance(message, Response) and message.result is not None and stores:
+            written = message.place.cut(message.result)
+            if not _is_failed_tool(message.place.text, message.result):
+                for one in stores:
+                    yield WriteCache(one.key, written.encode(), one.ttl, one.group, one.max_entries)
+        judged = yield from judge(policy, subject, self._clock)
+        self.hits.update(judged.matched)
+        return judged.to_verdict()
+
+    def _request_of(
+        self, message: Response, situation: Situation, session: RuleSession
+    ) -> Request | None:
+        """Return what a response answers, as it was forwarded, if we know."""
+        if message.id is None:
+            return None
+        id = id_value(message.id)
+        if situation.direction is Direction.FROM_CLIENT:
+            return self._asked_of_clients.find(session.id, id)
+        exchange = situation.exchange
+        known = exchange.request if exchange is not None else None
+        return known or self._asked.find(session.id, id)
+
+    # What is known besides the message
+
+    def _note(self, exchange: Exchange, policy: Policy, session: RuleSession) -> _Noted:
+        noted = _Noted(policy, session)
+        if exchange.notes is None:
+            exchange.notes = {}
+        exchange.notes[_NOTE] = noted
+        return noted
+
+    def _note_of(self, exchange: Exchange | None) -> _Noted | None:
+        noted = exchange.notes.get(_NOTE) if exchange is not None and exchange.notes else None
+        return noted if isinstance(noted, _Noted) else None
+
+    def _session_of(self, client: Client, now: float) -> RuleSession:
+        session = client.session
+        if session is not None and session.id:
+            return self.sessions.get(session.id, session.started, now)
+        if client.claimed_session and client.upstream_has_sessions:
+            return self.sessions.get(client.claimed_session, None, now)
+        if session is not None:  # the transport has one, and it has no id
+            known = session.notes.get(_NOTE)
+            if not isinstance(known, str):
+                known = session.notes[_NOTE] = f"session-{id(session):x}"
+            return self.sessions.get(known, session.started, now)
+        who = b"\0".join([client.address.encode(), client.identity])
+        return self.sessions.get(f"client-{identify(self._salt, who)}", None, now)
+
+    def _about(self, situation: Situation, session: RuleSession) -> Circumstances:
+        client = situation.client or _NOBODY
+        return Circumstances(
+            from_client=situation.direction is Direction.FROM_CLIENT,
+            session_id=session.id,
+            claimed_session_id=client.claimed_session,
+            session_started=session.started,
+            session=session.custom,
+            credentials=client.identity,
+            upstream=self._upstream,
+            revision=client.revision or "",
+            filter=partial(judge_by_filter, situation=situation),
+            limits=situation.limits,
+            is_answered=situation.is_answered,
+            origin=situation.origin,
+        )
+
+
+def _is_failed_tool(text: str, result: Value) -> bool:
+    """Tell whether a tool's result says that it failed."""
+    is_error = open_value(text, result).get("isError")
+    return is_error is not None and text[is_error.start : is_error.end] == "true"

@@ -1,0 +1,127 @@
+"""What rules remember of clients and of what they asked, bounded in number, bytes and time.
+
+A session is known by MCP's own session id; where a revision has none, by the credentials and the
+address of the client.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.protocol.messages import Request
+
+MOST_SESSIONS = 10_000
+_MOST_METHODS = 100  # of one session
+_MOST_REQUESTS = 10_000
+_MOST_REQUEST_BYTES = 64 * 1024 * 1024
+_CLEAN_EVERY = 60.0  # seconds
+
+
+@dataclass(slots=True)
+class MethodStats:
+    """What became of the requests of one method."""
+
+    requests: int = 0
+    responses: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    """From requests to their responses, all together."""
+    slowest: float = 0.0
+
+
+@dataclass(slots=True)
+class RuleSession:
+    """A session as rules see it."""
+
+    id: str
+    started: float
+    used: float
+    messages: int = 0
+    methods: dict[str, MethodStats] = field(default_factory=dict)
+    custom: dict[str, object] = field(default_factory=dict)
+    """For users' own classes."""
+
+    def note_request(self, method: str) -> None:
+        if (stats := self._stats(method)) is not None:
+            stats.requests += 1
+
+    def note_response(self, method: str, seconds: float, *, is_error: bool) -> None:
+        if (stats := self._stats(method)) is not None:
+            stats.responses += 1
+            stats.errors += is_error
+            stats.seconds += seconds
+            stats.slowest = max(stats.slowest, seconds)
+
+    def _stats(self, method: str) -> MethodStats | None:
+        """Return what is known of a method; clients name as many as they like."""
+        known = self.methods.get(method)
+        if known is None and len(self.methods) < _MOST_METHODS:
+            known = self.methods[method] = MethodStats()
+        return known
+
+
+class RuleSessions:
+    """The sessions, the one used last at the end."""
+
+    def __init__(self, ttl: float = 3600.0, *, most: int = MOST_SESSIONS) -> None:
+        self.ttl = ttl
+        self._most = most
+        self._sessions: OrderedDict[str, RuleSession] = OrderedDict()
+        self._cleaned = 0.0
+
+    def get(self, id: str, started: float | None, now: float) -> RuleSession:
+        """Return a session, which begins now unless it is known to have ``started`` before."""
+        session = self._sessions.get(id)
+        if session is None or now - session.used > self.ttl:
+            session = RuleSession(id, now if started is None else started, now)
+            self._sessions[id] = session
+            while len(self._sessions) > self._most:
+                self._sessions.popitem(last=False)
+        session.used = now
+        session.messages += 1
+        self._sessions.move_to_end(id)
+        if now - self._cleaned > _CLEAN_EVERY:
+            self.clean_up(now)
+        return session
+
+    def clean_up(self, now: float) -> None:
+        """Forget the sessions that have been silent for too long."""
+        self._cleaned = now
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.used <= self.ttl:
+                return
+            self._sessions.popitem(last=False)
+
+    def __iter__(self) -> Iterator[RuleSession]:
+        yield from list(self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+
+class AskedBefore:
+    """Requests by session and id, for responses that come on another stream, or once more."""
+
+    def __init__(
+        self, *, most: int = _MOST_REQUESTS, most_bytes: int = _MOST_REQUEST_BYTES
+    ) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._requests: OrderedDict[tuple[str, str], Request] = OrderedDict()
+        self._bytes = 0
+
+    def note(self, session: str, id: str, request: Request) -> None:
+        key = session, id
+        old = self._requests.pop(key, None)
+        if old is not None:
+            self._bytes -= len(old.place.text)
+        self._requests[key] = request
+        self._bytes += len(request.place.text)
+        while len(self._requests) > self._most or self._bytes > self._most_bytes:
+            _, gone = self._requests.popitem(last=False)
+            self._bytes -= len(gone.place.text)
+
+    def find(self, session: str, id: str) -> Request | None:
+        return self._requests.get((session, id))
