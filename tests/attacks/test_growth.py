@@ -295,7 +295,7 @@ PARSERS = [
     Parser("EventParser: byte by byte", partial(parse_stream, cut=1), STREAMS, 20_000),
     Parser("parse_event", parse_event, STREAMS, BODY),
     Parser("with_data", rewrite_events, STREAMS, BODY),
-    Parser("FilteredStream", filter_stream, STREAMS, 60_000),
+    Parser("EventStream", filter_stream, STREAMS, 60_000),
     Parser("parse_message", parse_message, (*ANY, *VALUES, *BATCHES, *LISTS), BODY),
     Parser("parse_message: result", parse_message, all_within(RESULT, b"}}"), BODY),
     Parser("parse_message: arguments", parse_message, all_within(PARAMS, b"}}"), BODY),

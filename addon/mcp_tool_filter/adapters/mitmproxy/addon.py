@@ -117,7 +117,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     upstream_failed,
     waker,
 )
-from mcp_tool_filter.adapters.mitmproxy.web.views import Views
+from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, newest_message
 from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
@@ -194,7 +194,7 @@ class ToolFilter:
         self._is_fast: bool | None = None  # not chosen yet
         self._log = VerdictLog()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.views = Views(self._listeners.by_mode)
+        self.views = FlowObserver(self._listeners.by_mode)
         self._loopback = Loopback()
         self.ending = Ending()
 
@@ -464,9 +464,9 @@ class ToolFilter:
     def responseheaders(self, flow: HTTPFlow) -> None:
         with _FailingClosed(flow, self._refuse_head):
             if flow.response and not is_answer_settled(flow):
-                self.views.hear_head(flow, flow.response)
+                self.views.note_head(flow, flow.response)
                 self._judge_head(flow, flow.response, self._known_of(flow))
-        self.views.overhear(flow)
+        self.views.follow_stream(flow)
         hold(flow)
         settle_head(flow)
 
@@ -523,7 +523,7 @@ class ToolFilter:
                 settle_answer(flow)
             if flow.response is None or flow.websocket or is_answer_settled(flow):
                 return None
-            self.views.hear(flow)
+            self.views.note_body(flow)
             known = self._known_of(flow)
             if not has_left(flow) and not is_head_settled(flow):
                 self._judge_changed_head(flow.response, known)

@@ -20,7 +20,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredStream, http_layer_of
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import SafeStream, http_layer_of
 from mcp_tool_filter.adapters.mitmproxy.streams import give_up
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _all_held() -> Iterator[_Held]:
         unsent = sum(map(_unsent_by, list(handler.transports.values())))
         if layer := http_layer_of(handler.client):
             for stream in list(layer.streams.values()):
-                if isinstance(stream, FilteredStream):
+                if isinstance(stream, SafeStream):
                     yield _Held(stream.held_bytes, partial(give_up, stream))
             unsent += sum(map(_buffered_by, list(layer.connections.values())))
         yield _Held(unsent, partial(_disconnect, handler))

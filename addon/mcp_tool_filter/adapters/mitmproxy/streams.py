@@ -25,7 +25,6 @@ from mitmproxy.websocket import WebSocketMessage
 from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Failure,
-    FilteredStream,
     GiveUp,
     Held,
     Inject,
@@ -33,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Look,
     Lose,
     Order,
+    SafeStream,
     is_guarded,
     open_streams,
     stream_of,
@@ -107,7 +107,7 @@ def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
     return _give(Lose(stream, why))
 
 
-def give_up(stream: FilteredStream) -> None:
+def give_up(stream: SafeStream) -> None:
     """Let a stream fail because it holds too much."""
     if not stream.over:
         _give(GiveUp(stream, Failure.OVER_BUDGET))
@@ -297,7 +297,7 @@ def _hang_up_on(flow: HTTPFlow) -> None:
         asyncio.get_running_loop().call_soon(handler.close_connection, flow.client_conn)
 
 
-def _ends_by_closing(stream: FilteredStream) -> bool:
+def _ends_by_closing(stream: SafeStream) -> bool:
     response = stream.flow.response
     return (
         stream.is_streaming

@@ -141,7 +141,7 @@ class Injected(bytes):
 class Order(events.Event):
     """Something that we, no peer, want of a stream."""
 
-    stream: FilteredStream
+    stream: SafeStream
 
 
 @dataclass
@@ -177,16 +177,16 @@ _HEADS = (RequestHeaders, ResponseHeaders)
 Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
 # Streams by the id of their flow; one is forgotten when its HttpLayer drops it.
-_streams: WeakValueDictionary[str, FilteredStream] = WeakValueDictionary()
+_streams: WeakValueDictionary[str, SafeStream] = WeakValueDictionary()
 
 
-def stream_of(flow: HTTPFlow) -> FilteredStream | None:
+def stream_of(flow: HTTPFlow) -> SafeStream | None:
     """The stream that serves this flow, while it does."""
     stream = _streams.get(flow.id)
     return stream if stream and stream.flow is flow else None
 
 
-def open_streams() -> list[FilteredStream]:
+def open_streams() -> list[SafeStream]:
     """The streams that are not over."""
     return [stream for stream in list(_streams.values()) if not stream.over and stream.flow.live]
 
@@ -305,7 +305,7 @@ class FilteredHttpLayer(layers.HttpLayer):
 
     def make_stream(self, stream_id: int) -> Steps:
         _http_layers[self.context.client.id] = self
-        self.streams[stream_id] = FilteredStream(_forked(self.context), stream_id)
+        self.streams[stream_id] = SafeStream(_forked(self.context), stream_id)
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
     def register_connection(self, command: RegisterHttpConnection) -> Steps:
@@ -354,7 +354,7 @@ class FilteredHttpLayer(layers.HttpLayer):
             return
         why = "HTTP/1 protocol error: cannot be read"
         for stream in list(self.streams.values()):
-            if isinstance(stream, FilteredStream) and stream.context.server is peer:
+            if isinstance(stream, SafeStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
 
 
@@ -390,7 +390,7 @@ def _forked(context: Context) -> Context:
     return fork
 
 
-class FilteredStream(LookedAtStream):
+class SafeStream(LookedAtStream):
     """One request and the response to it."""
 
     def __init__(self, context: Context, stream_id: int) -> None:

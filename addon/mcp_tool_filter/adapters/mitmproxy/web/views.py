@@ -1,7 +1,8 @@
 """What one sees of us in mitmweb and the console, and what a recording keeps.
 
-The tool filter tells ``Views`` of each flow before it changes anything (``meet``, ``hear_head``,
-``hear``), of each verdict (``tell``), and when it is done with a hook (``overhear``, ``finish``).
+The tool filter tells ``FlowObserver`` of each flow before it changes anything (``meet``,
+``note_head``, ``note_body``), of each verdict (``tell``), and when it is done with a hook
+(``follow_stream``, ``finish``).
 Nothing is kept, marked or said where nobody could see it: without mitmweb, the console or ``-w``
 verdicts are only counted.
 """
@@ -77,13 +78,13 @@ class _Seen:
     """What we know of a flow that somebody may look at."""
 
     kept: Kept
-    heard: bytearray = field(default_factory=bytearray)
+    filtered: bytearray = field(default_factory=bytearray)
     is_stream: bool = False
     is_over: bool = False
     awaits_update: bool = False
 
 
-class Views:
+class FlowObserver:
     """One for the tool filter, whose listeners it looks at."""
 
     def __init__(
@@ -107,12 +108,12 @@ class Views:
         if self._is_watched:
             self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
-    def hear_head(self, flow: HTTPFlow, response: Response) -> None:
+    def note_head(self, flow: HTTPFlow, response: Response) -> None:
         """The upstream has begun to answer."""
         if seen := self._seen.get(flow):
             keep_head(seen.kept, response, response.status_code, self._clock())
 
-    def hear(self, flow: HTTPFlow) -> None:
+    def note_body(self, flow: HTTPFlow) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
         if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
             now = self._clock()
@@ -163,17 +164,17 @@ class Views:
         self.configure(())
         add_page(ctx.master, self._overview)
 
-    def overhear(self, flow: HTTPFlow) -> None:
+    def follow_stream(self, flow: HTTPFlow) -> None:
         """From now on keep what goes into a stream callable, and what comes out."""
         if (seen := self._seen.get(flow)) and flow.response and callable(flow.response.stream):
             seen.is_stream = True
-            flow.response.stream = self._overheard(flow, seen, flow.response.stream)
+            flow.response.stream = self._followed(flow, seen, flow.response.stream)
 
     def finish(self, flow: HTTPFlow) -> None:
         """Nothing more will come."""
         if seen := self._seen.get(flow):
             seen.is_over = True
-            self._show_heard(flow, seen)
+            self._show_filtered(flow, seen)
 
     def done(self) -> None:
         for flow in list(self._seen):
@@ -186,13 +187,13 @@ class Views:
         command.__doc__ = render.__doc__
         return command
 
-    def _overheard(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
+    def _followed(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
         def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
             if not isinstance(chunk, Injected):
                 keep_chunk(seen.kept, chunk, self._clock())
             filtered = stream(chunk)
-            heard = filtered if isinstance(filtered, bytes) else b"".join(filtered)
-            seen.heard += heard[: MOST_KEPT - len(seen.heard)]
+            whole = filtered if isinstance(filtered, bytes) else b"".join(filtered)
+            seen.filtered += whole[: MOST_KEPT - len(seen.filtered)]
             self._update_soon(flow, seen)
             return filtered
 
@@ -209,15 +210,15 @@ class Views:
     def _update(self, flow: HTTPFlow, seen: _Seen) -> None:
         seen.awaits_update = False
         if not seen.is_over:
-            self._show_heard(flow, seen)
+            self._show_filtered(flow, seen)
             task = asyncio.create_task(ctx.master.addons.trigger_event(UpdateHook([flow])))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _show_heard(self, flow: HTTPFlow, seen: _Seen) -> None:
+    def _show_filtered(self, flow: HTTPFlow, seen: _Seen) -> None:
         if flow.response and seen.is_stream:
             # Not .content: that would also change the headers.
-            flow.response.data.content = bytes(seen.heard)
+            flow.response.data.content = bytes(seen.filtered)
 
     def _comment(self, flow: HTTPFlow, sentence: str, verdict: Verdict) -> None:
         sentences = flow.comment.split("\n\n") if flow.comment else []
