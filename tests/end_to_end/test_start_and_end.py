@@ -63,14 +63,14 @@ def assert_says(said: tuple[int, str], text: str, name: str = "mitmdump") -> Non
         ),
     ],
 )
-def test_a_start_that_cannot_be_says_why_in_two_lines(
+async def test_a_start_that_cannot_be_says_why_in_two_lines(
     name: str, option: str, text: str, tmp_path: Path
 ) -> None:
-    said = asyncio.run(end(name, tmp_path, NOBODY, option))
+    said = await end(name, tmp_path, NOBODY, option)
     assert_says(said, text, name)
 
 
-def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
+async def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 
@@ -79,22 +79,22 @@ def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
             mode = f"reverse:{upstream.url}"
             return *await end("mitmdump", tmp_path, mode, "connection_timeout=300"), upstream.url
 
-    code, stderr, url = asyncio.run(main())
+    code, stderr, url = await main()
     text = f"Error: Failed to connect to upstream MCP at {url}\nConnection timeout after 300ms"
     assert_says((code, stderr), text)
 
 
-def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) -> None:
+async def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
         async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
             mode = f"reverse:{upstream.url}"
             return await end("mitmdump", tmp_path, mode, "tool_list_timeout=300")
 
     text = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 300ms"
-    assert_says(asyncio.run(main()), text)
+    assert_says(await main(), text)
 
 
-def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
+async def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
     def lists(_request: RawRequest, _id: str) -> bytes:
         return answer(b"no", status="503 Service Unavailable", kind="text/plain")
 
@@ -102,7 +102,7 @@ def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
         async with mcp_upstream(tools=[], lists=lists) as upstream:
             return await end("mitmdump", tmp_path, f"reverse:{upstream.url}")
 
-    code, stderr = asyncio.run(main())
+    code, stderr = await main()
     assert (code, stderr.split("\n")[0]) == (
         1,
         "Error: Failed to fetch tool list from upstream MCP",
@@ -111,10 +111,12 @@ def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
     assert len(stderr.split("\n")) == 3
 
 
-def test_a_file_that_overrules_the_command_line_is_not_silently_obeyed(tmp_path: Path) -> None:
+async def test_a_file_that_overrules_the_command_line_is_not_silently_obeyed(
+    tmp_path: Path,
+) -> None:
     """mitmproxy would let config.yaml win over --set."""
     (tmp_path / "config.yaml").write_text("deny: ['^other']\n")
-    code, stderr = asyncio.run(end("mitmdump", tmp_path, NOBODY, "deny=^mine"))
+    code, stderr = await end("mitmdump", tmp_path, NOBODY, "deny=^mine")
     assert (code, stderr.split("\n")[0]) == (1, "Error: Invalid value for --set deny: '^mine'")
     assert "config.yaml" in stderr.split("\n")[1]
 
@@ -131,7 +133,7 @@ async def serving(
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
+async def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
     name: str, tmp_path: Path
 ) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
@@ -152,29 +154,26 @@ def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
             got = [(await client.answer()).body for client in (one, other)]
             return await it.exit_code(), it.stderr.replace("\r\n", "\n"), got
 
-    code, stderr, got = asyncio.run(main())
+    code, stderr, got = await main()
     assert got == [LOST % 1, LOST % 2]
     assert code == 1
     assert stderr.rstrip().endswith("Error: Lost connection to upstream MCP\nShutting down proxy")
 
 
-def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=[tool("read_file")]) as upstream,
-            serving("mitmdump", tmp_path, upstream, "fail_fast=false") as it,
-        ):
+async def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=[tool("read_file")]) as upstream,
+        serving("mitmdump", tmp_path, upstream, "fail_fast=false") as it,
+    ):
+        async with raw_client(it.port) as client:
+            await client.ask(post(CALL % 1))
+            await upstream.raw.stop()
+        for number in (2, 3):
             async with raw_client(it.port) as client:
-                await client.ask(post(CALL % 1))
-                await upstream.raw.stop()
-            for number in (2, 3):
-                async with raw_client(it.port) as client:
-                    assert (await client.ask(post(CALL % number))).body == LOST % number
-
-    asyncio.run(main())
+                assert (await client.ask(post(CALL % number))).body == LOST % number
 
 
-def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
+async def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
     async def main() -> int:
         async with (
             mcp_upstream(tools=[tool("read_file")]) as upstream,
@@ -185,10 +184,10 @@ def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
             it.interrupt()
             return await it.exit_code()
 
-    assert asyncio.run(main()) == 0
+    assert await main() == 0
 
 
-def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
+async def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
     async def main() -> str:
         tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
         async with (
@@ -201,7 +200,7 @@ def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
             return it.stderr.replace(upstream.url, "UPSTREAM")
 
     saved = len(tool("delete_file")) + len(tool("drop_database"))
-    report = re.sub(r"127.0.0.1:\d+", "HERE", asyncio.run(main()))
+    report = re.sub(r"127.0.0.1:\d+", "HERE", await main())
     assert report == (
         "MCP tool filter: http://HERE/mcp -> UPSTREAM/mcp\n"
         "  Upstream: raw 1, Streamable HTTP, 2025-06-18\n"

@@ -67,33 +67,30 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-def test_two_proxies_share_windows_caches_and_hashes(server: Server) -> None:
-    async def act() -> None:
-        one, two = RedisState(server.url, "mcp:"), RedisState(server.url, "mcp:")
-        other = RedisState(server.url, "other:")
-        use = CountUse("k", LIMITS, 5.0)
-        assert await one.carry_out(use) is None
-        assert await two.carry_out(use) is None
-        wait = await one.carry_out(use)
-        assert isinstance(wait, float)
-        assert 50 < wait <= 60
-        assert await other.carry_out(use) is None
+async def test_two_proxies_share_windows_caches_and_hashes(server: Server) -> None:
+    one, two = RedisState(server.url, "mcp:"), RedisState(server.url, "mcp:")
+    other = RedisState(server.url, "other:")
+    use = CountUse("k", LIMITS, 5.0)
+    assert await one.carry_out(use) is None
+    assert await two.carry_out(use) is None
+    wait = await one.carry_out(use)
+    assert isinstance(wait, float)
+    assert 50 < wait <= 60
+    assert await other.carry_out(use) is None
 
-        await one.carry_out(WriteCache("c", b"value", 60.0, "g", 2))
-        assert await two.carry_out(ReadCache("c", 5.0)) == b"value"
-        assert await other.carry_out(ReadCache("c", 5.0)) is None
+    await one.carry_out(WriteCache("c", b"value", 60.0, "g", 2))
+    assert await two.carry_out(ReadCache("c", 5.0)) == b"value"
+    assert await other.carry_out(ReadCache("c", 5.0)) is None
 
-        who = await one.carry_out(Identify(b"secret"))
-        assert who == await two.carry_out(Identify(b"secret"))
-        assert who == two.at_once(Identify(b"secret"))
-        assert who != await two.carry_out(Identify(b"other"))
-        for state in (one, two, other):
-            await state.close()
-
-    asyncio.run(act())
+    who = await one.carry_out(Identify(b"secret"))
+    assert who == await two.carry_out(Identify(b"secret"))
+    assert who == two.at_once(Identify(b"secret"))
+    assert who != await two.carry_out(Identify(b"other"))
+    for state in (one, two, other):
+        await state.close()
 
 
-def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
+async def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
     async def act() -> list[object]:
         state = RedisState(server.url, "mcp:")
         use = CountUse("k", ((1, 0.05), (2, 60.0)), 5.0)
@@ -104,7 +101,7 @@ def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
         await state.close()
         return waits
 
-    first, second, third, fourth = asyncio.run(act())
+    first, second, third, fourth = await act()
     assert (first, third) == (None, None)
     assert isinstance(second, float)
     assert second <= 0.06
@@ -112,7 +109,7 @@ def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
     assert fourth > 50
 
 
-def test_a_group_keeps_the_newest_entries(server: Server) -> None:
+async def test_a_group_keeps_the_newest_entries(server: Server) -> None:
     async def act() -> list[object]:
         state = RedisState(server.url, "mcp:")
         for number in range(5):
@@ -122,35 +119,29 @@ def test_a_group_keeps_the_newest_entries(server: Server) -> None:
         await state.close()
         return found
 
-    assert asyncio.run(act()) == [None, None, None, b"v", b"v"]
+    assert await act() == [None, None, None, b"v", b"v"]
 
 
-def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> None:
-    async def act() -> None:
-        state = RedisState(server.url, "mcp:")
-        use = CountUse("k", LIMITS, 5.0)
-        assert await state.carry_out(use) is None
-        server.kill()
-        with pytest.raises(EffectFailed, match="cannot be reached"):
-            await state.carry_out(use)
-        server.start()
-        assert await state.carry_out(use) is None
-        await state.close()
-
-    asyncio.run(act())
+async def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> None:
+    state = RedisState(server.url, "mcp:")
+    use = CountUse("k", LIMITS, 5.0)
+    assert await state.carry_out(use) is None
+    server.kill()
+    with pytest.raises(EffectFailed, match="cannot be reached"):
+        await state.carry_out(use)
+    server.start()
+    assert await state.carry_out(use) is None
+    await state.close()
 
 
-def test_a_redis_that_hangs_is_given_up(tmp_path: Path) -> None:
-    async def act() -> None:
-        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await asyncio.sleep(60)
+async def test_a_redis_that_hangs_is_given_up(tmp_path: Path) -> None:
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
 
-        server = await asyncio.start_server(hang, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        state = RedisState(f"redis://127.0.0.1:{port}/0", "mcp:")
-        with pytest.raises(EffectFailed):
-            await state.carry_out(CountUse("k", LIMITS, 0.2))
-        await state.close()
-        server.close()
-
-    asyncio.run(act())
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    state = RedisState(f"redis://127.0.0.1:{port}/0", "mcp:")
+    with pytest.raises(EffectFailed):
+        await state.carry_out(CountUse("k", LIMITS, 0.2))
+    await state.close()
+    server.close()

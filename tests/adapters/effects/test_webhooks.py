@@ -52,7 +52,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_webhook_is_one_json_object() -> None:
+async def test_a_webhook_is_one_json_object() -> None:
     webhooks = Webhooks(now=lambda: 0.0)
 
     async def act(url: str, received: Received) -> None:
@@ -60,13 +60,13 @@ def test_a_webhook_is_one_json_object() -> None:
         await until(lambda: webhooks.sent == 1)
         await webhooks.close()
 
-    ((head, body),) = asyncio.run(with_receiver([200], act))
+    ((head, body),) = await with_receiver([200], act)
     assert head.startswith("POST /hook?x=1 HTTP/1.1\r\n")
     assert "x-key: k" in head.lower()
     assert body == {"time": "1970-01-01T00:00:00.000+00:00", "rule": "r"}
 
 
-def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
+async def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
     webhooks = Webhooks(retry_after=(0.01, 0.01))
 
     async def act(url: str, received: Received) -> None:
@@ -76,10 +76,10 @@ def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
         await until(lambda: webhooks.failed == 1)
         await webhooks.close()
 
-    assert len(asyncio.run(with_receiver([503, 500, 200, 404], act))) == 4
+    assert len(await with_receiver([503, 500, 200, 404], act)) == 4
 
 
-def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:
+async def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:
     webhooks = Webhooks(retry_after=(0.01,))
 
     async def act(url: str, received: Received) -> None:
@@ -89,10 +89,10 @@ def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:
         await until(lambda: webhooks.failed == 3)
         await webhooks.close()
 
-    assert len(asyncio.run(with_receiver([None], act))) == 2
+    assert len(await with_receiver([None], act)) == 2
 
 
-def test_a_full_queue_drops_the_oldest() -> None:
+async def test_a_full_queue_drops_the_oldest() -> None:
     webhooks = Webhooks(most=2)
 
     async def act(url: str, received: Received) -> None:
@@ -101,6 +101,6 @@ def test_a_full_queue_drops_the_oldest() -> None:
         await until(lambda: webhooks.sent + webhooks.dropped == 30)
         await webhooks.close()
 
-    received = asyncio.run(with_receiver([200], act))
+    received = await with_receiver([200], act)
     assert (webhooks.sent, webhooks.dropped) == (2, 28)
     assert len(received) == 2

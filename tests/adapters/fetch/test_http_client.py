@@ -164,7 +164,7 @@ def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_again()
         got(saying(answer(b"1"), b"HTTP/1.1 2"), twice)
 
 
-def test_a_response_that_is_not_read_costs_its_connection() -> None:
+async def test_a_response_that_is_not_read_costs_its_connection() -> None:
     async def main() -> int:
         async with raw_upstream(saying(answer(b"1"), answer(b"2"))) as upstream:
             client = HttpClient(parse_origin(upstream.url))
@@ -174,7 +174,7 @@ def test_a_response_that_is_not_read_costs_its_connection() -> None:
             await client.close()
             return len(upstream.peers)
 
-    assert asyncio.run(main()) == 2
+    assert await main() == 2
 
 
 def test_an_early_refusal_is_heard_although_the_request_was_cut_off() -> None:
@@ -310,7 +310,7 @@ def test_without_the_certificate_that_is_wanted_there_is_no_answer(tmp_path: Pat
         got_by_tls(own.server(wants_certificate=True), make_tls_context(trusted_ca=str(own.pem)))
 
 
-def test_an_upstream_without_tls_has_a_reason() -> None:
+async def test_an_upstream_without_tls_has_a_reason() -> None:
     async def main() -> None:
         async def script(peer: Peer) -> None:
             await peer.reader.read(10)
@@ -320,7 +320,7 @@ def test_an_upstream_without_tls_has_a_reason() -> None:
             await get(HttpClient(Origin("127.0.0.1", upstream.port, tls=True)))
 
     with pytest.raises(NotConnected) as caught:
-        asyncio.run(main())
+        await main()
     assert str(caught.value) == "TLS error: wrong version number"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
 
@@ -14,22 +13,22 @@ from mcp_tool_filter.http.origin import Origin
 from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
-def test_an_upstream_is_reached_where_somebody_listens() -> None:
+async def test_an_upstream_is_reached_where_somebody_listens() -> None:
     async def main() -> list[Reach]:
         async with raw_upstream(Peer.left) as upstream:
             there = await probe(Origin("127.0.0.1", upstream.port, tls=False), None, 5.0)
         return [there, await probe(Origin("127.0.0.1", free_port(), tls=False), None, 5.0)]
 
-    assert asyncio.run(main()) == [Reach.REACHED, Reach.LOST]
+    assert await main() == [Reach.REACHED, Reach.LOST]
 
 
-def test_a_listener_that_never_shakes_hands_is_lost() -> None:
+async def test_a_listener_that_never_shakes_hands_is_lost() -> None:
     async def main() -> Reach:
         async with raw_upstream(Peer.left) as upstream:
             origin = Origin("127.0.0.1", upstream.port, tls=True)
             return await probe(origin, make_tls_context(), timeout=0.05)
 
-    assert asyncio.run(main()) is Reach.LOST
+    assert await main() is Reach.LOST
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_an_upstream_that_keeps_its_sessions_may() -> None:
     assert names(fetched_from(stubborn)) == ["a"]
 
 
-def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
+async def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
     async def main() -> list[str]:
         say = streamable({"no": "tools"}, session="s1")
         async with raw_upstream(dialogue(say)) as upstream:
@@ -120,7 +120,7 @@ def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
                 await fetch(target(upstream.url))
             return asked(upstream)
 
-    assert asyncio.run(main())[-1] == "DELETE /mcp"
+    assert (await main())[-1] == "DELETE /mcp"
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
@@ -284,7 +284,7 @@ def test_a_website_is_no_mcp() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["/mcp", None])
-def test_without_credentials_we_do_not_go_on_guessing(endpoint: str | None) -> None:
+async def test_without_credentials_we_do_not_go_on_guessing(endpoint: str | None) -> None:
     async def main() -> tuple[str, int]:
         script = refusing("401 Unauthorized")
         async with raw_upstream(script) as upstream:
@@ -292,7 +292,7 @@ def test_without_credentials_we_do_not_go_on_guessing(endpoint: str | None) -> N
                 await fetch(target(upstream.url, endpoint))
             return caught.value.why, len(upstream.requests)
 
-    said, requests = asyncio.run(main())
+    said, requests = await main()
     assert said == (
         "HTTP 401 Unauthorized: the upstream wants credentials: give them with upstream_headers"
     )
@@ -364,24 +364,24 @@ def test_tools_that_are_not_declared_are_fetched_all_the_same() -> None:
     assert names(fetched_from(script)) == ["a"]
 
 
-def test_a_refused_connection_is_called_so() -> None:
+async def test_a_refused_connection_is_called_so() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectFailed) as caught:
-        asyncio.run(fetch(target(url)))
+        await fetch(target(url))
     assert str(caught.value) == (
         f"Error: Failed to connect to upstream MCP at {url}\nConnection refused"
     )
 
 
-def test_two_addresses_that_refuse_are_one_reason() -> None:
+async def test_two_addresses_that_refuse_are_one_reason() -> None:
     with pytest.raises(ConnectFailed) as caught:
-        asyncio.run(fetch(target(f"http://localhost:{free_port()}")))
+        await fetch(target(f"http://localhost:{free_port()}"))
     assert caught.value.why == "Connection refused"
 
 
-def test_a_host_that_does_not_exist_is_called_so() -> None:
+async def test_a_host_that_does_not_exist_is_called_so() -> None:
     with pytest.raises(ConnectFailed) as caught:
-        asyncio.run(fetch(target("http://nosuchhost.invalid:3000")))
+        await fetch(target("http://nosuchhost.invalid:3000"))
     assert caught.value.why == "Host not found: nosuchhost.invalid"
 
 

@@ -130,10 +130,10 @@ asyncio.run(main())
 """
 
 
-def test_four_processes_cause_one_request(tmp_path: Path) -> None:
+async def test_four_processes_cause_one_request(tmp_path: Path) -> None:
     """Two renewals with one refresh token would end the whole login."""
     with oauth_upstream(delay=0.3) as upstream:
-        credentials = asyncio.run(logged_in(tmp_path, upstream))
+        credentials = await logged_in(tmp_path, upstream)
         value = credentials.value()
         assert value
         command = [sys.executable, "-c", CHILD, upstream.url, str(tmp_path), value]
@@ -223,10 +223,10 @@ def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?project=1", "/"])
-def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
+async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
     store = Store(tmp_path)
     with oauth_upstream() as upstream:
-        asyncio.run(logged_in(tmp_path, upstream))
+        await logged_in(tmp_path, upstream)
         assert credentials_for(upstream.url + query, store)
         assert credentials_for(upstream.origin, store)
         assert credentials_for(upstream.url + "/other", store) is None

@@ -47,64 +47,49 @@ def target(
 
 
 @pytest.mark.parametrize("endpoint", ["/mcp", None])
-def test_a_login_is_used(endpoint: str | None) -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            fetched = await fetch(target(upstream, endpoint=endpoint))
-            assert b"read_file" in fetched.pages[0]
-
-    asyncio.run(main())
+async def test_a_login_is_used(endpoint: str | None) -> None:
+    with oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        fetched = await fetch(target(upstream, endpoint=endpoint))
+        assert b"read_file" in fetched.pages[0]
 
 
-def test_a_token_that_is_rejected_early_is_renewed_once() -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            upstream.end_access()
-            assert (await fetch(target(upstream))).pages
-            assert upstream.renewals == 1
-
-    asyncio.run(main())
+async def test_a_token_that_is_rejected_early_is_renewed_once() -> None:
+    with oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        upstream.end_access()
+        assert (await fetch(target(upstream))).pages
+        assert upstream.renewals == 1
 
 
-def test_a_token_that_no_renewal_helps_is_said_with_what_to_type() -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            upstream.refuses_renewal = "invalid_grant"
-            upstream.end_access()
-            with pytest.raises(LoggedOut, match="mcp-tool-filter login"):
-                await fetch(target(upstream))
-
-    asyncio.run(main())
+async def test_a_token_that_no_renewal_helps_is_said_with_what_to_type() -> None:
+    with oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        upstream.refuses_renewal = "invalid_grant"
+        upstream.end_access()
+        with pytest.raises(LoggedOut, match="mcp-tool-filter login"):
+            await fetch(target(upstream))
 
 
-def test_rights_that_are_missing_are_said_with_what_to_type() -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            upstream.scope_to_enter = "admin"
-            with pytest.raises(LoggedOut, match="lacks rights"):
-                await fetch(target(upstream))
-
-    asyncio.run(main())
+async def test_rights_that_are_missing_are_said_with_what_to_type() -> None:
+    with oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        upstream.scope_to_enter = "admin"
+        with pytest.raises(LoggedOut, match="lacks rights"):
+            await fetch(target(upstream))
 
 
 @pytest.mark.parametrize("how", ["off", "header", "other"])
-def test_no_login_is_used_where_nobody_wants_it(how: str) -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream, oauth_upstream() as other:
-            await log_in_to(other if how == "other" else upstream)
-            asked = {
-                "off": target(upstream, uses_login=False),
-                "header": target(upstream, headers=(("authorization", "Bearer mine"),)),
-                "other": target(upstream),
-            }[how]
-            with pytest.raises(FetchFailed) as failed:
-                await fetch(asked)
-            assert failed.value.status == 401
-            sent = {authorization for _, authorization in upstream.calls}
-            assert not any(one and "access-" in one for one in sent)
-
-    asyncio.run(main())
+async def test_no_login_is_used_where_nobody_wants_it(how: str) -> None:
+    with oauth_upstream() as upstream, oauth_upstream() as other:
+        await log_in_to(other if how == "other" else upstream)
+        asked = {
+            "off": target(upstream, uses_login=False),
+            "header": target(upstream, headers=(("authorization", "Bearer mine"),)),
+            "other": target(upstream),
+        }[how]
+        with pytest.raises(FetchFailed) as failed:
+            await fetch(asked)
+        assert failed.value.status == 401
+        sent = {authorization for _, authorization in upstream.calls}
+        assert not any(one and "access-" in one for one in sent)

@@ -169,7 +169,7 @@ def test_tokens_go_over_https_only(tmp_path: Path) -> None:
         login(tmp_path, "http://mcp.example/mcp")
 
 
-def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
+async def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
     """A page may send the browser to our port; it does not know our state."""
     tried: list[int] = []
 
@@ -180,12 +180,12 @@ def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
         await show(url)
 
     with oauth_upstream() as upstream:
-        state = asyncio.run(log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), attacked))
+        state = await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), attacked)
         assert tried == [400, 400, 400, 404]
         assert works(upstream, tmp_path, state)
 
 
-def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
+async def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
     """The browser may be on another device, which cannot reach our port."""
     pasted: asyncio.Queue[str] = asyncio.Queue()
 
@@ -196,7 +196,7 @@ def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
 
     with oauth_upstream() as upstream:
         login = log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), elsewhere, pasted.get)
-        assert works(upstream, tmp_path, asyncio.run(login))
+        assert works(upstream, tmp_path, await login)
 
 
 def test_a_login_is_stored_for_its_user_alone(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
@@ -43,57 +41,45 @@ def test_an_upstream_on_this_machine_may_name_others_here() -> None:
 @pytest.mark.parametrize(
     "location", ["http://evil.example/", "file:///etc/passwd", "//evil.example/x"]
 )
-def test_a_redirect_is_checked_like_a_url(location: str) -> None:
+async def test_a_redirect_is_checked_like_a_url(location: str) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode())
 
-    async def main() -> None:
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(WebFailed, match=r"not https|No URL"):
-                await Web(upstream.url).get(upstream.url)
-
-    asyncio.run(main())
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(WebFailed, match=r"not https|No URL"):
+            await Web(upstream.url).get(upstream.url)
 
 
-def test_secrets_follow_no_redirect() -> None:
+async def test_secrets_follow_no_redirect() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         moved = f"Location: {peer.upstream.url}/other\r\nContent-Length: 0\r\n\r\n"
         await peer.say(b"HTTP/1.1 307 Moved\r\n" + moved.encode())
 
-    async def main() -> None:
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(WebFailed, match="redirect"):
-                await Web(upstream.url).post_form(f"{upstream.url}/token", [("a", "b")])
-            assert len(upstream.requests) == 1
-
-    asyncio.run(main())
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(WebFailed, match="redirect"):
+            await Web(upstream.url).post_form(f"{upstream.url}/token", [("a", "b")])
+        assert len(upstream.requests) == 1
 
 
-def test_redirects_end() -> None:
+async def test_redirects_end() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n")
 
-    async def main() -> None:
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(WebFailed, match="More than 3 redirects"):
-                await Web(upstream.url).get(upstream.url)
-            assert len(upstream.requests) == 4
-
-    asyncio.run(main())
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(WebFailed, match="More than 3 redirects"):
+            await Web(upstream.url).get(upstream.url)
+        assert len(upstream.requests) == 4
 
 
-def test_long_answers_are_not_read() -> None:
+async def test_long_answers_are_not_read() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 300_000)
         await peer.left()
 
-    async def main() -> None:
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(WebFailed, match="longer than"):
-                await Web(upstream.url).get(upstream.url)
-
-    asyncio.run(main())
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(WebFailed, match="longer than"):
+            await Web(upstream.url).get(upstream.url)

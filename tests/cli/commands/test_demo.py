@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from pathlib import Path
@@ -43,17 +42,14 @@ def test_a_pattern_that_cannot_be_used_is_refused_as_ever(tmp_path: Path) -> Non
     assert ended.stderr.startswith('Error: Unsafe regex pattern detected: "(a+)+"\n')
 
 
-def test_it_can_stay_for_a_client_of_ones_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with launched("demo", "--stay", home=tmp_path) as it:
-            found = await it.says(r"The filter listens at http://127\.0\.0\.1:(\d+)/mcp")
-            async with raw_client(int(found[1])) as client:
-                answer = await client.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
-            assert len(json.loads(answer.body)["result"]["tools"]) == 10
-            it.interrupt(signal.SIGINT)
-            assert await it.exit_code() == 0
-
-    asyncio.run(main())
+async def test_it_can_stay_for_a_client_of_ones_own(tmp_path: Path) -> None:
+    async with launched("demo", "--stay", home=tmp_path) as it:
+        found = await it.says(r"The filter listens at http://127\.0\.0\.1:(\d+)/mcp")
+        async with raw_client(int(found[1])) as client:
+            answer = await client.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
+        assert len(json.loads(answer.body)["result"]["tools"]) == 10
+        it.interrupt(signal.SIGINT)
+        assert await it.exit_code() == 0
 
 
 async def ask(upstream: DemoUpstream, message: object) -> Answer:
@@ -61,14 +57,11 @@ async def ask(upstream: DemoUpstream, message: object) -> Answer:
         return await client.ask(post(json.dumps(message).encode()))
 
 
-def test_its_server_speaks_the_newest_revision() -> None:
-    async def main() -> None:
-        async with demo_upstream() as upstream:
-            result = json.loads((await ask(upstream, DISCOVER)).body)["result"]
-            assert "2026-07-28" in result["supportedVersions"]
-            assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
-
-    asyncio.run(main())
+async def test_its_server_speaks_the_newest_revision() -> None:
+    async with demo_upstream() as upstream:
+        result = json.loads((await ask(upstream, DISCOVER)).body)["result"]
+        assert "2026-07-28" in result["supportedVersions"]
+        assert (result["resultType"], result["cacheScope"]) == ("complete", "public")
 
 
 @pytest.mark.parametrize(
@@ -92,22 +85,22 @@ def test_its_server_speaks_the_newest_revision() -> None:
         (["no message"], 400, -32600),
     ],
 )
-def test_its_server_refuses_as_a_real_one(message: object, status: int, code: int) -> None:
+async def test_its_server_refuses_as_a_real_one(message: object, status: int, code: int) -> None:
     async def main() -> Answer:
         async with demo_upstream() as upstream:
             return await ask(upstream, message)
 
-    answer = asyncio.run(main())
+    answer = await main()
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
 
 
-def test_its_server_has_no_stream_and_no_other_path() -> None:
+async def test_its_server_has_no_stream_and_no_other_path() -> None:
     async def main() -> list[int]:
         async with demo_upstream() as upstream, raw_client(upstream.port) as client:
             asked = [get(), post(b"{}", path="/other")]
             return [(await client.ask(one)).status for one in asked]
 
-    assert asyncio.run(main()) == [405, 404]
+    assert await main() == [405, 404]
 
 
 def test_its_tools_look_like_those_of_a_real_server() -> None:

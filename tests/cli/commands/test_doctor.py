@@ -76,19 +76,19 @@ def test_nobody_there(tmp_path: Path) -> None:
         ("https://127.0.0.1:{}/mcp", "Does it speak"),
     ],
 )
-def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
+async def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
         async with demo_upstream() as upstream:
             there = url.format(upstream.port)
             async with launched("doctor", "-u", there, home=tmp_path) as it:
                 return await it.exit_code(), it.stdout
 
-    status, said = asyncio.run(main())
+    status, said = await main()
     assert status == 1
     assert advice in said
 
 
-def test_credentials_are_wanted(tmp_path: Path) -> None:
+async def test_credentials_are_wanted(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -101,7 +101,7 @@ def test_credentials_are_wanted(tmp_path: Path) -> None:
         ):
             return await it.exit_code(), it.stdout
 
-    status, said = asyncio.run(main())
+    status, said = await main()
     assert status == 1
     assert "HTTP 401" in said
     assert "--header 'Authorization: Bearer $TOKEN' sends them" in said

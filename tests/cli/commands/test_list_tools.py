@@ -101,17 +101,17 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_an_upstream_that_is_not_there_is_exit_status_1(tmp_path: Path) -> None:
+async def test_an_upstream_that_is_not_there_is_exit_status_1(tmp_path: Path) -> None:
     async def main() -> tuple[int, str]:
         async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
             return await it.exit_code(), it.stderr
 
-    status, stderr = asyncio.run(main())
+    status, stderr = await main()
     assert status == 1
     assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
 
 
-def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
+async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
     """Most of the waiting would be for its import."""
     (tmp_path / "mitmproxy").mkdir()
     (tmp_path / "mitmproxy" / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -129,4 +129,4 @@ def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
         ):
             return await it.exit_code(), it.stderr
 
-    assert asyncio.run(main())[0] == 0
+    assert (await main())[0] == 0
