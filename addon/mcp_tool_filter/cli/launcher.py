@@ -15,24 +15,6 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.errors import StartError
 
 _NEEDED = (3, 12)
-COMMANDS = {  # to the module that runs it
-    "check-pattern": "check_pattern",
-    "replay": "replay",
-    "rules": "rules",
-    "scrub": "scrub",
-    "config": "client_config",
-    "clients": "clients",
-    "pick": "pick",
-    "wrap": "wrap",
-    "unwrap": "unwrap",
-    "demo": "demo",
-    "doctor": "doctor",
-    "login": "login",
-    "logout": "logout",
-    "addon-path": "addon_path",
-    "audit": "audit",
-    "completion": "completion",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,9 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    named = args[:1] and COMMANDS.get(args[0])
-    command = import_module(f"mcp_tool_filter.cli.commands.{named or 'proxy'}")
-    return int(command.run(args[1:] if named else args))
+    module = _module_of(args[0]) if args and not args[0].startswith("-") else None
+    command = import_module(f"mcp_tool_filter.cli.commands.{module or 'proxy'}")
+    return int(command.run(args[1:] if module else args))
+
+
+def _module_of(name: str) -> str | None:
+    from mcp_tool_filter.cli.settings.commands import COMMANDS
+
+    return COMMANDS[name].module if name in COMMANDS else None
 
 
 def _refuse_python() -> int:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import select
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.commands.completion import flags_of
+from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER
 from tests.cli.launched import run
+
+ASKED = [
+    (["--de"], ["--deny"]),
+    (["doc"], ["doctor"]),
+    (["config", "c"], ["claude-code", "claude-desktop", "codex", "cursor"]),
+    (["--tools-list", ""], ["auto", "cache", "upstream"]),
+    (["completion", "f"], ["fish"]),
+    (["wrap", "--sc"], ["--scope"]),
+    (["wrap", "--scope", ""], ["local", "project", "user"]),
+    (["doctor", "--sta"], []),  # a flag of the demo
+    (["demo", "--sta"], ["--stay"]),
+    (["rules", "ch"], ["check"]),
+]
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["--de"], ["--deny"]),
-        (["do"], ["doctor"]),
-        (["config", "c"], ["claude-code", "claude-desktop", "cursor", "codex"]),
-        (["--tools-list", ""], ["auto", "cache", "upstream"]),
-        (["completion", "f"], ["fish"]),
-        (["--deny", "a"], []),
-    ],
-)
+@pytest.mark.parametrize(("words", "offered"), [*ASKED, (["--deny", "a"], [])])
 def test_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
     script = run("completion", "bash", home=tmp_path).stdout
     line = ["mcp-tool-filter", *words]
@@ -32,19 +42,97 @@ def test_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
         ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
     ended = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == offered
+    assert sorted(ended.stdout.split()) == offered
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here")
+@pytest.mark.parametrize(("words", "offered"), ASKED)
+def test_fish(words: list[str], offered: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "completion.fish"
+    script.write_text(run("completion", "fish", home=tmp_path).stdout)
+    ask = f'source {script}; complete -C"mcp-tool-filter {" ".join(words)}"'
+    ended = subprocess.run(
+        ["fish", "-c", ask],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    assert ended.stderr == ""
+    found = [line.partition("\t") for line in ended.stdout.splitlines()]
+    assert sorted(word for word, _, _ in found) == offered
+    if words[-1].startswith("-"):
+        assert all(said for _, _, said in found)
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here")
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("doc", r"mcp-tool-filter doctor"),
+        ("lo", r"login +-- log in to an MCP server with your browser"),
+        ("config claude", r"claude-code +claude-desktop"),
+        ("wrap --sc", r"wrap --scope"),
+        ("wrap --scope ", r"local +project +user"),
+        ("demo --", r"--stay +-- keep both running"),
+        ("--list", r"mcp-tool-filter --list-tools"),
+    ],
+)
+def test_zsh_describes_what_it_offers(line: str, shown: str, tmp_path: Path) -> None:
+    script = tmp_path / "completion.zsh"
+    script.write_text(run("completion", "zsh", home=tmp_path).stdout)
+    assert re.search(shown, typed_in_zsh(f"mcp-tool-filter {line}\t\t", shown, script, tmp_path))
+
+
+def typed_in_zsh(keys: str, awaited: str, script: Path, home: Path) -> str:
+    """Type the keys into a zsh in a terminal; return what it then shows."""
+    process, terminal = pty.fork()
+    if not process:
+        surroundings = {**os.environ, "HOME": str(home), "TERM": "vt100", "COLUMNS": "150"}
+        os.execvpe("zsh", ["zsh", "-f", "-i"], surroundings)
+    try:
+        start = f"unsetopt zle_bracketed_paste; PS1='> '; source {script}; echo rea''dy\n"
+        os.write(terminal, start.encode())
+        read_until(terminal, "ready")
+        os.write(terminal, keys.encode())
+        return read_until(terminal, awaited)
+    finally:
+        os.close(terminal)
+        os.kill(process, 9)
+        os.waitpid(process, 0)
+
+
+def read_until(terminal: int, awaited: str) -> str:
+    """Return what a terminal shows, as soon as that has a match, or nothing more comes."""
+    shown = b""
+    end = time.monotonic() + 20
+    while time.monotonic() < end and select.select([terminal], [], [], 10)[0]:
+        shown += os.read(terminal, 65536)
+        text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", shown.decode(errors="replace"))
+        if re.search(awaited, text):
+            return text
+    return shown.decode(errors="replace")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script_that_knows_the_flags(shell: str, tmp_path: Path) -> None:
+def test_each_shell_has_a_script_that_knows_every_command_and_flag(
+    shell: str, tmp_path: Path
+) -> None:
     ended = run("completion", shell, home=tmp_path)
     assert ended.returncode == 0
-    assert "upstream" in ended.stdout
-    assert "doctor" in ended.stdout
+    for command in (*COMMANDS.values(), FILTER):
+        assert command.name in ended.stdout
+        for flag in flags_of(command):
+            assert f"-l {flag.name} " in ended.stdout or f"--{flag.name}" in ended.stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "part"), [([], "Which shell?"), (["fsh"], "completion for fsh: did you mean fish?")]
+    ("words", "part"),
+    [
+        ([], "Which shell?"),
+        (["fsh"], "completion for fsh: did you mean fish?"),
+        (["bash", "zsh"], "There is one word too many: zsh"),
+    ],
 )
 def test_another_shell_is_refused(words: list[str], part: str, tmp_path: Path) -> None:
     ended = run("completion", *words, home=tmp_path)

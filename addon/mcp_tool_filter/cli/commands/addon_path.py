@@ -8,22 +8,18 @@ from pathlib import Path
 
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal
-from mcp_tool_filter.cli.settings.flags import FLAGS, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.errors import StartError
 
-_HELP = """\
-usage: mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN
-
-Prints the path of the addon script, which mitmdump, mitmweb and mitmproxy load with -s.
-"""
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def run(argv: Sequence[str]) -> int:
     """Print the path."""
-    if "help" in parse_flags(argv, flags=[FLAGS["help"]]):
-        print(_HELP, end="")
-        return 0
+    command = COMMANDS["addon-path"]
+    if "help" in command.parse(argv):
+        return show_help(command)
     path = find()
     print(path)
     if is_terminal(sys.stdout):

@@ -14,34 +14,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import check, hash_of
 from mcp_tool_filter.observers.audit.entries import Entry
 from mcp_tool_filter.observers.audit.summary import Summary, summarise
 
-_HELP = """\
-usage: mcp-tool-filter audit FILE [FILE …] [--json] [--since TIME]
-       mcp-tool-filter audit FILE --follow [--json]
-       mcp-tool-filter audit verify FILE [FILE …]
-
-Adds up what an audit log says: calls by tool and session, refusals, errors, the slowest calls.
-Files that were put aside can be named before it, oldest first, also compressed (.gz).
-
-  --json         print JSON
-  --since TIME   only entries from this time on: 2026-11-18, 2026-11-18T09:30, or 2h, 30m, 7d ago
-  --follow       print entries as they are written
-
-verify checks that every line carries the hash of the line before, and prints the last hash: keep
-that elsewhere, and lines that were cut off the end show, too.
-"""
-_FLAGS = (
-    Flag("json", "print JSON"),
-    Flag("since", "only entries from this time on", "TIME"),
-    Flag("follow", "print entries as they are written", short="f"),
-    FLAGS["help"],
-)
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PAUSE = 0.2  # seconds between two looks at a file that is followed
@@ -49,11 +30,11 @@ _PAUSE = 0.2  # seconds between two looks at a file that is followed
 
 def run(argv: Sequence[str]) -> int:
     """Do what is asked; return the exit status."""
-    files, flags = _split(argv)
-    typed = parse_flags(flags, flags=_FLAGS)
-    if "help" in typed or not (files or flags):
-        print(_HELP, end="")
-        return 0
+    command = COMMANDS["audit"]
+    typed = command.parse(argv)
+    if "help" in typed or not typed:
+        return show_help(command)
+    files = typed.get(WORDS, [])
     if files[:1] == ["verify"]:
         return _verify(_paths(files[1:]))
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
@@ -62,14 +43,6 @@ def run(argv: Sequence[str]) -> int:
     entries = _entries(_lines_of(_paths(files)), since)
     _print_summary(summarise(entries), "json" in typed)
     return 0
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    files: list[str] = []
-    rest = list(argv)
-    while rest and not rest[0].startswith("-"):
-        files.append(rest.pop(0))
-    return files, rest
 
 
 def _paths(files: Sequence[str]) -> list[Path]:

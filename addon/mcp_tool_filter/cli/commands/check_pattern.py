@@ -14,12 +14,14 @@ forever), or ``error`` for a line that asks nothing we understand.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.hints import hint
 from mcp_tool_filter.policy.patterns import parse_pattern
@@ -29,7 +31,11 @@ type Answer = dict[str, object]
 
 def run(argv: Sequence[str]) -> int:
     """Answer every pattern; return 0 if all may be used, else 1."""
-    patterns = _parser().parse_args(argv).pattern
+    command = COMMANDS["check-pattern"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    patterns = typed.get(WORDS, [])
     questions = [{"pattern": text} for text in patterns] or _read_questions(sys.stdin.buffer)
     usable = True
     try:
@@ -88,15 +94,3 @@ def _read_questions(lines: Iterable[bytes]) -> Iterator[object]:
             yield ValueError(f"line {number} is not UTF-8")
         except (ValueError, RecursionError):
             yield ValueError(f"line {number} is not JSON")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mcp-tool-filter check-pattern",
-        description="Say whether patterns may be used to deny or allow tools.",
-        epilog="Exit status: 0 if all of them may be used, else 1.",
-    )
-    parser.add_argument(
-        "pattern", nargs="*", help='without one, lines of JSON are read: {"pattern": …, "name": …}'
-    )
-    return parser

@@ -20,21 +20,12 @@ from mcp_tool_filter.cli.commands.client_programs import (
     started_by,
 )
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Given, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import shown_url
-
-_HELP = """\
-usage: mcp-tool-filter config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS
-       mcp-tool-filter config CLIENT --upstream URL [--deny PATTERN] [FLAGS]
-
-Prints what the client needs to come to the filter. CLIENT is one of:
-  claude-code, claude-desktop, cursor, vscode, codex, gemini
-
-All flags of mcp-tool-filter itself are understood; --host and --port say where it will listen.
-For a command, and with --stdio, the client starts the filter itself.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +39,17 @@ class Place:
 
 def run(argv: Sequence[str]) -> int:
     """Print the snippet; return the exit status."""
-    named, rest = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    typed = parse_flags(rest)
+    command = COMMANDS["config"]
+    typed = command.parse(argv)
     if "help" in typed:
-        print(_HELP, end="")
-        return 0
+        return show_help(command)
+    named = next(iter(typed.pop(WORDS, [])), "")
     if not named:
         why = "It is one of: " + ", ".join(CLIENTS)
         raise UsageError("Which client? It comes after config", why=why)
     if named not in CLIENTS:
         raise no_such("client", named, CLIENTS)
-    settings = settle(gather(rest, os.environ))
+    settings = settle(gather(typed, os.environ))
     settings.config()
     if settings.is_stdio:
         name = name_of_command(settings.command) if settings.command else _name_of(settings.origin)

@@ -12,18 +12,9 @@ from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, rea
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, is_terminal, paint
-from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.policy.snapshot import shown
-
-_HELP = """\
-usage: mcp-tool-filter clients [--json]
-
-Lists the MCP servers that it finds in the files of Claude Code, Claude Desktop, Cursor, VS Code,
-Codex, Gemini, Windsurf and Zed: yours, and those of the current folder's project.
-
-Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN
-"""
-_FLAGS = (Flag("json", "print JSON"), FLAGS["help"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +28,10 @@ class Listed:
 
 def run(argv: Sequence[str]) -> int:
     """Print the list; return the exit status."""
-    typed = parse_flags(argv, flags=_FLAGS)
+    command = COMMANDS["clients"]
+    typed = command.parse(argv)
     if "help" in typed:
-        print(_HELP, end="")
-        return 0
+        return show_help(command)
     found = list(find_servers())
     if "json" in typed:
         print(json.dumps([_as_json(one) for one in found], indent=2))

@@ -2,102 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from mcp_tool_filter.cli.launcher import COMMANDS
-from mcp_tool_filter.cli.settings.flags import FLAGS, Flag
+from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER, Command
+from mcp_tool_filter.cli.settings.flags import FLAGS, WORDS, Flag
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 
-_HELP = """\
-usage: mcp-tool-filter completion bash|zsh|fish
-
-Prints a script that completes commands and flags, for the file that your shell reads first:
-  eval "$(mcp-tool-filter completion bash)"       or zsh
-  mcp-tool-filter completion fish | source
-"""
-_CLIENTS = "claude-code claude-desktop cursor vscode codex gemini"
+_PATHS = ("FILE", "DIR")
 _BASH = """\
 # eval "$(mcp-tool-filter completion bash)"
 _mcp_tool_filter() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
-    case "$previous" in
-{cases}
-        config) COMPREPLY=($(compgen -W "{clients}" -- "$current")); return ;;
-        completion) COMPREPLY=($(compgen -W "bash zsh fish" -- "$current")); return ;;
+    local command="" flags words=""
+    [[ "$COMP_CWORD" -gt 1 ]] && command="${{COMP_WORDS[1]}}"
+    case "$command" in
+{commands}
     esac
     if [[ "$current" == -* ]]; then
-        COMPREPLY=($(compgen -W "{flags}" -- "$current"))
+        COMPREPLY=($(compgen -W "$flags" -- "$current"))
     elif [[ "$COMP_CWORD" == 1 ]]; then
-        COMPREPLY=($(compgen -W "{commands}" -- "$current"))
+        COMPREPLY=($(compgen -W "{names}" -- "$current"))
+    elif [[ "$COMP_CWORD" == 2 ]]; then
+        COMPREPLY=($(compgen -W "$words" -- "$current"))
     fi
 }}
 complete -o default -F _mcp_tool_filter mcp-tool-filter
 """
 _ZSH = """\
 # eval "$(mcp-tool-filter completion zsh)"
-autoload -U +X compinit && compinit
-autoload -U +X bashcompinit && bashcompinit
-"""
-_FISH = """\
-# mcp-tool-filter completion fish | source
-complete -c mcp-tool-filter -n __fish_use_subcommand -f -a "{commands}"
-complete -c mcp-tool-filter -n "__fish_seen_subcommand_from config" -f -a "{clients}"
-complete -c mcp-tool-filter -n "__fish_seen_subcommand_from completion" -f -a "bash zsh fish"
-{flags}
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}
+_mcp_tool_filter() {{
+    local -a commands
+    commands=(
+{names}
+    )
+    if (( CURRENT == 2 )) && [[ "$PREFIX" != -* ]]; then
+        _describe command commands
+        return
+    fi
+    local command="$words[2]"
+    case "$command" in
+{commands}
+    esac
+}}
+compdef _mcp_tool_filter mcp-tool-filter
 """
 
 
 def run(argv: Sequence[str]) -> int:
     """Print the script for a shell."""
-    if argv in (["--help"], ["-h"]):
-        print(_HELP, end="")
-        return 0
-    if len(argv) != 1:
+    command = COMMANDS["completion"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    if WORDS not in typed:
         why = "mcp-tool-filter completion bash, zsh or fish"
         raise UsageError("Which shell? It comes after completion", why=why)
-    scripts = {"bash": _bash, "zsh": lambda: _ZSH + _bash(), "fish": _fish}
-    if argv[0] not in scripts:
-        raise no_such("completion for", argv[0], scripts)
-    print(scripts[argv[0]](), end="")
+    scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+    [shell] = typed[WORDS]
+    if shell not in scripts:
+        raise no_such("completion for", shell, scripts)
+    print(scripts[shell](), end="")
     return 0
 
 
+def flags_of(command: Command) -> tuple[Flag, ...]:
+    """Return what can be completed behind a command, or behind none."""
+    return tuple(FLAGS.values()) if command is FILTER else command.all_flags
+
+
 def _bash() -> str:
-    return _BASH.format(
-        cases="\n".join(case for flag in FLAGS.values() if flag.value and (case := _case(flag))),
-        flags=" ".join(f"--{name}" for name in FLAGS),
-        commands=" ".join(COMMANDS),
-        clients=_CLIENTS,
-    )
+    parts = [*map(_bash_case, COMMANDS.values()), _bash_case(FILTER)]
+    return _BASH.format(commands="\n".join(parts), names=" ".join(COMMANDS))
 
 
-def _case(flag: Flag) -> str:
-    """What comes after a flag that wants a value: one of its choices, a file, or free text."""
-    names = "|".join(flag.spellings)
+def _bash_case(command: Command) -> str:
+    flags = flags_of(command)
+    lines = [
+        f"    {command.name or '*'})",
+        f'        flags="{" ".join(f"--{flag.name}" for flag in flags)}"',
+        *([f'        words="{" ".join(command.choices)}"'] if command.choices else []),
+        '        case "$previous" in',
+        *(_bash_values(flag) for flag in flags if flag.value),
+        "        esac ;;",
+    ]
+    return "\n".join(lines)
+
+
+def _bash_values(flag: Flag) -> str:
+    """What comes after a flag that wants a value: one of its choices, a path, or free text."""
     if flag.choices:
         words = f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$current"))'
-    elif flag.value == "FILE":
+    elif flag.value in _PATHS:
         words = 'COMPREPLY=($(compgen -f -- "$current"))'
     else:
         words = "COMPREPLY=()"
-    return f"        {names}) {words}; return ;;"
+    return f"            {'|'.join(flag.spellings)}) {words}; return ;;"
+
+
+def _zsh() -> str:
+    names = [f"        {_quoted(f'{one.name}:{one.summary}')}" for one in COMMANDS.values()]
+    parts = [*map(_zsh_case, COMMANDS.values()), _zsh_case(FILTER)]
+    return _ZSH.format(commands="\n".join(parts), names="\n".join(names))
+
+
+def _zsh_case(command: Command) -> str:
+    """``_arguments`` counts words behind the command; behind none it counts from the start."""
+    shift = ["        shift words; (( CURRENT-- ))"] if command.name else []
+    specs = [spec for flag in flags_of(command) for spec in _zsh_flags(flag)]
+    if command.choices:
+        specs.append(_quoted(f"1:word:({' '.join(command.choices)})"))
+    specs.append(_quoted("*:file:_files"))
+    listed = " \\\n            ".join(specs)
+    arguments = f"        _arguments \\\n            {listed}"
+    return "\n".join([f"    {command.name or '*'})", *shift, f"{arguments} ;;"])
+
+
+def _zsh_flags(flag: Flag) -> Iterator[str]:
+    said = flag.help.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+    value = ""
+    if flag.choices:
+        value = f":{flag.value}:({' '.join(flag.choices)})"
+    elif flag.value:
+        value = f":{flag.value}:{'_files' if flag.value in _PATHS else ' '}"
+    for spelling in flag.spellings:
+        joined = ("=" if spelling.startswith("--") else "+") if flag.value else ""
+        yield _quoted(f"*{spelling}{joined}[{said}]{value}")
 
 
 def _fish() -> str:
-    return _FISH.format(
-        commands=" ".join(COMMANDS),
-        clients=_CLIENTS,
-        flags="\n".join(map(_fish_flag, FLAGS.values())),
-    )
+    lines = ["# mcp-tool-filter completion fish | source"]
+    for command in COMMANDS.values():
+        said = _fish_quoted(command.summary)
+        lines.append(f"{_FISH} -n __fish_use_subcommand -f -a {command.name} -d {said}")
+    for command in (*COMMANDS.values(), FILTER):
+        seen = f"-n '__fish_seen_subcommand_from {command.name}'"
+        where = (
+            seen if command.name else f"-n 'not __fish_seen_subcommand_from {' '.join(COMMANDS)}'"
+        )
+        if command.choices:
+            lines.append(f'{_FISH} {where} -f -a "{" ".join(command.choices)}"')
+        lines += [f"{_FISH} {where} {_fish_flag(flag)}" for flag in flags_of(command)]
+    return "\n".join(lines) + "\n"
+
+
+_FISH = "complete -c mcp-tool-filter"
 
 
 def _fish_flag(flag: Flag) -> str:
-    words = ["complete -c mcp-tool-filter", f"-l {flag.name}"]
+    words = [f"-l {flag.name}"]
     if flag.short:
         words.append(f"-s {flag.short}")
     if flag.choices:
         words.append(f'-x -a "{" ".join(flag.choices)}"')
     elif flag.value:
-        words.append("-r" if flag.value == "FILE" else "-x")
-    said = flag.help.replace("\\", "\\\\").replace("'", "\\'")
-    return " ".join([*words, f"-d '{said}'"])
+        words.append("-r -F" if flag.value in _PATHS else "-x")
+    return " ".join([*words, f"-d {_fish_quoted(flag.help)}"])
+
+
+def _fish_quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("'", "'\\''")
+    return f"'{escaped}'"

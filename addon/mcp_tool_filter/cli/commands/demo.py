@@ -19,7 +19,9 @@ from mcp_tool_filter.cli.commands.http import leave, prepare
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, Flag, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
@@ -27,21 +29,6 @@ from mcp_tool_filter.observers.report import estimate_tokens
 
 _DENY = r"^file_(?:write|move|delete)$,_database$,^shell_,_production$,^email_(?:send|delete)$"
 _LIMIT = 1024 * 1024
-_HELP = f"""\
-usage: mcp-tool-filter demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]
-
-Starts an MCP server with 20 tools and the filter before it, and shows what an agent
-sees before and after.
-
-  --deny, --allow  your own patterns; default: --deny '{_DENY}'
-  --stay           keep both running, for a client of yours
-  --inspect        the same under mitmweb, opened in the browser (--no-browser: not opened)
-  --port           where the filter listens; default with --stay: {DEFAULT_PORT}, else a free one
-"""
-_OWN_FLAGS = [
-    Flag("stay", "keep both running"),
-    *(FLAGS[name] for name in ("deny", "allow", "port", "inspect", "no-browser", "help")),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +44,10 @@ class _Seen:
 
 def run(argv: Sequence[str]) -> int:
     """Show it; return the exit status."""
-    given = parse_flags(argv, flags=_OWN_FLAGS)
+    command = COMMANDS["demo"]
+    given = command.parse(argv)
     if "help" in given:
-        print(_HELP, end="")
-        return 0
+        return show_help(command)
     stays = bool(given.pop("stay", None)) or "inspect" in given
     if not ("deny" in given or "allow" in given):
         given["deny"] = [_DENY]

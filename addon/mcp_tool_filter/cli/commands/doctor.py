@@ -13,21 +13,13 @@ from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.terminal import Colour, paint
-from mcp_tool_filter.cli.settings.flags import parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.errors import ConnectFailed, StartError
 from mcp_tool_filter.observers.report import estimate_tokens
 
-_HELP = """\
-usage: mcp-tool-filter doctor --upstream URL [--deny PATTERN] [FLAGS]
-
-Checks, one after the other: Python and mitmproxy, the patterns and other settings, whether the
-upstream can be reached, how it speaks MCP and whether it lets us in, its tools, and the port.
-All flags of mcp-tool-filter itself are understood.
-
-Exit status: 0 if nothing is in the way, else 1.
-"""
 _ADVICE = {  # what a reason contains, to what to do about it
     "Command not found": "Is it installed, and in PATH? Try to run it in a terminal",
     "exited with code": "What it says on stderr tells why; try to run it in a terminal",
@@ -54,11 +46,11 @@ class Finding:
 
 def run(argv: Sequence[str]) -> int:
     """Print a line for each check; return 0 if all is well, else 1."""
-    typed = parse_flags(argv)
+    command = COMMANDS["doctor"]
+    typed = command.parse(argv)
     if "help" in typed:
-        print(_HELP, end="")
-        return 0
-    settings = settle(gather(argv, os.environ))
+        return show_help(command)
+    settings = settle(gather(typed, os.environ))
     all_well = True
     for finding in examine(settings):
         all_well = all_well and finding.is_well

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import re
@@ -11,7 +10,6 @@ import time
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
@@ -19,6 +17,9 @@ from mcp_tool_filter.adapters.oauth.registration import OwnClient
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import columns, is_terminal
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import split_upstream, with_scheme
 from mcp_tool_filter.cli.settings.usage import UsageError
 
@@ -26,21 +27,20 @@ _MOST_STEPS_UP = 2
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, why=f"See {self.prog} --help")
-
-
 def run(argv: Sequence[str]) -> int:
     """Log in, or list the logins; return the exit status."""
-    args = _parser().parse_args(argv)
+    command = COMMANDS["login"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
     store = Store()
-    if args.list:
+    if "list" in typed:
         return _list(store)
-    if not args.url:
+    url = next(iter(typed.get(WORDS, [])), "")
+    if not url:
         raise UsageError("Log in to which server?", why="mcp-tool-filter login URL")
-    origin, path = split_upstream(with_scheme(args.url))
-    state = asyncio.run(_log_in(origin + path, _wishes(args), store, args.no_browser))
+    origin, path = split_upstream(with_scheme(url))
+    state = asyncio.run(_log_in(origin + path, _wishes(typed), store, "no-browser" in typed))
     print(f"Logged in to {state.endpoint}")
     if is_terminal(sys.stdout):
         say(f"\nmcp-tool-filter --upstream {state.endpoint} --deny PATTERN")
@@ -129,18 +129,25 @@ def _condition(state: LoginState) -> str:
     return time.strftime("until %Y-%m-%d %H:%M", time.localtime(state.tokens.expires_at))
 
 
-def _wishes(args: argparse.Namespace) -> Wishes:
-    secret = None if args.client_secret is None else _expand(args.client_secret)
-    if secret is not None and not args.client_id:
+def _wishes(typed: Given) -> Wishes:
+    one = {name: values[-1] for name, values in typed.items()}
+    secret = _expand(one["client-secret"]) if "client-secret" in one else None
+    if secret is not None and "client-id" not in one:
         raise UsageError("--client-secret needs --client-id")
-    scopes = None if args.scope is None else tuple(" ".join(args.scope).split())
+    scopes = tuple(" ".join(typed["scope"]).split()) if "scope" in typed else None
     return Wishes(
-        client=OwnClient(args.client_id, secret) if args.client_id else None,
+        client=OwnClient(one["client-id"], secret) if "client-id" in one else None,
         scopes=scopes,
-        callback_port=args.callback_port,
-        ca=args.ca,
-        timeout=args.timeout,
+        callback_port=_port(one.get("callback-port", "0")),
+        ca=one.get("ca"),
+        timeout=_seconds(one.get("timeout", "300")),
     )
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text):
+        raise UsageError(f"--timeout cannot be {text}", why="It is a number of seconds")
+    return float(text)
 
 
 def _expand(text: str) -> str:
@@ -158,42 +165,3 @@ def _port(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
         raise UsageError(f"--callback-port cannot be {text}", why="It is a number up to 65535")
     return int(text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="mcp-tool-filter login",
-        description="Log in to an MCP server with your browser. From then on, mcp-tool-filter "
-        "--upstream URL sends the token with each request that brings no credentials of its own, "
-        "and renews it. Your clients need no login.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("url", nargs="?", metavar="URL", help="the server's MCP endpoint")
-    parser.add_argument(
-        "--list", action="store_true", help="show the logins that there are, without secrets"
-    )
-    parser.add_argument(
-        "--scope", action="append", metavar="SCOPE",
-        help="ask for these rights (default: those that the server names)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--client-id", metavar="ID",
-        help="a client that you have registered, or the https URL of a client id metadata document",
-    )  # fmt: skip
-    parser.add_argument(
-        "--client-secret", metavar="SECRET", help="its secret; '$NAME' reads a variable"
-    )
-    parser.add_argument(
-        "--callback-port", type=_port, default=0, metavar="PORT",
-        help="where the browser comes back to: http://127.0.0.1:PORT/callback (default: any)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-browser", action="store_true",
-        help="only print the page's address, for a device without a browser",
-    )  # fmt: skip
-    parser.add_argument("--ca", metavar="FILE", help="trust the certificates in this PEM file")
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS",
-        help="how long to wait for you (default: 300)",
-    )  # fmt: skip
-    return parser

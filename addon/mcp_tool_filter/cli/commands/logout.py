@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Sequence
 
@@ -10,6 +9,9 @@ from mcp_tool_filter.adapters.oauth.login import drop
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import split_upstream, with_scheme
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
@@ -17,11 +19,15 @@ from mcp_tool_filter.errors import StartError
 
 def run(argv: Sequence[str]) -> int:
     """End one login, or all; return the exit status."""
-    args = _parser().parse_args(argv)
+    command = COMMANDS["logout"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    url, ends_all = next(iter(typed.get(WORDS, [])), ""), "all" in typed
     store = Store()
-    if bool(args.url) == args.all:
+    if bool(url) == ends_all:
         raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
-    for state in list(store.all()) if args.all else [_find(args.url, store)]:
+    for state in list(store.all()) if ends_all else [_find(url, store)]:
         if problem := asyncio.run(drop(state, store)):
             say(f"The authorization server was not told: {problem}")
         print(f"Logged out of {state.endpoint}")
@@ -33,14 +39,3 @@ def _find(url: str, store: Store) -> LoginState:
     if (state := store.find(origin + path)) is None:
         raise StartError(f"Not logged in to {origin}{path}", why="See mcp-tool-filter login --list")
     return state
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mcp-tool-filter logout",
-        description="End a login: its tokens are revoked, where the server can do that, and "
-        "removed from this machine.",
-    )
-    parser.add_argument("url", nargs="?", metavar="URL", help="the server's MCP endpoint")
-    parser.add_argument("--all", action="store_true", help="end all logins")
-    return parser

@@ -12,26 +12,13 @@ from dataclasses import dataclass
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
-from mcp_tool_filter.cli.settings.flags import Flag, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import gather, settle
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.exact import deny_for
 from mcp_tool_filter.policy.snapshot import shown
-
-_HELP = """\
-usage: mcp-tool-filter pick --upstream URL [FLAGS]
-       mcp-tool-filter pick [FLAGS] -- COMMAND
-
-Lists the server's tools. Choose those to hide; it prints the deny pattern for exactly these.
-
-  --names A,B   hide these, and ask nothing (for scripts)
-  -h, --help    show this
-
-Keys: up and down move, space hides or shows a tool, a does so with all that are listed, / searches,
-enter ends, q quits.
-"""
-_NAMES = Flag("names", "hide these tools, and ask nothing", "NAMES", many=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +33,11 @@ class Tool:
 
 def run(argv: Sequence[str]) -> int:
     """Let the user pick; print the pattern; return the exit status."""
-    ours, rest = _split(argv)
-    typed = parse_flags(ours, flags=(_NAMES,))
-    if rest[:1] in (["-h"], ["--help"]):
-        print(_HELP, end="")
-        return 0
-    tools = _tools_in(ask_now(settle(gather(rest, os.environ))))
+    command = COMMANDS["pick"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    tools = _tools_in(ask_now(settle(gather(typed, os.environ))))
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
     hidden = _named(typed["names"], tools) if "names" in typed else _picked(tools)
@@ -62,23 +48,6 @@ def run(argv: Sequence[str]) -> int:
         return 0
     _print_pattern(hidden, tools)
     return 0
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Take our own flag from those of the filter; what stands behind ``--`` is a command's."""
-    ours: list[str] = []
-    rest = list(argv)
-    end = rest.index("--") if "--" in rest else len(rest)
-    at = 0
-    while at < end:
-        if rest[at] == "--names" or rest[at].startswith("--names="):
-            count = 1 if "=" in rest[at] else min(2, end - at)
-            ours += rest[at : at + count]
-            del rest[at : at + count]
-            end -= count
-        else:
-            at += 1
-    return ours, rest
 
 
 def _tools_in(known: Known) -> list[Tool]:

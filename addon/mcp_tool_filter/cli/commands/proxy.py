@@ -23,7 +23,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if "help" in typed:
         return _show_help()
-    given = gather(argv, os.environ)
+    given = gather(typed, os.environ)
     if not argv and not {"upstream", "upstream-cmd"} & given.keys():
         return _show_help()
     settings = settle(given)

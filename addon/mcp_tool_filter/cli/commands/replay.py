@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 from collections import Counter
@@ -11,6 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
+from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.usage import UsageError
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
@@ -38,24 +41,32 @@ class Outcome(TypedDict):
 
 def run(argv: Sequence[str]) -> int:
     """Replay the recordings; return the exit status."""
-    args = _parser().parse_args(argv)
+    command = COMMANDS["replay"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    recordings = [Path(word) for word in typed.get(WORDS, [])]
+    if not recordings:
+        raise UsageError("Which recording?", why="mcp-tool-filter replay RECORDING …")
     refuse_other_mitmproxy()
     logging.disable(logging.WARNING)  # what is refused is what we are about to say
-    outcomes = [_replay(path, args) for path in args.recording]
-    if args.json:
+    outcomes = [_replay(path, typed) for path in recordings]
+    if "json" in typed:
         print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))
-    elif not args.transcript:
+    elif "transcript" not in typed:
         print("\n\n".join("\n".join(_lines(one)) for one in outcomes))
     failed = any(one["refused"] or one["leaks"] for one in outcomes)
-    return REFUSED if args.gate and failed else 0
+    return REFUSED if "gate" in typed and failed else 0
 
 
-def _replay(path: Path, args: argparse.Namespace) -> Outcome:
+def _replay(path: Path, typed: Given) -> Outcome:
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
-    transcript = replay(read_recording(path), deny=args.deny, allow=args.allow)
-    if args.transcript:
+    transcript = replay(
+        read_recording(path), deny=typed.get("deny", ()), allow=typed.get("allow", ())
+    )
+    if "transcript" in typed:
         print(transcript.render(), end="")
     return _outcome(path.name, transcript)
 
@@ -94,24 +105,3 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 def _counted(calls: dict[str, int]) -> str:
     return ", ".join(f"{tool} {count}x" for tool, count in calls.items()) or "none"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mcp-tool-filter replay",
-        description="Go through recorded sessions with other patterns, without a network: "
-        "what would have been hidden, refused, let through?",
-        epilog=f"Exit status: 0; 1 if a recording or pattern cannot be used; {REFUSED} with "
-        "--gate if a call would have been refused.",
-    )
-    parser.add_argument("recording", nargs="+", type=Path, help="a flow dump of mitmproxy's")
-    parser.add_argument(
-        "--deny", action="append", default=[], metavar="REGEX", help="tools that are removed"
-    )
-    parser.add_argument(
-        "--allow", action="append", default=[], metavar="REGEX", help="only these tools remain"
-    )
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    parser.add_argument("--transcript", action="store_true", help="all that was said, both sides")
-    parser.add_argument("--gate", action="store_true", help="fail if a call would be refused")
-    return parser

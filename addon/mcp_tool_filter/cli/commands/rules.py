@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_tool_filter.adapters.effects.rules_file import read_rules
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 
 
 def run(argv: Sequence[str]) -> int:
     """Do what is asked; return the exit status."""
-    args = _parser().parse_args(argv)
-    match args.command:
-        case "check":
-            return _check(args.file)
-        case "test":
-            return _test(args.file, args.cases)
-        case "explain":
-            return _explain(args.file, args.message, args.answers)
-        case _:
+    command = COMMANDS["rules"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    match typed.get(WORDS, []):
+        case ["check", file]:
+            return _check(file)
+        case ["test", file, cases]:
+            return _test(file, cases)
+        case ["explain", file, message]:
+            return _explain(file, message, next(iter(typed.get("answers", [])), None))
+        case ["schema"]:
             from mcp_tool_filter.policy.rules.schema import json_schema
 
             print(json.dumps(json_schema(), indent=2))
             return 0
+        case words:
+            raise _cannot_follow(words, command)
+
+
+def _cannot_follow(words: Sequence[str], command: Command) -> UsageError:
+    if words and words[0] not in command.choices:
+        return no_such("command", f"rules {words[0]}", [f"rules {one}" for one in command.choices])
+    usages = [one for one in command.usage if words and one.startswith(f"rules {words[0]}")]
+    why = " or ".join(f"mcp-tool-filter {usage}" for usage in usages or command.usage)
+    return UsageError("The command is not complete", why=why)
 
 
 def _check(file: str) -> int:
@@ -76,32 +91,3 @@ def _read(path: str) -> bytes:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mcp-tool-filter rules",
-        description="Check a rules file, test it, and ask it what it does to a message.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    check = commands.add_parser(
-        "check", help="report every mistake in a rules file",
-        epilog="Exit status: 0 if there is no mistake, else 1.",
-    )  # fmt: skip
-    check.add_argument("file", metavar="FILE")
-    test = commands.add_parser(
-        "test", help="judge the messages of test cases",
-        epilog="Exit status: 0 if all are judged as expected, 1 if not, 2 without a usable file.",
-    )  # fmt: skip
-    test.add_argument("file", metavar="FILE")
-    test.add_argument(
-        "cases", metavar="CASES",
-        help="YAML: cases: [{name, message or messages, response, expect: pass, block, drop or "
-        "modify, rule, code}]",
-    )  # fmt: skip
-    explain = commands.add_parser("explain", help="show which rules judge a message, and how")
-    explain.add_argument("file", metavar="FILE")
-    explain.add_argument("message", metavar="MESSAGE", help="a file, - for standard input, or JSON")
-    explain.add_argument("--answers", metavar="MESSAGE", help="the request that a response answers")
-    commands.add_parser("schema", help="print the JSON schema of rules files, for your editor")
-    return parser

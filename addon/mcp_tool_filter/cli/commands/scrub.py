@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import warnings
@@ -18,6 +17,10 @@ with warnings.catch_warnings():
     from mcp_tool_filter.adapters.recordings.flow_dump import read_all_flows, write_flows_to
     from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 
 _MOST_SHOWN = 20
@@ -30,19 +33,27 @@ class CannotWrite(StartError):
 
 def run(argv: Sequence[str]) -> int:
     """Read one file, write the other; return the exit status."""
-    args = _parser().parse_args(argv)
+    command = COMMANDS["scrub"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    paths = [Path(word) for word in typed.get(WORDS, [])]
+    if len(paths) < 2:
+        raise UsageError("Name two files", why="mcp-tool-filter scrub SOURCE TARGET")
+    source, target = paths
     scrubber = Scrubber(
-        fields=frozenset(args.field), headers=frozenset(map(str.encode, args.header))
+        fields=frozenset(typed.get("field", ())),
+        headers=frozenset(map(str.encode, typed.get("header", ()))),
     )
-    everything = read_all_flows(args.source)
+    everything = read_all_flows(source)
     flows = [flow for flow in everything if isinstance(flow, HTTPFlow)]
     found = scrubber.scrub(flows)
     try:
-        _write(args.target.resolve(), flows)
+        _write(target.resolve(), flows)
     except OSError as error:
-        raise CannotWrite(args.target, error.strerror or str(error)) from error
+        raise CannotWrite(target, error.strerror or str(error)) from error
     counts = f"{_count(len(flows), 'flow')}, {_count(found, 'secret')}"
-    print(f"{counts} masked: {args.target}", file=sys.stderr)
+    print(f"{counts} masked: {target}", file=sys.stderr)
     if others := len(everything) - len(flows):
         are = "that is" if others == 1 else "that are"
         print(f"Left out: {_count(others, 'flow')} {are} not HTTP", file=sys.stderr)
@@ -78,26 +89,3 @@ def _warn_of(unread: Sequence[str]) -> None:
         print(f"  {part}", file=sys.stderr)
     if len(unread) > _MOST_SHOWN:
         print(f"  and {len(unread) - _MOST_SHOWN} more", file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mcp-tool-filter scrub",
-        description="Take the secrets out of a recording: credentials in headers, cookies, "
-        "session ids, values with names such as api_key, password or accessToken in JSON, forms "
-        "and URLs, and tokens that are known by their shape (Bearer, JWT, ghp_, sk-, private "
-        "keys). Name whatever else is secret.",
-    )
-    parser.add_argument("source", type=Path, help="a flow dump, as mitmdump -w writes it")
-    parser.add_argument("target", type=Path, help="where to write the clean one (mode 0600)")
-    parser.add_argument(
-        "--field",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a further secret JSON member, form field or URL parameter",
-    )
-    parser.add_argument(
-        "--header", action="append", default=[], metavar="NAME", help="a further secret header"
-    )
-    return parser

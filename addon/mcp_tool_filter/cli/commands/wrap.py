@@ -15,67 +15,35 @@ from mcp_tool_filter.adapters.client_files.places import CLIENTS
 from mcp_tool_filter.cli.commands.clients import Listed, find_servers
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
-from mcp_tool_filter.cli.settings.flags import FLAGS, Flag, Given, parse_flags
+from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
+from mcp_tool_filter.cli.settings.flags import WORDS, Given, parse_flags
+from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.finder import Finder, redact
 
-_HELP = """\
-usage: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]
-       mcp-tool-filter unwrap CLIENT SERVER [--yes] [--dry-run]
-
-wrap puts the filter in front of a server in a client's file: it shows what changes, asks, and keeps
-the old file beside the new one. unwrap restores the entry. See the servers you have with:
-mcp-tool-filter clients
-
-  -d, --deny PATTERN    JavaScript regex: tools it matches are removed
-      --allow PATTERN   JavaScript regex: only tools that one of these matches remain
-      --flag FLAG       another flag of the filter, such as --flag=--verbose
-      --scope SCOPE     user, project or local, where several files list the server
-      --dry-run         only show what would change
-  -y, --yes             do not ask
-  -h, --help            show this
-"""
-_OWN = (
-    Flag("scope", "", "SCOPE", choices=("user", "project", "local")),
-    Flag("dry-run", ""),
-    Flag("yes", "", short="y"),
-    FLAGS["help"],
-)
-_WRAPS = (FLAGS["deny"], FLAGS["allow"], Flag("flag", "", "FLAG", many=True))
 _SHORTEST_SECRET = 4  # characters
 
 
 def run(argv: Sequence[str]) -> int:
     """Wrap a server; return the exit status."""
-    names, typed = _read(argv, (*_WRAPS, *_OWN))
+    command = COMMANDS["wrap"]
+    typed = command.parse(argv)
     if "help" in typed:
-        return _show_help()
-    listed = _find(names, typed)
+        return show_help(command)
+    listed = _find(command, typed)
     flags = _filter_flags(typed)
     return _change(listed, wrap(listed.entry, flags, _program(listed)), typed)
 
 
 def run_unwrap(argv: Sequence[str]) -> int:
     """Restore a server; return the exit status."""
-    names, typed = _read(argv, _OWN)
+    command = COMMANDS["unwrap"]
+    typed = command.parse(argv)
     if "help" in typed:
-        return _show_help()
-    listed = _find(names, typed)
+        return show_help(command)
+    listed = _find(command, typed)
     return _change(listed, unwrap(listed.entry), typed)
-
-
-def _show_help() -> int:
-    print(_HELP, end="")
-    return 0
-
-
-def _read(argv: Sequence[str], flags: Sequence[Flag]) -> tuple[list[str], Given]:
-    names: list[str] = []
-    rest = list(argv)
-    while rest and not rest[0].startswith("-") and len(names) < 2:
-        names.append(rest.pop(0))
-    return names, parse_flags(rest, flags=flags)
 
 
 def _filter_flags(typed: Given) -> list[str]:
@@ -93,10 +61,11 @@ def _filter_flags(typed: Given) -> list[str]:
     return [*flags, *more]
 
 
-def _find(names: Sequence[str], typed: Given) -> Listed:
+def _find(command: Command, typed: Given) -> Listed:
+    names = typed.get(WORDS, [])
     if len(names) < 2:
         why = "mcp-tool-filter clients lists them"
-        raise UsageError("Name the client and the server: wrap CLIENT SERVER", why=why)
+        raise UsageError(f"Name the client and the server: {command.name} CLIENT SERVER", why=why)
     client, server = names
     if client not in CLIENTS:
         raise no_such("client", client, CLIENTS)

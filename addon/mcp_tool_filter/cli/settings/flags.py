@@ -137,6 +137,9 @@ _TWO_UPSTREAMS = (
 COMMAND: Final = "command"
 """Among what was given: the words after ``--``."""
 
+WORDS: Final = "words"
+"""Among what was given: the words that belong to no flag."""
+
 type Given = dict[str, list[str]]
 """A flag's name to its values, as text; a switch has "true"."""
 
@@ -151,14 +154,24 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(what)
 
 
-def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values())) -> Given:
+def parse_flags(
+    argv: Sequence[str],
+    flags: Sequence[Flag] = tuple(FLAGS.values()),
+    *,
+    most_words: int = 0,
+    takes_command: bool = True,
+    help: str = "mcp-tool-filter --help",
+) -> Given:
     """Read a command line. Raises UsageError for the first thing that is wrong with it.
+
+    ``most_words`` other words may stand among the flags; ``help`` is where to read more. Behind
+    ``--`` stands a command, or else further words.
 
     >>> parse_flags(["--deny", "^a", "--", "npx", "-y", "a-server"])
     {'deny': ['^a'], 'command': ['npx', '-y', 'a-server']}
     """
     typed, dashes, command = _cut_at_dashes(argv)
-    if dashes and not command:
+    if dashes and not command and takes_command:
         raise UsageError("There is no command after --")
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     for flag in flags:
@@ -169,11 +182,19 @@ def parse_flags(argv: Sequence[str], flags: Sequence[Flag] = tuple(FLAGS.values(
                 *flag.spellings, action="append_const", const="true", dest=flag.name
             )
     found, rest = parser.parse_known_args(typed)
-    if rest:
-        raise _unknown(rest, flags)
-    given: Given = {name: values for name, values in vars(found).items() if values}
+    if wrong := [word for word in rest if is_flag(word)]:
+        raise _unknown_flag(wrong[0], flags, help)
+    words = rest if takes_command else [*rest, *command]
+    if len(words) > most_words:
+        raise _unknown_word(words[most_words], most_words, help)
+    given: Given = {WORDS: words} if words else {}
+    given |= {name: values for name, values in vars(found).items() if values}
     _refuse_doubles(given, flags)
-    return given | ({COMMAND: command} if command else {})
+    return given | ({COMMAND: command} if command and takes_command else {})
+
+
+def is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-"
 
 
 def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
@@ -191,15 +212,20 @@ def _cut_at_dashes(argv: Sequence[str]) -> tuple[list[str], bool, list[str]]:
     return list(argv[:at]), True, list(argv[at + 1 :])
 
 
-def _unknown(rest: Sequence[str], flags: Sequence[Flag]) -> UsageError:
-    name = next((word for word in rest if word.startswith("-")), None)
-    if name is None:
-        from mcp_tool_filter.cli.launcher import COMMANDS
+def _unknown_word(word: str, most_words: int, help: str) -> UsageError:
+    from mcp_tool_filter.cli.settings.commands import COMMANDS
 
-        if rest[0] in COMMANDS:
-            return UsageError(f"The command comes first: mcp-tool-filter {rest[0]} …")
-        return no_such("command", rest[0], COMMANDS)
-    name = name.partition("=")[0]
-    if other := _OTHER_NAMES.get(name):
-        return UsageError(f"There is no flag {name}: did you mean {other}?")
-    return no_such("flag", name, [f"--{flag.name}" for flag in flags])
+    if most_words or help != "mcp-tool-filter --help":
+        return UsageError(f"There is one word too many: {word}", why=f"See {help}")
+    if word in COMMANDS:
+        return UsageError(f"The command comes first: mcp-tool-filter {word} …")
+    return no_such("command", word, COMMANDS)
+
+
+def _unknown_flag(word: str, flags: Sequence[Flag], help: str) -> UsageError:
+    name = word.partition("=")[0]
+    known = [f"--{flag.name}" for flag in flags]
+    other = _OTHER_NAMES.get(name)
+    if other and other.partition(" ")[0] in known:
+        return UsageError(f"There is no flag {name}: did you mean {other}?", why=f"See {help}")
+    return no_such("flag", name, known, help=help)

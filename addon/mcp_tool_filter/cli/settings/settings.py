@@ -169,12 +169,12 @@ def _flag_of(option: str) -> str:
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Read all three sources. Raises UsageError."""
-    return settle(gather(argv, environment))
+    return settle(gather(parse_flags(argv), environment))
 
 
-def gather(argv: Sequence[str], environment: Mapping[str, str]) -> Given:
-    """Bring the three sources together."""
-    typed, surrounding = parse_flags(argv), _read_environment(environment)
+def gather(typed: Given, environment: Mapping[str, str]) -> Given:
+    """Bring the three sources together: the command line has been read."""
+    surrounding = _read_environment(environment)
     files = typed.get("config") or surrounding.get("config")
     given: Given = {}
     for source in (read_file(files[-1]) if files else {}, surrounding, typed):

@@ -23,10 +23,13 @@ class UsageError(StartError):
         super().__init__(what, why=why)
 
 
-def no_such(kind: str, name: str, known: Iterable[str]) -> UsageError:
+def no_such(
+    kind: str, name: str, known: Iterable[str], *, help: str = "mcp-tool-filter --help"
+) -> UsageError:
     """Say that there is no such thing, and what was perhaps meant."""
     meant = closest(name, known)
-    return UsageError(f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else ""))
+    what = f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else "")
+    return UsageError(what, why=f"See {help}")
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
