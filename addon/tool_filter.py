@@ -66,7 +66,8 @@ def _register(addon: object) -> None:
     manager = ctx.master.addons
     scripts = manager.get("scriptloader")
     manager.register(addon)
-    manager.chain.insert(manager.chain.index(scripts), addon)  # before any other script
+    # Before all others: mitmproxy's servers close on an edit that we are still to refuse.
+    manager.chain.insert(0, addon)
     manager.invoke_addon_sync(addon, hooks.ConfigureHook(set(ctx.options.keys())))
     if scripts.is_running:  # somebody has added the script in mitmweb
         _tasks.append(asyncio.ensure_future(manager.invoke_addon(addon, hooks.RunningHook())))

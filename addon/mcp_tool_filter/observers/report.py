@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.observers.once import counted
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
@@ -74,7 +75,7 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
         yield f"  Rules: {len(rules)}: {listed}" + (f" and {more} more" if more > 0 else "")
     for pattern in snapshot.unmatched:
         yield f'Warning: the pattern "{pattern.text}" matches no tool'
-    for fault in snapshot.faults:
+    for fault in counted(snapshot.faults):
         yield f"Warning: {fault}"
 
 

@@ -128,6 +128,7 @@ from mcp_tool_filter.http.head import Head, is_websocket
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
+from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.chain import Link
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.audit.auditing import Auditing
 
 log = logging.getLogger(__name__)
+_once = Once()
 
 
 @dataclass(slots=True)
@@ -630,7 +632,7 @@ class ToolFilter:
                 raise ProtocolError("an event stream by another name")
             frame_as_stream(flow, flow.response)
         except Exception as error:
-            log.warning("Refused %s: %s", shown_url(flow.request.path), error)
+            _once.log(log, logging.WARNING, "Refused %s: %s", shown_url(flow.request.path), error)
             return False
         settle_head(flow)
         return True
@@ -774,7 +776,7 @@ class _FailingClosed:
             return False
         path = shown_url(self._flow.request.path)
         if isinstance(error, ProtocolError):
-            log.warning("Refused %s: %s", path, error)
+            _once.log(log, logging.WARNING, "Refused %s: %s", path, error)
         else:
             log.exception("cannot judge %s", path)
         refuse_or_cut(self._flow, self._refuse)

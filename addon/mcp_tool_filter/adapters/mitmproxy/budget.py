@@ -22,6 +22,7 @@ from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import SafeStream, http_layer_of
 from mcp_tool_filter.adapters.mitmproxy.streams import give_up
+from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Budget:
         self.limit = 0
         """Bytes; 0: there is none yet."""
         self._since = 0
-        self._has_warned = False
+        self._once = Once()
 
     def received(self, count: int) -> None:
         self._since += count
@@ -59,11 +60,8 @@ class Budget:
         total = sum(one.size for one in held)
         if total <= self.limit:
             return
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "Unfinished messages hold %d MB: the largest are given up", total // 1024 // 1024
-            )
+        text = "Unfinished messages hold more than %d MB: the largest are given up"
+        self._once.log(log, logging.WARNING, text, self.limit // 1024 // 1024)
         for one in held:
             if total <= self.limit * 3 // 4 or one.size < _SMALL:
                 return

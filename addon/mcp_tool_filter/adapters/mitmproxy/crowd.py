@@ -15,6 +15,7 @@ from mcp_tool_filter.adapters.mitmproxy.descriptors import (
     most_upstream_connections,
     soft_limit,
 )
+from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Crowd:
         self.reserve = Reserve()
         self._seats = Seats(most_clients(limit))
         self._limit = limit
-        self._is_full = False
+        self._once = Once()
 
     def running(self, most: int | None) -> None:
         """``most`` clients may connect; None: as many as there are descriptors for."""
@@ -44,11 +45,9 @@ class Crowd:
         gone = self._seats.enter(client.id)
         if gone is not None:
             self._close(gone)
-        if not self._is_full and not self._seats.has(client.id):
-            self._is_full = True
-            log.warning(
-                "%d clients are connected: others are refused (see max_clients)", self._seats.most
-            )
+        if not self._seats.has(client.id):
+            text = "%d clients are connected: others are refused (see max_clients)"
+            self._once.log(log, logging.WARNING, text, self._seats.most)
 
     def client_disconnected(self, client: Client) -> None:
         self._seats.leave(client.id)

@@ -69,9 +69,11 @@ from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
     make_patient,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import LookedAtStream, look_at_messages
+from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
+_once = Once()
 
 type Steps = Generator[commands.Command, Any, None]
 
@@ -237,7 +239,8 @@ class FilteredNextLayer(NextLayer):
             yield command
             if isinstance(command, NextLayerHook) and not self._may_be_read():
                 asked.close()
-                log.error("Closed a connection: a script chose another layer to read it")
+                text = "Closed a connection: a script chose another layer to read it"
+                _once.log(log, logging.ERROR, text)
                 self.layer = None
                 self._handle = _nothing
                 yield commands.CloseConnection(self.context.client)
@@ -673,7 +676,7 @@ class SafeStream(LookedAtStream):
     def _hold_on(self, hook: commands.Command) -> None:
         """Leave it to no other addon to let bodies pass that nobody has looked at."""
         if isinstance(hook, HttpRequestHeadersHook) and self.flow.request.stream:
-            log.warning("Streaming of requests, which an addon wants, is not possible here")
+            _once.log(log, logging.WARNING, "A script asks to stream requests: not possible here")
             self.flow.request.stream = False
         if isinstance(hook, HttpResponseHeadersHook) and self.held and self.flow.response:
             self.flow.response.stream = self.held[-1]
@@ -691,7 +694,7 @@ class SafeStream(LookedAtStream):
         try:
             yield from super().passthrough(event)
         except last_look.NotJudged as error:
-            log.error("Closed a WebSocket: %s", error)
+            _once.log(log, logging.ERROR, "Closed a WebSocket: %s", error)
             yield from self._close_sockets(str(error))
             return
         sockets = self.child_layer

@@ -1,0 +1,86 @@
+"""A refused edit disturbs nobody, and a warning is shown once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.mcp_upstream import RESULT, mcp_upstream, tool
+from tests.proxy import SCRIPT
+from tests.proxy import tool as mitmproxys
+from tests.raw_client import post, raw_client
+
+FINE = post(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file"}}')
+
+EDITS = """
+import asyncio, logging
+from mitmproxy import ctx, exceptions
+
+async def edit():
+    await asyncio.sleep(0.5)
+    try:
+        ctx.options.update(**{edit!r})
+    except exceptions.OptionsError:
+        logging.info("it was refused")
+    await asyncio.sleep(0.2)
+    logging.info("all is over")
+
+def running():
+    global task
+    task = asyncio.create_task(edit())
+"""
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"mode": ["reverse:http://127.0.0.1:1@127.0.0.1:0", "reverse:tcp://127.0.0.1:1@0"]},
+        {"mode": ["reverse:http://127.0.0.1:1@127.0.0.1:0"], "deny": ["(unclosed"]},
+        {"mode": ["reverse:http://127.0.0.1:1@127.0.0.1:0"], "ignore_hosts": ["."]},
+    ],
+    ids=["mode", "mode and a pattern", "mode and a danger"],
+)
+def test_a_refused_edit_of_the_mode_closes_no_listener(
+    edit: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """mitmproxy would close the old listeners, and open them again some 50 ms later."""
+    script = tmp_path / "edits.py"
+    script.write_text(EDITS.format(edit=edit))
+
+    async def scene() -> None:
+        async with mcp_upstream(tools=[tool("read_file")]) as upstream:
+            start = ["-s", SCRIPT, "-s", str(script), "--mode", f"reverse:{upstream.url}"]
+            start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+            async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+                await it.listening()
+                await it.says("it was refused")
+                await it.says("all is over")
+                assert "stopped" not in it.stdout
+                async with raw_client(it.port) as client:
+                    assert (await client.ask(FINE)).body == RESULT
+
+    asyncio.run(scene())
+
+
+def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
+    broken = [b'{"name":"broken"}'] * 7
+
+    async def scene() -> None:
+        async with mcp_upstream(tools=[tool("read_file"), *broken]) as upstream:
+            start = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
+            start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+            async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+                await it.listening()
+                await it.says("Warning: ")
+                for _ in range(7):
+                    async with raw_client(it.port) as client:
+                        await client.ask(FINE.replace(b'"id":1', b'"id":\xff'))
+                said = (it.stdout + it.stderr).splitlines()
+                warnings = [line.partition("] ")[2] or line for line in said]
+                repeated = {line for line in warnings if warnings.count(line) > 1}
+                assert sum("without an object inputSchema" in line for line in said) == 1
+                assert not {line for line in repeated if "Refused" in line or "arning" in line}
+
+    asyncio.run(scene())
