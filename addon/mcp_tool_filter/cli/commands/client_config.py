@@ -23,7 +23,8 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import shown_url
 

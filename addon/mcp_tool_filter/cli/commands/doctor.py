@@ -15,7 +15,8 @@ from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.terminal import Colour, paint
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.errors import ConnectFailed, StartError
 from mcp_tool_filter.observers.report import estimate_tokens

@@ -14,7 +14,8 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import gather, settle
+from mcp_tool_filter.cli.settings.settings import settle
+from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.policy.exact import deny_for

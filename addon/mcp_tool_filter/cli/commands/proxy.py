@@ -11,7 +11,8 @@ from types import FrameType
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.settings.flags import parse_flags
-from mcp_tool_filter.cli.settings.settings import Settings, gather, settle
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings.sources import gather
 
 
 def run(argv: Sequence[str]) -> int:

@@ -1,0 +1,141 @@
+"""Settings as they were given: on the command line, in the environment, in a config file.
+
+A flag beats the environment, which beats the file. Only what is denied adds up: nobody who types
+one pattern more should thereby open what the file closes. Within one source, a setting that takes
+one value is given once: the second would silently undo the first. An empty ``deny`` or ``allow``
+is refused wherever it stands, since it is likely a slip (an unset variable) that opens the filter.
+
+>>> gather({"deny": ["^b"]}, {"MCP_TOOL_FILTER_DENY": "^a"})
+{'deny': ['^a', '^b']}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Flag, Given
+from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
+from mcp_tool_filter.errors import EmptyList
+
+_PREFIX = "MCP_TOOL_FILTER_"
+_ADDS_UP = "deny"
+_PATTERNS = ("deny", "allow")
+_UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
+
+
+def gather(typed: Given, environment: Mapping[str, str]) -> Given:
+    """Bring the three sources together: the command line has been read."""
+    surrounding = _read_environment(environment)
+    files = typed.get("config") or surrounding.get("config")
+    given: Given = {}
+    for source in (read_file(files[-1]) if files else {}, surrounding, typed):
+        if _names_upstream(source):
+            given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
+        denied = given.get(_ADDS_UP, []) + source.get(_ADDS_UP, [])
+        given |= source | ({_ADDS_UP: denied} if denied else {})
+    return given
+
+
+def _names_upstream(source: Given) -> bool:
+    """Tell whether this source says what the upstream is. Raises UsageError if it says two."""
+    named = [name for name in _UPSTREAMS if name in source]
+    if len(named) > 1:
+        first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
+        raise UsageError(f"Give {first} or {second}, not both")
+    return bool(named)
+
+
+def read_file(path: str) -> Given:
+    """Read a TOML file whose keys are the flags' names."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
+    except ValueError as error:  # neither TOML nor UTF-8
+        raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
+    given: Given = {}
+    for key, value in table.items():
+        name, texts = _read_entry(path, key.replace("_", "-"), value)
+        if name in given:
+            raise UsageError(f"{name} is in {path} twice", why="Once with _ and once with -")
+        given[name] = texts
+    return given
+
+
+def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
+    known = [flag.name for flag in FLAGS.values() if not flag.only_typed]
+    if name not in known:
+        raise no_such(f"setting in {path} called", name, known)
+    flag = FLAGS[name]
+    if isinstance(value, list) and not flag.many:
+        raise UsageError(f"{name} in {path} must be one value, not a list")
+    values = value if isinstance(value, list) else [value]
+    if wrong := [each for each in values if not _fits(each, flag)]:
+        what = f"{name} in {path} cannot be {_KINDS.get(type(wrong[0]), 'a date or time')}"
+        raise UsageError(what, why=_what_fits(flag))
+    texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+    _refuse_empty(name, texts, source=f"{name} in {path}")
+    return name, texts
+
+
+_KINDS = {  # of TOML's values
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a fraction",
+    list: "a list",
+    dict: "a table",
+}
+
+
+def _fits(value: object, flag: Flag) -> bool:
+    if isinstance(value, str):
+        return True
+    if isinstance(value, bool):
+        return not flag.value
+    return isinstance(value, int) and flag.is_number
+
+
+def _what_fits(flag: Flag) -> str:
+    if not flag.value:
+        return f"Write it as {flag.name} = true"
+    if flag.is_number:
+        return f"Write it as {flag.name} = 1"
+    example = f'{flag.name} = "{flag.value}"'
+    return (
+        f'Write it as {example} or {flag.name} = ["{flag.value}"]'
+        if flag.many
+        else (f"Write it as {example}")
+    )
+
+
+def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
+    if name in _PATTERNS and not any(text.strip() for text in texts):
+        raise EmptyList(name, source=source)
+
+
+def _read_environment(environment: Mapping[str, str]) -> Given:
+    """Read MCP_TOOL_FILTER_DENY and the like; what can be given several times is cut at lines."""
+    names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
+    given: Given = {}
+    for variable, text in environment.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable.removeprefix(_PREFIX)
+        flag = names.get(name)
+        if flag and not flag.only_typed:
+            _refuse_empty(flag.name, [text], source=variable)
+            if text:
+                lines = [line for line in text.splitlines() if line.strip()]
+                given[flag.name] = lines if flag.many else [text]
+        elif not flag and (meant := _meant(name, names)):
+            raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
+    return given
+
+
+def _meant(name: str, known: Mapping[str, object]) -> str | None:
+    longer = next((each for each in known if name.startswith(f"{each}_") or name == f"{each}S"), "")
+    return longer or closest(name, known)
