@@ -138,7 +138,7 @@ from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.audit.auditing import Auditing
+    from mcp_tool_filter.adapters.watching import Sink, Watching
 
 log = logging.getLogger(__name__)
 _once = Once()
@@ -163,6 +163,8 @@ class ToolFilter:
         fetch: Fetcher = fetch,
         report: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
+        sinks: Sequence[Sink] = (),
+        on_end: Callable[[], None] = lambda: None,
         argv: Sequence[str] = (),
         config_reader: ConfigReader | None = None,
         links: tuple[Link, ...] = (),
@@ -171,12 +173,16 @@ class ToolFilter:
 
         ``warn`` is told what everybody should read, also those who want no report.
 
+        ``sinks`` get an entry for each message that matters; ``on_end`` is called after the last.
+
         ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
         A ``config_reader`` may know already what the options mean.
         ``links`` are the chain after the tool filter.
         """
         self._config_reader = config_reader or ConfigReader()
         self._argv = argv
+        self._sinks = sinks
+        self._on_end = on_end
         self._report = report or say
         self._warn = warn or say
         self._listeners = Listeners(self._observe, fetch, links)
@@ -191,7 +197,7 @@ class ToolFilter:
         self._problem: StartError | None = None
         self._is_lost = False  # and that has been said
         self._is_running = False
-        self._auditing: Auditing | None = None
+        self._watching: Watching | None = None
         self._has_warned = False
         self._is_fast: bool | None = None  # not chosen yet
         self._log = VerdictLog()
@@ -232,7 +238,7 @@ class ToolFilter:
         keep_quiet_streams_alive(ctx.options)
         self._budget.limit = self._listeners.config.limits.unfinished
         bound_messages(ctx.options, self._listeners.config.limits.pending)
-        if not self._open_audit_log():
+        if not self._begin_watching():
             return
         self._is_running = True
         close_unguarded()
@@ -241,22 +247,23 @@ class ToolFilter:
         self.views.running()
         self._in_background(self._start())
 
-    def _open_audit_log(self) -> bool:
+    def _begin_watching(self) -> bool:
         audit = self._listeners.config.audit
-        if audit is None:
+        if audit is None and not self._sinks:
             return True
-        from mcp_tool_filter.adapters.audit.auditing import Auditing  # few want one
+        from mcp_tool_filter.adapters.watching import Watching  # of no use to most
 
         try:
-            self._auditing = Auditing(audit, client_address)
+            self._watching = Watching(audit, self._sinks, client_address)
         except StartError as error:
             self._stop(str(error))
             return False
         return True
 
     def done(self) -> None:
-        if self._auditing:
-            self._auditing.close()
+        if self._watching:
+            self._watching.close()
+            self._on_end()
         self._effects.close()
         self._rules.done()
         self.views.done()
@@ -751,8 +758,8 @@ class ToolFilter:
     def _observe(self, spec: str, judged: Judged) -> None:
         self.views.tell(spec, judged)
         self._log.tell(judged.verdict)
-        if self._auditing:
-            self._auditing.observe(judged)
+        if self._watching:
+            self._watching.observe(judged)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,6 +9,7 @@ import sys
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.output.log import log_to_stderr, say
+from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
@@ -27,6 +28,8 @@ from mcp_tool_filter.errors import StartError
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
+
+    from mcp_tool_filter.cli.output.activity import Activity
 
 _WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
 
@@ -43,6 +46,7 @@ _SLICES = (
     "mitmproxy.master",
     "mcp_tool_filter.adapters.mitmproxy.addon",
 )
+_MOMENT = 0.1  # seconds that lines about messages are gathered
 _TURNS = 3  # of the loop: what has come is read, understood, and answered
 
 type Report = Callable[[str], None]
@@ -68,13 +72,30 @@ async def serve(settings: Settings) -> int:
     loop, us = asyncio.get_running_loop(), asyncio.current_task()
     assert us
     on_signals(loop, us.cancel)
+    activity = _activity_for(settings, loop)
     try:
-        master = await prepare(settings, _be_silent if settings.is_quiet else say)
+        report = _be_silent if settings.is_quiet else say
+        master = await prepare(settings, report, activity)
     except CancelledError:
         return 0
     on_signals(loop, _Leaving(master))
     await master.run()
     return 0
+
+
+def _activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
+    """Return what shows each message that matters, unless that is not wanted."""
+    if settings.is_quiet or settings.log_format == "none":
+        return None
+    from mcp_tool_filter.cli.output.activity import Activity
+
+    return Activity(
+        sys.stderr,
+        say,
+        partial(loop.call_later, _MOMENT),
+        as_json=settings.log_format == "json",
+        set_status=set_status,
+    )
 
 
 class _Leaving:
@@ -99,12 +120,21 @@ async def leave(master: Master) -> None:
     master.shutdown()
 
 
-async def prepare(settings: Settings, report: Report) -> Master:
+async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
     """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
     refuse_other_mitmproxy()
     asked = _begin_fetch(settings)
     host = await _import_host(settings)
-    return _make_master(host, settings, asked, report)
+    return _make_master(host, settings, asked, report, activity)
+
+
+def _say_summary(activity: Activity) -> None:
+    if summary := activity.end():
+        say(summary)
+
+
+def _nothing_to_say() -> None:
+    pass
 
 
 def _be_silent(_text: str) -> None:
@@ -147,7 +177,13 @@ async def _import_host(settings: Settings) -> ModuleType:
     return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
 
 
-def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: Report) -> Master:
+def _make_master(
+    host: ModuleType,
+    settings: Settings,
+    asked: Fetcher,
+    report: Report,
+    activity: Activity | None,
+) -> Master:
     from mitmproxy.exceptions import OptionsError
 
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -158,7 +194,13 @@ def _make_master(host: ModuleType, settings: Settings, asked: Fetcher, report: R
         options.update_defer(**mitmproxy_options(settings))
         options.set(*settings.set, defer=True)
         reader = ConfigReader(settings.texts, settings.config())
-        addon = ToolFilter(fetch=asked, report=report, config_reader=reader)
+        addon = ToolFilter(
+            fetch=asked,
+            report=report,
+            config_reader=reader,
+            sinks=[activity.show] if activity else [],
+            on_end=partial(_say_summary, activity) if activity else _nothing_to_say,
+        )
         master: Master = host.make_master(options, addon)
     except OptionsError as error:
         raise UsageError(str(error)) from None

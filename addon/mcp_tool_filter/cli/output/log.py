@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from threading import RLock
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
+_CLEAR = "\r\x1b[K"  # the line that the cursor is on
+_lock = RLock()
+_status = ""
 _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 
 
 def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
     """Show what is logged, as much of it as was asked for; mitmweb (``is_watched``) shows more."""
-    handler = logging.StreamHandler()
+    handler = _Handler()
     handler.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
     handler.setFormatter(_Formatter(with_tracebacks=verbosity > 0))
     root = logging.getLogger()
@@ -23,8 +27,27 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
 
 def say(text: str) -> None:
     """Write a text for people where it disturbs no pipe."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    with _lock:
+        sys.stderr.write(f"{_CLEAR if _status else ''}{text}\n{_status}")
+        sys.stderr.flush()
+
+
+def set_status(text: str) -> None:
+    """Show a line below all others, in place of the one before; an empty one takes it away."""
+    global _status
+    with _lock:
+        if text != _status:
+            sys.stderr.write(f"{_CLEAR if _status else ''}{text}")
+            sys.stderr.flush()
+        _status = text
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say(self.format(record))
+        except Exception:
+            self.handleError(record)
 
 
 class _Formatter(logging.Formatter):

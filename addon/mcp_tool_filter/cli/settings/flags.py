@@ -100,6 +100,8 @@ GROUPS: Final = {
         Flag("inspect", "run under mitmweb and open it in the browser"),
         Flag("no-browser", "with --inspect: open no browser"),
         Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
+        Flag("log-format", "show each call, list and refusal as text (default), json, or none",
+             "HOW", choices=("text", "json", "none")),
         Flag("audit-log", "append a JSON line for each message that matters to this file", "FILE"),
         Flag("audit-arguments", "arguments and results in it: none, hash (default) or full",
              "HOW", choices=("none", "hash", "full")),

@@ -87,6 +87,8 @@ class Settings:
     inspect: bool
     browser: bool
     record: str | None
+    log_format: str
+    """text, json or none: how each message that matters is shown."""
     verbosity: int
     """-1 for quiet, 0, 1, 2."""
     set: tuple[str, ...]
@@ -205,6 +207,7 @@ def settle(given: Given) -> Settings:
         inspect=_is_on(one, "inspect"),
         browser=not _is_on(one, "no-browser"),
         record=one.get("record"),
+        log_format=_one_of("log-format", one.get("log-format", "text"), ("text", "json", "none")),
         verbosity=_verbosity(given),
         set=many.get("set", ()),
     )
@@ -291,6 +294,12 @@ def _is_on(one: Mapping[str, str], name: str) -> bool:
         case "false" | "no" | "off" | "0":
             return False
     raise UsageError(f"{name} cannot be {one[name]}", why="It is true or false")
+
+
+def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise UsageError(f"--{name} cannot be {text}", why="It is one of: " + ", ".join(choices))
+    return text
 
 
 def _verbosity(given: Given) -> int:

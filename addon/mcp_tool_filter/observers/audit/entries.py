@@ -107,6 +107,8 @@ class Auditor:
             entry["result"] = result
         if not isinstance(judged.verdict, Forward):
             entry["answer_verdict"] = _verdict(judged.verdict)
+            if judged.verdict.reason.why is Why.HIDDEN:
+                entry["saved_bytes"] = judged.snapshot.denied_bytes
         self.write(entry)
 
     def _entry(self, judged: Judged, message: Request | Notification, kind: Class) -> Entry:
@@ -152,6 +154,8 @@ class Auditor:
         if isinstance(verdict, Forward):
             return entry
         reason = verdict.reason
+        if reason.why in (Why.CACHED, Why.HIDDEN):
+            entry["saved_bytes"] = judged.snapshot.denied_bytes
         entry["why"] = reason.why.value
         if reason.rule:
             entry["rule"] = reason.rule

@@ -10,6 +10,7 @@ from operator import itemgetter
 from mcp_tool_filter.observers.audit.entries import Entry
 
 _MOST_SLOWEST = 10
+_MOST_NAMES = 10_000
 
 
 @dataclass(slots=True)
@@ -29,6 +30,8 @@ class Summary:
     unanswered: int = 0
     dropped: int = 0
     """Lines that could not be written."""
+    saved_bytes: int = 0
+    """What hidden tools would have cost in the lists that went out."""
     slowest: list[tuple[float, str]] = field(default_factory=list)
     """Milliseconds upstream, and the tool."""
 
@@ -43,17 +46,20 @@ class Summary:
         time = str(entry.get("time", ""))
         self.first = min(filter(None, (self.first, time)), default="")
         self.last = max(self.last, time)
-        self.sessions[str(entry.get("session") or entry.get("client") or "none")] += 1
+        _count(self.sessions, str(entry.get("session") or entry.get("client") or "none"))
         name = str(entry.get("tool") or entry.get("uri") or entry.get("method") or "unreadable")
+        saved = entry.get("saved_bytes")
+        self.saved_bytes += saved if isinstance(saved, int) else 0
         if entry.get("verdict") in ("refused", "dropped"):
-            self.refused[name] += 1
+            _count(self.refused, name)
         elif entry.get("method") == "tools/call":
             self._add_call(name, entry)
 
     def _add_call(self, tool: str, entry: Entry) -> None:
-        self.calls[tool] += 1
+        _count(self.calls, tool)
         self.unanswered += entry.get("answered") is False
-        self.errors[tool] += "error_code" in entry
+        if "error_code" in entry:
+            _count(self.errors, tool)
         took = entry.get("upstream_ms")
         if isinstance(took, int | float):
             self.slowest = sorted([*self.slowest, (float(took), tool)], key=itemgetter(0))
@@ -70,8 +76,15 @@ class Summary:
             "sessions": dict(self.sessions.most_common()),
             "unanswered": self.unanswered,
             "dropped": self.dropped,
+            "saved_bytes": self.saved_bytes,
             "slowest": [{"tool": tool, "ms": took} for took, tool in reversed(self.slowest)],
         }
+
+
+def _count(counter: Counter[str], name: str) -> None:
+    """Count; names come from clients, so there may be no end of them."""
+    if name in counter or len(counter) < _MOST_NAMES:
+        counter[name] += 1
 
 
 def summarise(entries: Iterable[Entry]) -> Summary:

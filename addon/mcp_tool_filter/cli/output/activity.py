@@ -1,0 +1,178 @@
+"""Shows what passes: one line for each call, list and refusal, and a summary at the end.
+
+Lines are gathered for a moment and written together, so that a busy filter is not slowed down by
+its terminal. Where a person looks, a status line stands below them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint, shortened
+from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.summary import Summary
+from mcp_tool_filter.observers.report import estimate_tokens
+
+_MOST_HELD = 200  # lines
+_MOST_TIMES = 500  # calls of which the median is taken
+_KIBIBYTE = 1024
+
+
+class Activity:
+    """One for each process. ``write`` shows a text above the status line."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        write: Callable[[str], None],
+        later: Callable[[Callable[[], None]], object],
+        *,
+        as_json: bool = False,
+        set_status: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._stream = stream
+        self._write = write
+        self._later = later
+        self._as_json = as_json
+        self._set_status = set_status
+        self._held: list[Entry] = []
+        self._is_due = False
+        self._begun = time.monotonic()
+        self._times: deque[float] = deque(maxlen=_MOST_TIMES)
+        self.summary = Summary()
+
+    def show(self, entry: Entry) -> None:
+        """Take an entry; it is shown within a moment."""
+        self._held.append(entry)
+        if len(self._held) >= _MOST_HELD:
+            self.flush()
+        elif not self._is_due:
+            self._is_due = True
+            self._later(self.flush)
+
+    def flush(self) -> None:
+        """Write all lines that are held, and the status below them."""
+        self._is_due = False
+        held, self._held = self._held, []
+        for entry in held:
+            self.summary.add(entry)
+            took = entry.get("upstream_ms")
+            if isinstance(took, int | float):
+                self._times.append(float(took))
+        if not held:
+            return
+        self._set_status("")
+        self._write("\n".join(map(self._line, held)))
+        self._set_status(self._status())
+
+    def end(self) -> str:
+        """Return the summary, for people; nothing if nothing has happened."""
+        self.flush()
+        self._set_status("")
+        if self._as_json or not self.summary.entries:
+            return ""
+        return "\n".join(summary_lines(self.summary, time.monotonic() - self._begun))
+
+    def _line(self, entry: Entry) -> str:
+        if self._as_json:
+            return json.dumps(entry, ensure_ascii=False)
+        text, colour = line_of(entry)
+        return paint(text, colour, self._stream) if colour else text
+
+    def _status(self) -> str:
+        if not is_terminal(self._stream):
+            return ""
+        times: list[float] = []
+        for took in self._times:
+            insort(times, took)
+        median = f"{times[len(times) // 2]:.0f} ms" if times else "-"
+        calls, refused = sum(self.summary.calls.values()), sum(self.summary.refused.values())
+        sessions = len(self.summary.sessions)
+        open_ = f"{count(sessions, 'session')} · {count(calls, 'call')}"
+        return f"{open_} · {refused} refused · p50 {median}"
+
+
+def line_of(entry: Entry) -> tuple[str, Colour | None]:
+    """Return an entry as a line, and its colour.
+
+    >>> line_of({"time": "2026-11-18T09:30:00.123Z", "client": "127.0.0.1:5000", "bytes": 90,
+    ...          "method": "tools/call", "tool": "read", "verdict": "forwarded",
+    ...          "upstream_ms": 12.4, "answer_bytes": 2048})[0]
+    '09:30:00.123 127.0.0.1:5000 tools/call read: ok, 12.4 ms, 90 B -> 2.0 KB'
+    """
+    verdict, colour = _verdict_of(entry)
+    subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
+    what = " ".join(filter(None, [str(entry.get("method") or "unreadable"), str(subject)]))
+    parts = [verdict]
+    if (took := entry.get("upstream_ms")) is not None:
+        parts.append(f"{took} ms")
+    sizes = [_size(entry[name]) for name in ("bytes", "answer_bytes") if entry.get(name)]
+    if sizes:
+        parts.append(" -> ".join(sizes))
+    clock = str(entry.get("time", ""))[11:23]
+    client = str(entry.get("client") or "-").partition("#")[0]
+    return f"{clock} {client} {shortened(what, 100)}: {', '.join(parts)}", colour
+
+
+def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
+    by = entry.get("rule") or entry.get("pattern")
+    why = f" ({entry['why']}{f' by {by}' if by else ''})" if entry.get("why") else ""
+    match entry.get("verdict"):
+        case "refused" | "dropped":
+            return f"refused{why}", Colour.RED
+        case _ if "error_code" in entry:
+            return f"error {entry['error_code']}", Colour.YELLOW
+        case _ if entry.get("answered") is False:
+            return "no answer", Colour.YELLOW
+        case "answered":
+            return f"answered by the filter{why}", None
+        case "changed":
+            return f"ok, changed{why}", None
+        case _:
+            return "ok", None
+
+
+def _size(size: object) -> str:
+    """Return a size as people write it.
+
+    >>> _size(90), _size(2048), _size(5_500_000)
+    ('90 B', '2.0 KB', '5.2 MB')
+    """
+    if not isinstance(size, int):
+        return "?"
+    if size < _KIBIBYTE:
+        return f"{size} B"
+    if size < _KIBIBYTE * _KIBIBYTE:
+        return f"{size / _KIBIBYTE:.1f} KB"
+    return f"{size / _KIBIBYTE / _KIBIBYTE:.1f} MB"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, "call"), count(2, "call")
+    ('1 call', '2 calls')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def summary_lines(summary: Summary, seconds: float) -> list[str]:
+    """Return what has happened since the start, for people."""
+    minutes, rest = divmod(round(seconds), 60)
+    calls, refused = sum(summary.calls.values()), sum(summary.refused.values())
+    lines = [
+        f"Ran {minutes} min {rest} s: {count(calls, 'call')}, {refused} refused,"
+        f" {count(sum(summary.errors.values()), 'error')}"
+    ]
+    if summary.saved_bytes:
+        tokens = estimate_tokens(summary.saved_bytes)
+        lines.append(f"Saved {_size(summary.saved_bytes)} of context, about {tokens} tokens")
+    lines += [f"  {count:>7}  {tool}" for tool, count in summary.calls.most_common(10)]
+    if more := len(summary.calls) - 10:
+        lines += [f"  and {more} more tools"] if more > 0 else []
+    return lines
