@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import h2.config
 import h2.connection
 import h2.events
+from hyperframe.frame import RstStreamFrame
 
 from tests.raw_upstream import Peer, RawUpstream, Script, hang_up
 
@@ -48,6 +49,10 @@ class UpstreamStream:
     def reset(self, code: int = 2) -> None:
         self.connection.h2.reset_stream(self.number, code)
         self.connection.flush()
+
+    def reset_once_more(self) -> None:
+        """Reset a stream that has ended: NO_ERROR, as servers do that need not hear us out."""
+        self.connection.write(RstStreamFrame(self.number, error_code=0).serialize())
 
     def go_away(self, code: int = 0) -> None:
         """Say that the connection ends; 0 means that nothing is wrong."""
@@ -87,7 +92,10 @@ class _Connection:
         )
 
     def flush(self) -> None:
-        self._writer.write(self.h2.data_to_send())
+        self.write(self.h2.data_to_send())
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
 
     async def run(self) -> None:
         self.h2.initiate_connection()

@@ -232,15 +232,15 @@ class Listener:
     def headers_for(self, head: Head) -> HeaderPairs:
         """Return which of the user's headers a request gets."""
         config = self.config
-        if not config.upstream_headers or not self._takes_headers(head.target):
+        if not config.upstream_headers or not self.takes_headers(head.target):
             return ()
         return headers_to_add(head, config.upstream_headers, override=config.header_override)
 
     def serves(self, method: str, target: str) -> bool:
         """Tell whether a path passes where only MCP and logins do."""
-        return self._takes_headers(target) or self.logins.has(method, target)
+        return self.takes_headers(target) or self.logins.has(method, target)
 
-    def _takes_headers(self, target: str) -> bool:
+    def takes_headers(self, target: str) -> bool:
         """Tell whether a path is the MCP endpoint, named by it, or named by the user."""
         endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
         return (

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.connection import Client
-from mitmproxy.exceptions import OptionsError
+from mitmproxy.exceptions import AddonHalt, OptionsError
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
@@ -67,6 +67,12 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
     introduce_to,
     parse_modes,
 )
+from mcp_tool_filter.adapters.mitmproxy.logins import (
+    Logins,
+    Sent,
+    answer_without_login,
+    renew,
+)
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
@@ -110,6 +116,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     lose,
     open_flows,
     refuse_now,
+    send_again,
     settle_answer,
     settle_head,
     settle_message,
@@ -186,6 +193,7 @@ class ToolFilter:
         self._report = report or say
         self._warn = warn or say
         self._listeners = Listeners(self._observe, fetch, links)
+        self._logins = Logins()
         self._crowd = Crowd()
         self._budget = Budget()
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
@@ -339,7 +347,10 @@ class ToolFilter:
         self._rules.attach(listener)
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
+        login = self._logins.open(mode.full_spec, listener)
         self._report(render_report(who, listener.snapshot, self._rules.names))
+        if login:
+            self._report(f"  Login: requests without credentials of their own use yours at {login}")
         if self._is_fast:
             give_back()
 
@@ -420,8 +431,7 @@ class ToolFilter:
         head = head_of(flow.request, address_of(flow))
         outcome = listener.judge_request(head, raw, flow)
         if isinstance(outcome, Passed | Answered):
-            self._send_on(flow, listener, head, outcome)
-            return None
+            return self._send_on(flow, listener, head, outcome)
         return self._send_on_later(flow, listener, head, outcome)
 
     async def _send_on_later(
@@ -431,14 +441,15 @@ class ToolFilter:
             decided = await self._effects.outcome_of(outcome)
             if self.ending.has_begun:
                 decided = Answered(200, lost_to(flow.request))
-            self._send_on(flow, listener, head, decided)
+            if waiting := self._send_on(flow, listener, head, decided):
+                await waiting
 
     def _send_on(
         self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Passed | Answered
-    ) -> None:
+    ) -> Awaitable[None] | None:
         if isinstance(outcome, Answered):
             self._answer(flow, outcome)
-            return
+            return None
         known = self._known[flow] = _Known(listener, outcome.exchange)
         if is_websocket(head):
             conversation = listener.open_socket(outcome.exchange)
@@ -449,6 +460,30 @@ class ToolFilter:
             replace_body(flow.request, outcome.body, outcome.headers)
         prepare_for_upstream(flow.request, listener.headers_for(head))
         settle_request(flow)
+        sent = self._logins.needed_for(flow, listener, head)
+        return self._log_in(flow, known, sent) if sent else None
+
+    def _log_in(self, flow: HTTPFlow, known: _Known, sent: Sent) -> Awaitable[None] | None:
+        """Send a request with the token of the login, once it is there."""
+        try:
+            if value := sent.credentials.value():
+                self._logins.add(flow, sent, value)
+                return None
+        except StartError as error:
+            self._answer_without_login(flow, known, error)
+            return None
+        return self._log_in_later(flow, known, sent)
+
+    async def _log_in_later(self, flow: HTTPFlow, known: _Known, sent: Sent) -> None:
+        with _FailingClosed(flow, self._refuse_request):
+            try:
+                self._logins.add(flow, sent, await sent.credentials.renewed())
+            except StartError as error:
+                self._answer_without_login(flow, known, error)
+
+    def _answer_without_login(self, flow: HTTPFlow, known: _Known, error: StartError) -> None:
+        self._logins.warn_once(f"{error.what}. {error.why}")
+        self._answer(flow, answer_without_login(flow, known.listener, known.exchange, error))
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""
@@ -472,7 +507,9 @@ class ToolFilter:
 
     def responseheaders(self, flow: HTTPFlow) -> None:
         with _FailingClosed(flow, self._refuse_head):
-            if flow.response and not is_answer_settled(flow):
+            if flow.response and self._logins.note_refusal(flow, flow.response):
+                flow.response.stream = False
+            elif flow.response and not is_answer_settled(flow):
                 self.views.note_head(flow, flow.response)
                 self._judge_head(flow, flow.response, self._known_of(flow))
         self.views.follow_stream(flow)
@@ -532,6 +569,8 @@ class ToolFilter:
                 settle_answer(flow)
             if flow.response is None or flow.websocket or is_answer_settled(flow):
                 return None
+            if sent := self._logins.take_refused(flow):
+                return self._ask_again(flow, flow.response, sent)
             self.views.note_body(flow)
             known = self._known_of(flow)
             if not has_left(flow) and not is_head_settled(flow):
@@ -550,6 +589,21 @@ class ToolFilter:
         settle_answer(flow)
         self.views.finish(flow)
         return None
+
+    async def _ask_again(self, flow: HTTPFlow, refusal: Response, sent: Sent) -> None:
+        """Send a request again that the upstream refused for its token, or say what to do."""
+        with _FailingClosed(flow, self._refuse_request):
+            try:
+                self._logins.add(flow, sent, await renew(sent, refusal))
+                # Let mitmproxy be through with the refusal, even if we have not waited.
+                await asyncio.sleep(0)
+                send_again(flow)
+            except StartError as error:
+                self._answer_without_login(flow, self._known_of(flow), error)
+        if is_answer_settled(flow):
+            self.views.finish(flow)
+        else:
+            raise AddonHalt  # nobody else need know of this answer
 
     def _known_of(self, flow: HTTPFlow) -> _Known:
         known = self._known.get(flow)

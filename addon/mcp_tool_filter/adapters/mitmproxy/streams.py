@@ -37,6 +37,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     open_streams,
     stream_of,
 )
+from mcp_tool_filter.errors import ProtocolError
 
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
@@ -187,6 +188,23 @@ def is_answer_settled(flow: HTTPFlow) -> bool:
     """Tell whether the response is the one that we settled, and unchanged."""
     stream = stream_of(flow)
     return stream is not None and stream.is_answer_settled
+
+
+def add_secretly(flow: HTTPFlow, name: str, value: str) -> None:
+    """Send the request with a further header, which does not become part of the flow.
+
+    Raises ProtocolError if we do not send it.
+    """
+    stream = stream_of(flow)
+    if stream is None:
+        raise ProtocolError("a request that is not sent by us needs a login")
+    stream.added_header = name, value
+
+
+def send_again(flow: HTTPFlow) -> None:
+    """In the ``response`` hook: forget the response, and ask the upstream once more."""
+    if stream := stream_of(flow):
+        stream.is_to_repeat = True
 
 
 def close_unguarded() -> None:

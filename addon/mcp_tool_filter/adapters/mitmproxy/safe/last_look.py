@@ -88,6 +88,7 @@ class LookedAtStream(HttpStream):
         self._settled_head: Parts | None = None
         self._settled_answer: Parts | None = None
         self.settled_message: tuple[WebSocketMessage, bytes] | None = None
+        self.added_header: tuple[str, str] | None = None  # for the upstream's eyes only
         self._is_said = False  # the answer has been sent in place of mitmproxy's
 
     def settle_request(self) -> None:
@@ -135,12 +136,20 @@ class LookedAtStream(HttpStream):
         """Send a request that was judged again, in place of what mitmproxy was about to send."""
         request = self.flow.request
         content = request.raw_content or b""
-        yield SendHttp(
-            RequestHeaders(self.stream_id, request, end_stream=not content), self.context.server
-        )
+        head = RequestHeaders(self.stream_id, request, end_stream=not content)
+        yield SendHttp(self.with_added_header(head), self.context.server)
         if content:
             yield SendHttp(RequestData(self.stream_id, content), self.context.server)
         yield SendHttp(RequestEndOfMessage(self.stream_id), self.context.server)
+
+    def with_added_header(self, head: RequestHeaders) -> RequestHeaders:
+        """Return what the upstream gets in place of a request's head."""
+        if self.added_header is None:
+            return head
+        request = head.request.copy()
+        name, value = self.added_header
+        request.headers[name] = value
+        return RequestHeaders(head.stream_id, request, head.end_stream)
 
     def _send_answer_again(self) -> Steps:
         """Send an answer that was judged again; mitmproxy then ends it."""

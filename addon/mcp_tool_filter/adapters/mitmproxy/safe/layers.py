@@ -56,6 +56,7 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHeadersHook,
     HttpResponseHook,
 )
+from mitmproxy.proxy.layers.http._http2 import Http2Client
 from mitmproxy.proxy.layers.modes import ReverseProxy
 from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer
 from mitmproxy.proxy.mode_specs import ReverseMode
@@ -404,6 +405,7 @@ class SafeStream(LookedAtStream):
         self.last: bytes | None = None  # what to end it with, at the next opportunity
         self.doomed: str | None = None  # why it will be cut, sooner than that
         self.refusal: Response | None = None  # the answer to a request refused by its head
+        self.is_to_repeat = False  # the upstream is to be asked once more
         self.over = False  # the client has had its last byte
         self.held: list[Any] = []  # what the response goes through, once that has been chosen
         self.holds: Held | None = None  # what must leave before the response ends
@@ -571,6 +573,8 @@ class SafeStream(LookedAtStream):
                             steps.close()
                             return
                     elif self._may_send(command.event):
+                        if self.added_header and isinstance(command.event, RequestHeaders):
+                            command.event = self.with_added_header(command.event)
                         yield command
                     elif isinstance(command.event, ResponseProtocolError):
                         yield from self._answer(command.event)
@@ -583,6 +587,10 @@ class SafeStream(LookedAtStream):
                     if isinstance(command, HttpRequestHeadersHook) and self._is_refused:
                         steps.close()
                         yield from self._refuse()
+                        return
+                    if self.is_to_repeat and isinstance(command, HttpResponseHook):
+                        steps.close()
+                        yield from self._repeat()
                         return
                 else:
                     self._is_dropped |= isinstance(command, DropStream)
@@ -615,6 +623,24 @@ class SafeStream(LookedAtStream):
         hook = HttpResponseHook(self.flow)  # for those who only look: mitmweb, a recording
         if not self._run_hook(hook):
             yield hook
+
+    def _repeat(self) -> Steps:
+        """Forget the response, of which the client has seen nothing, and ask once more."""
+        self.is_to_repeat = False
+        self.flow.response = None
+        self.held.clear()
+        self.server_state = self.state_wait_for_response_headers
+        self._leave_number()
+        if (yield from self.make_server_connection()):
+            yield from self._send_request_again()
+
+    def _leave_number(self) -> None:
+        """Let HTTP/2 give the next request a number of its own."""
+        http = next(one for one in self.context.layers if isinstance(one, FilteredHttpLayer))
+        connection = http.connections.get(self.context.server)
+        speaker = connection.context.layers[-1] if connection else None
+        if isinstance(speaker, Http2Client):
+            speaker.our_stream_id.pop(self.stream_id, None)
 
     def _before(self, hook: commands.StartHook) -> Steps:
         if isinstance(hook, HttpRequestHeadersHook):
