@@ -250,3 +250,16 @@ def test_fields_do_not_name_parts_of_a_flow() -> None:
     scrubbed(made, fields=frozenset(names))
     assert made.request.content == b'{"type": "xxxxxx", "id": "xxxxxx"}'
     assert made.get_state()["client_conn"] == before["client_conn"]
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_found"),
+    [("k7-hunter2", True), ("2026-11-18", False), ("not-required", False), ("hunter2", False)],
+)
+def test_a_secret_is_looked_for_everywhere_unless_it_could_be_a_word(
+    secret: str, is_found: bool
+) -> None:
+    [made] = scrubbed(flow(request={"X-Api-Key": secret}, says=f"<{secret}>".encode()))
+    assert made.response
+    assert (secret.encode() not in (made.response.content or b"")) == is_found
+    assert secret not in made.request.headers["x-api-key"]

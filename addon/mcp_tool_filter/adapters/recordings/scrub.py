@@ -3,17 +3,13 @@
 Secrets are found by name (``client_secret``, ``Authorization``) and by shape (``ghp_…``), with
 ``observers.redaction``. Each gets a mask of its own length, the same wherever it stands, so that a
 recorded session can still be replayed. Long secrets are then looked for everywhere else. Scrubbing
-again changes nothing:
-
->>> mask_for(b"a-long-session-id", 1), mask_for(b"short", 1)
-(b'scrubbed-1-------', b'xxxxx')
+again changes nothing.
 
 What could not be read (an unknown coding, binary data) stays as it is and is named.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -22,6 +18,7 @@ from typing import Any
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.recordings.flow_dump import KEY
+from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.observers.redaction.finder import Finder
@@ -31,12 +28,6 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE
 type _State = dict[str, Any]
 type _Fields = Iterable[Sequence[bytes]]
 
-_MASK = re.compile(r"(?:scrubbed-[0-9]+-*|x(?:[0-9]+)?x*)")
-_NUMBERED = re.compile(r"scrubbed-([0-9]+)")
-_SHORTEST_NUMBERED = len("scrubbed-1")
-_LONG_ENOUGH = 12
-"""Bytes from which on a secret is looked for everywhere; a shorter one could be any word."""
-_WORDS = re.compile(r"[A-Za-z _.-]{1,19}")
 _LARGEST = 512 * MEBIBYTE  # of a body when decoded
 
 
@@ -50,8 +41,7 @@ class Scrubber:
     """Further headers that are secret."""
     unread: list[str] = field(default_factory=list)
     """What could not be read and may still hold secrets, in words."""
-    _masks: dict[str, bytes] = field(default_factory=dict)
-    _taken: set[bytes] = field(default_factory=set)
+    _masks: Masks = field(default_factory=Masks)
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
         """Take the secrets out of all flows; return how many there were."""
@@ -64,60 +54,15 @@ class Scrubber:
         search = _Walk(finder, lambda found: values.update(_values_in(found)))
         for state in states:
             search.flow(state)
-        self._choose_masks(values)
-        known = sorted(filter(_is_distinctive, self._masks), key=len, reverse=True)
-        clean = _Walk(Finder(finder.fields, finder.headers, tuple(known)), mask=self._mask)
+        self._masks.choose(values)
+        known = self._masks.distinctive
+        clean = _Walk(Finder(finder.fields, finder.headers, known), mask=self._masks.of)
         for number, (flow, state) in enumerate(zip(flows, states, strict=True), 1):
             clean.unread = {}
             flow.set_state(clean.flow(state))
             label = f"flow {number} ({flow.request.method})"
             self.unread += [f"{label}, {what}" for what in clean.unread]
-        return len(self._masks)
-
-    def _choose_masks(self, values: dict[str, bool]) -> None:
-        self._taken.update(_bytes(value) for value in values if _is_mask(value))
-        numbers = [int(found[1]) for value in values if (found := _NUMBERED.search(value))]
-        number = max(numbers, default=0)
-        for value, is_number in values.items():
-            if not _is_mask(value) and value not in self._masks:
-                number += 1
-                mask = b"1" * len(value) if is_number else self._free_mask(value, number)
-                self._masks[value] = mask
-
-    def _free_mask(self, value: str, number: int) -> bytes:
-        secret = _bytes(value)
-        mask = mask_for(secret, number)
-        if mask.startswith(b"x"):  # short: the first of its length gets no number
-            others = (mask_for(secret, other, short=True) for other in range(1, 10 ** len(secret)))
-            mask = next((other for other in others if other not in self._taken), mask)
-        self._taken.add(mask)
-        return mask
-
-    def _mask(self, secret: Secret) -> str:
-        if secret.is_number:
-            return "1" * len(secret.value)
-        mask = self._masks.get(secret.value, b"").decode()
-        if mask.startswith("x"):  # a short one may fill the place, with its escapes
-            return mask.ljust(secret.end - secret.start, "x")
-        return mask if mask or _is_mask(secret.value) else "x" * (secret.end - secret.start)
-
-
-def mask_for(secret: bytes, number: int, *, short: bool = False) -> bytes:
-    """Return what stands for a secret: as long as it is, and with a number if there is room."""
-    mask = b"scrubbed-%d" % number
-    if len(mask) <= len(secret) and not short:
-        return mask.ljust(len(secret), b"-")
-    mask = b"x" if number == 1 or len(secret) < 3 else b"x%d" % number
-    return mask.ljust(len(secret), b"x") if len(mask) <= len(secret) else b"x" * len(secret)
-
-
-def _is_mask(value: str) -> bool:
-    return _MASK.fullmatch(value) is not None
-
-
-def _is_distinctive(value: str) -> bool:
-    """Tell whether a secret can be looked for everywhere without finding ordinary words."""
-    return len(value) >= _LONG_ENOUGH and not _WORDS.fullmatch(value)
+        return len(self._masks.secrets)
 
 
 def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
@@ -126,15 +71,8 @@ def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
         if not (secret.is_number and not secret.value.strip("1")):
             yield secret.value, secret.is_number
     for related in found.related:
-        if _is_distinctive(related):
+        if is_distinctive(related):
             yield related, False
-
-
-def _bytes(value: str) -> bytes:
-    try:
-        return value.encode("latin-1")
-    except UnicodeEncodeError:
-        return value.encode()
 
 
 @dataclass(slots=True)
@@ -144,7 +82,7 @@ class _Walk:
     finder: Finder
     note: Callable[[Findings], None] = lambda _found: None
     mask: Callable[[Secret], str] | None = None
-    """What to write instead of a secret; "" leaves it."""
+    """What to write instead of a secret."""
     unread: dict[str, None] = field(default_factory=dict)
 
     def flow(self, state: _State) -> _State:
@@ -292,22 +230,21 @@ class _Walk:
             case bytes():
                 return self._named(value, name)
             case dict():
-                return {
-                    key: self._mode(part)
-                    if key == "proxy_mode"
-                    else self._any(part, None if name is None else str(key))
-                    for key, part in value.items()
-                }
+                inner = None if name is None else ""
+                return {key: self._member(key, part, inner) for key, part in value.items()}
             case list():
                 return [self._any(part, name) for part in value]
             case tuple():
                 return tuple(self._any(part, name) for part in value)
         return value
 
-    def _mode(self, mode: Any) -> Any:
-        """Leave the address at the end of ``reverse:URL@HOST:PORT``: that is no user's name."""
-        url, at, address = str(mode).rpartition("@")
-        return self._any(url) + at + address if at else self._any(mode)
+    def _member(self, key: Any, value: Any, name: str | None) -> Any:
+        if name is not None:
+            return self._any(value, str(key))
+        if key == "proxy_mode" and "@" in value:  # reverse:URL@HOST:PORT, and not a user's name
+            url, at, address = value.rpartition("@")
+            return self._any(url) + at + address
+        return self._any(value)
 
     def _named(self, raw: bytes, name: str | None) -> bytes:
         """Read a text that stands under a name, as a member of a JSON object would."""
@@ -323,8 +260,7 @@ class _Walk:
         return replace(text, secrets, lambda one: self._written_one(text, one))
 
     def _written_one(self, text: str, secret: Secret) -> str:
-        mask = self.mask(secret) if self.mask else ""
-        return mask or text[secret.start : secret.end]
+        return self.mask(secret) if self.mask else text[secret.start : secret.end]
 
     def _report(self, found: Findings, label: str) -> None:
         self.unread.update(dict.fromkeys(f"{label}: {what}" for what in found.unread))
