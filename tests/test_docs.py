@@ -1,0 +1,117 @@
+"""Every file, folder and module that the docs, comments and docstrings name exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.proxy import REPOSITORY
+
+PACKAGE = REPOSITORY / "addon" / "mcp_tool_filter"
+# Where a reference may begin: the top, the package, and for short ones the adapters.
+ROOTS = [REPOSITORY, REPOSITORY / "addon", PACKAGE, PACKAGE / "adapters"]
+ROOTS += [PACKAGE / "adapters" / "mitmproxy"]
+
+_CODE = re.compile(r"`([\w./-]+)`")
+_LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)|<img[^>]+src=\"([^\"]+)\"")
+_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_MODULE = re.compile(r"python\d?(?:\.\d+)? -m (tests[\w.]*)")
+_FILE = re.compile(
+    r"(?<![\w./*-])((?:\.?[\w-]+/)+[\w.-]*\.(?:py|md|toml|flow|jsonl?|mjs|txt|png|css))\b"
+)
+_MADE = ("mcp_tool_filter/tool_filter.py",)  # by building the wheel
+
+
+@cache
+def tracked() -> frozenset[str]:
+    """Return the files that git knows or would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        check=True, capture_output=True, text=True, cwd=REPOSITORY,
+    )  # fmt: skip
+    return frozenset(listed.stdout.splitlines())
+
+
+def documents() -> list[str]:
+    return sorted(name for name in tracked() if name.endswith(".md"))
+
+
+def sources() -> list[str]:
+    kept = (".py", ".toml", ".yaml", ".mjs", ".ci/run")
+    return sorted(
+        name for name in tracked() if name.endswith(kept) and name != "tests/test_docs.py"
+    )
+
+
+@cache
+def first_parts() -> frozenset[str]:
+    """Return the folders at which a reference to us can begin."""
+    return frozenset(
+        child.name for root in ROOTS for child in root.iterdir() if child.is_dir()
+    ) - {"files", "__pycache__"}  # fmt: skip
+
+
+def exists(name: str, beside: Path) -> bool:
+    if "/" not in name:
+        return any(Path(one).name == name for one in tracked()) or (beside / name).exists()
+    return any((root / name).exists() for root in [beside, *ROOTS])
+
+
+def is_ours(name: str) -> bool:
+    """Tell a file of ours from an example: ``policy/chain.py`` and not ``session.flow``."""
+    if name in _MADE or name.endswith("/session.flow"):
+        return False
+    first, slash, _ = name.partition("/")
+    if slash:
+        return first in first_parts()
+    return name.endswith((".py", ".toml")) and "." in name[1:]
+
+
+def references_in(document: str) -> Iterator[str]:
+    text = (REPOSITORY / document).read_text("utf-8")
+    for block in _BLOCK.findall(text):
+        yield from (name for name in _FILE.findall(block) if is_ours(name))
+    prose = _BLOCK.sub("", text)
+    yield from (name for name in _CODE.findall(prose) if is_ours(name))
+    for link, image in _LINK.findall(prose):
+        if "://" not in (link or image):
+            yield link or image
+    yield from modules_in(text)
+
+
+def modules_in(text: str) -> Iterator[str]:
+    for module in _MODULE.findall(text):
+        path = module.rstrip(".").replace(".", "/")
+        yield path if (REPOSITORY / path).is_dir() else f"{path}.py"
+
+
+@pytest.mark.parametrize("document", documents())
+def test_what_a_document_names_exists(document: str) -> None:
+    beside = (REPOSITORY / document).parent
+    missing = [name for name in references_in(document) if not exists(name, beside)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("source", sources())
+def test_what_a_comment_or_docstring_names_exists(source: str) -> None:
+    text = (REPOSITORY / source).read_text("utf-8")
+    named = [name for name in _FILE.findall(text) if is_ours(name) and not name.endswith(".flow")]
+    beside = (REPOSITORY / source).parent
+    missing = [name for name in [*named, *modules_in(text)] if not exists(name, beside)]
+    assert missing == []
+
+
+def test_references_are_found() -> None:
+    """So that the tests above cannot pass by finding nothing."""
+    found = set(references_in(".github/CONTRIBUTING.md"))
+    assert {
+        "tests/end_to_end/peers/setup", "adapters/http_server.py", "tests/bench",
+        "../addon/mcp_tool_filter/docs/CHANGELOG.md",
+    } <= found  # fmt: skip
+    assert not exists("policy/no_such_file.py", REPOSITORY)
+    assert not exists("no_such_file.py", REPOSITORY)
