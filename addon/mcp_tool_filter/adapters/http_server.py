@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ssl import SSLContext
 
 import h11
@@ -41,6 +41,8 @@ class ServedRequest:
     target: str
     headers: ServedFields
     body: bytes = b""
+    peer: tuple[str, int] | None = None
+    """Address and port of the client."""
 
     @property
     def path(self) -> str:
@@ -157,6 +159,8 @@ class _ServedConnection:
         self._h11 = h11.Connection(h11.SERVER, server.limits.head)
         self._is_idle = True
         self._has_ended = False  # the client sends no more
+        peer = writer.get_extra_info("peername")
+        self._peer = (peer[0], peer[1]) if peer else None
 
     async def run(self) -> None:
         try:
@@ -188,8 +192,7 @@ class _ServedConnection:
             if body is None:
                 response = ServedResponse(413)
             else:
-                whole = ServedRequest(request.method, request.target, request.headers, body)
-                response = await self._answered(whole)
+                response = await self._answered(replace(request, body=body))
         await self._send(response, request.method)
         return self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
 
@@ -217,7 +220,8 @@ class _ServedConnection:
         names = [name for name, _ in headers]
         if b"transfer-encoding" in names and b"content-length" in names:
             raise h11.RemoteProtocolError("a length and a transfer coding")
-        return ServedRequest(event.method.decode(), event.target.decode("latin-1"), headers)
+        method, target = event.method.decode(), event.target.decode("latin-1")
+        return ServedRequest(method, target, headers, peer=self._peer)
 
     def _problem_in_length(self, request: ServedRequest) -> ServedResponse | None:
         length = (request.header(b"content-length") or "0").lstrip("0")

@@ -169,3 +169,8 @@ def test_a_url_can_be_reached_over_stdio(capsys: pytest.CaptureFixture[str]) -> 
     args = ["--stdio", "--upstream", URL, "--deny", "^a"]
     entry = document["mcpServers"][NAME]
     assert (entry["command"], sorted(entry["args"])) == ("mcp-tool-filter", sorted(args))
+
+
+def test_a_command_that_is_served_over_http_has_a_url(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(snippet(capsys, "cursor", "--port", "8080", *WORDS))
+    assert document == {"mcpServers": {"files-filtered": {"url": "http://127.0.0.1:8080/mcp"}}}

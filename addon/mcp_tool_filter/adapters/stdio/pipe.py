@@ -36,7 +36,7 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     singles,
 )
-from mcp_tool_filter.protocol.scan import scan
+from mcp_tool_filter.protocol.one_line import on_one_line
 
 _READ_SIZE = 64 * 1024
 _LAST_ANSWERS = 5.0  # seconds for answers that are due when the client has said its last word
@@ -244,15 +244,10 @@ class Pipe:
         self.end(1)
 
     def _as_line(self, said: bytes) -> bytes:
-        """Write a message on one line: between its tokens, a line end is a space like any other."""
-        said = said.strip(b" \t\r\n")
-        if b"\n" not in said and b"\r" not in said:
-            return said
         try:
-            scan(said, {}, self._limits)
+            return on_one_line(said)
         except ProtocolError:
             return said  # it is refused as it is
-        return said.replace(b"\r", b" ").replace(b"\n", b" ")
 
     async def _tell_client(self, lines: Sequence[bytes]) -> None:
         if not lines:

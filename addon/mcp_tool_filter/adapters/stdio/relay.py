@@ -19,14 +19,13 @@ from typing import assert_never
 
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, write_all
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.errors import LostUpstream, ProtocolError
+from mcp_tool_filter.adapters.stdio.show import show_stray_line
+from mcp_tool_filter.errors import LostUpstream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
-from mcp_tool_filter.protocol.scan import scan
 
 _READ_SIZE = 64 * 1024
-_MOST_SHOWN = 2000  # bytes of a line that is not JSON
 _TICK = 0.02  # seconds
 _LAST_WORDS = 0.5  # seconds without a byte, when the child has ended and another holds its stdout
 _GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
@@ -206,10 +205,8 @@ class Relay:
 
     def _show(self, line: bytes | CutLine) -> None:
         """Write what a command prints between its messages where people read it."""
-        if isinstance(line, bytes) and not _is_json(line, self._limits):
-            text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
-            more = "…" if len(line) > _MOST_SHOWN else ""
-            self._say(f"[not JSON, from the command] {_printable(text)}{more}")
+        if isinstance(line, bytes):
+            show_stray_line(line, self._limits, self._say)
 
     # The end
 
@@ -320,15 +317,3 @@ def _read(descriptor: int) -> bytes:
 def _joined(lines: list[bytes]) -> bytes:
     lines.append(b"")
     return b"\n".join(lines)
-
-
-def _is_json(line: bytes, limits: Limits) -> bool:
-    try:
-        scan(line, {}, limits)
-    except ProtocolError:
-        return False
-    return True
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -53,8 +53,7 @@ def run(argv: Sequence[str]) -> int:
     settings = settle(gather(typed, os.environ))
     settings.config()
     if settings.is_stdio:
-        name = name_of_command(settings.command) if settings.command else _name_of(settings.origin)
-        snippet = started_by(named, program_of(typed, settings.env, name))
+        snippet = started_by(named, program_of(typed, settings.env, _name_for(settings)))
         say(snippet.where)
         print(snippet.text, flush=True)
         return 0
@@ -93,7 +92,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def _place(settings: Settings) -> Place:
-    endpoint = settings.endpoint or _find_endpoint(settings)
+    endpoint = settings.endpoint or ("/mcp" if settings.command else _find_endpoint(settings))
     if not settings.port:
         why = "The client must know it: leave --port out, or name one"
         raise UsageError("--port 0 takes another port each time", why=why)
@@ -102,7 +101,7 @@ def _place(settings: Settings) -> Place:
     return Place(
         url=settings.listens_at + endpoint,
         is_sse="/sse" in endpoint,
-        name=_name_of(settings.origin),
+        name=_name_for(settings),
     )
 
 
@@ -115,6 +114,10 @@ def _find_endpoint(settings: Settings) -> str:
     except StartError:
         say("The upstream does not answer now; it is taken to be at /mcp.")
         return "/mcp"
+
+
+def _name_for(settings: Settings) -> str:
+    return name_of_command(settings.command) if settings.command else _name_of(settings.origin)
 
 
 def _name_of(origin: str) -> str:

@@ -72,15 +72,43 @@ async def serve(settings: Settings) -> int:
     loop, us = asyncio.get_running_loop(), asyncio.current_task()
     assert us
     on_signals(loop, us.cancel)
-    activity = _activity_for(settings, loop)
     try:
-        report = _be_silent if settings.is_quiet else say
-        master = await prepare(settings, report, activity)
+        if settings.command:
+            return await _serve_command(settings)
+        activity = _activity_for(settings, loop)
+        master = await prepare(settings, _report_for(settings), activity)
     except CancelledError:
         return 0
-    on_signals(loop, _Leaving(master))
+    return await _run(master)
+
+
+async def _serve_command(settings: Settings) -> int:
+    """Serve a command as if it were a URL."""
+    from mcp_tool_filter.cli.commands.bridge import bridged
+
+    refuse_other_mitmproxy()
+    report = _report_for(settings)
+    activity = _activity_for(settings, asyncio.get_running_loop())
+    async with bridged(settings) as command:
+        master = _make_master(
+            await _import_host(settings),
+            command.settings,
+            command.fetch,
+            lambda text: report(command.name_in(text)),
+            activity,
+        )
+        command.serve_only(master)
+        return await _run(master)
+
+
+async def _run(master: Master) -> int:
+    on_signals(asyncio.get_running_loop(), _Leaving(master))
     await master.run()
     return 0
+
+
+def _report_for(settings: Settings) -> Report:
+    return _be_silent if settings.is_quiet else say
 
 
 def _activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:

@@ -65,6 +65,8 @@ GROUPS: Final = {
              "COMMAND"),
         Flag("env", "set an environment variable for the command", "KEY=VALUE", many=True),
         Flag("cwd", "run the command in this folder", "DIR"),
+        Flag("max-children", "with --port: run the command at most so often at once (default: 32)",
+             "NUMBER"),
         Flag("stdio", "talk to one client over stdin and stdout, also with --upstream URL"),
     ),
     "Where to listen": (

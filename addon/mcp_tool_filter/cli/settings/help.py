@@ -15,6 +15,7 @@ your model does not see them, cannot call them, and spends no tokens on them.
 _EXAMPLES = """\
 Examples:
   mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/work
+  mcp-tool-filter --deny '^delete_' --port 8080 -- npx -y @modelcontextprotocol/server-memory
   mcp-tool-filter --upstream http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
   mcp-tool-filter -u https://example.com/mcp -H 'Authorization: Bearer $TOKEN' --allow '^read_'
   mcp-tool-filter -u http://localhost:3000/mcp --list-tools      preview what would be hidden

@@ -60,6 +60,7 @@ class Settings:
     cwd: str | None
     is_stdio: bool
     """Whether our client is whoever started us."""
+    max_children: int
     host: str
     port: int
     deny: tuple[str, ...]
@@ -181,6 +182,7 @@ def settle(given: Given) -> Settings:
         env=dict(map(_parse_variable, many.get("env", ()))),
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
+        max_children=_parse_count("max-children", one.get("max-children", "32")),
         host=one.get("host", "127.0.0.1"),
         port=_parse_port(one.get("port", str(DEFAULT_PORT))),
         deny=many.get("deny", ()),
@@ -279,6 +281,12 @@ def _refuse_own_options(sets: Iterable[str]) -> None:
     for option in (spec.partition("=")[0] for spec in sets):
         if (flag := _flag_of(option)) in FLAGS:
             raise UsageError(f"--set {option}=… is said with a flag: --{flag}")
+
+
+def _parse_count(flag: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) == 0:
+        raise UsageError(f"--{flag} cannot be {text}", why="It is a number, 1 or more")
+    return int(text)
 
 
 def _parse_port(text: str) -> int:

@@ -1,0 +1,86 @@
+"""``mcp-tool-filter --port N -- CMD``: a command served over HTTP, by the same proxy as any URL."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.fetch.upstream import Found, Target, fetch_from
+from mcp_tool_filter.adapters.http_server import ServerLimits, http_server
+from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
+from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.adapters.stdio.client import find
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.protocol.revisions import Transport, has_initialize
+
+if TYPE_CHECKING:
+    from mitmproxy.master import Master
+
+
+@dataclass(frozen=True, slots=True)
+class BridgedCommand:
+    """A command that is reached like a URL."""
+
+    settings: Settings
+    """What the proxy in front of it is told."""
+    command: tuple[str, ...]
+    bridge: Bridge
+    address: tuple[str, int]
+    start: Callable[[], Child]
+
+    async def fetch(self, target: Target) -> Fetched:
+        """Ask the command itself for its tools. Raises StartError."""
+        shown = replace(target, url=shlex.join(self.command))
+        child = self.start()
+
+        async def find_it(opened: AsyncExitStack) -> Found:
+            later = AsyncExitStack()  # the start need not wait until this child has ended
+            opened.callback(lambda: self.bridge.end_later(later.aclose()))
+            return await find(child, later, limit=target.limit)
+
+        fetched = await fetch_from(shown, find_it)
+        is_old = has_initialize(fetched.revision)
+        return replace(
+            fetched,
+            transport=Transport.STREAMABLE if is_old else Transport.STATELESS,
+            endpoint=PATH,
+            sessions=is_old,
+        )
+
+    def serve_only(self, master: Master) -> None:
+        """Let the connections of this proxy in, and no others."""
+        from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
+
+        own = OwnConnections(self.address)
+        master.addons.add(own)
+        self.bridge.peers = own.peers
+
+    def name_in(self, report: str) -> str:
+        """Return a report that names the command, not the port behind which it is."""
+        return report.replace(self.settings.origin + PATH, shlex.join(self.command))
+
+
+@asynccontextmanager
+async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
+    """Serve a command on a port that only our own proxy can use, until the end of the block."""
+    config = settings.config()
+
+    def start() -> Child:
+        return Child(settings.command, env=settings.env, cwd=settings.cwd)
+
+    bridge = Bridge(start, config.limits, say=say, most=settings.max_children)
+    limits = ServerLimits(body=2 * config.limits.message, grace=0.2)
+    async with http_server(bridge.answer, limits=limits) as server:
+        inner = replace(
+            settings, origin=server.origin, endpoint=PATH, command=(), env={}, headers=()
+        )
+        try:
+            yield BridgedCommand(inner, settings.command, bridge, (server.host, server.port), start)
+        finally:
+            await asyncio.shield(bridge.close())

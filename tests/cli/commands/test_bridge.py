@@ -1,0 +1,369 @@
+"""``mcp-tool-filter --port N -- CMD``: a command served over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.launched import run
+from tests.make import asking, calling
+from tests.stdio_client import StdioClient, filtered, is_alive, upstream
+
+DENY = ("--deny", "^delete_")
+TOOLS = ("--tools", "read_file,delete_file,crash,sleep,ask,noise,say,flood,big,env")
+INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
+META = (
+    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    '"io.modelcontextprotocol/clientCapabilities":{}%s}'
+)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def events(self) -> list[Any]:
+        return [json.loads(data) for data in re.findall(rb"^data: (.*)$", self.body, re.M)]
+
+    def messages(self) -> list[Any]:
+        is_stream = self.headers["content-type"] == "text/event-stream"
+        return self.events() if is_stream else [self.json()]
+
+
+@dataclass
+class Served:
+    """A filter that serves a command, and one client of it."""
+
+    port: int
+    process: StdioClient
+    session: str | None = None
+    more: dict[str, str] = field(default_factory=dict)
+
+    def send(self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, path, body, self._headers(headers))
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, fields, response.read())
+        finally:
+            connection.close()
+
+    def post(self, message: bytes, **headers: str) -> Answer:
+        return self.send("POST", body=message, **headers)
+
+    def opens(self) -> Any:
+        answer = self.post(INITIALIZE)
+        self.session = answer.headers["mcp-session-id"]
+        assert self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}').status == 202
+        return answer.json()
+
+    def calls(self, tool: str, /, *, id: str = "1", **arguments: object) -> Any:
+        return self.post(calling(tool, id=id, arguments=json.dumps(arguments))).messages()[-1]
+
+    @contextmanager
+    def stream(self, path: str = "/mcp") -> Iterator[Iterator[str]]:
+        """Open a stream; yields its data lines."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        headers = self._headers({"accept": "text/event-stream"})
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        assert response.status == 200
+        lines = iter(response.readline, b"")
+        try:
+            yield (line[6:-1].decode() for line in lines if line.startswith(b"data: "))
+        finally:
+            if connection.sock:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            response.close()
+            connection.close()
+
+    def another(self) -> Served:
+        return Served(self.port, self.process)
+
+    def children(self) -> list[int]:
+        """The processes that the filter runs."""
+        folder = Path(f"/proc/{self.process.process.pid}/task")
+        found = [(task / "children").read_text().split() for task in folder.iterdir()]
+        return [pid for line in found for pid in map(int, line) if is_alive(pid)]
+
+    def has_children(self, count: int) -> bool:
+        """Wait until there are so many."""
+        end = time.monotonic() + 10
+        while len(self.children()) != count and time.monotonic() < end:
+            time.sleep(0.02)
+        return len(self.children()) == count
+
+    def _headers(self, given: dict[str, str]) -> dict[str, str]:
+        usual = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+        }
+        session = {"mcp-session-id": self.session} if self.session else {}
+        named = {name.replace("_", "-"): value for name, value in given.items()}
+        return usual | session | self.more | named
+
+
+@contextmanager
+def served(home: Path, *flags: str, words: tuple[str, ...] = ()) -> Iterator[Served]:
+    command = upstream(*TOOLS, *flags)
+    with filtered(*DENY, "--port", "0", *words, "--", *command, home=home) as process:
+        said = process.said_on_stderr("Saved:")
+        found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", said)
+        assert found, said
+        yield Served(int(found[1]), process)
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One filter for the tests that leave it as it was."""
+    with served(tmp_path_factory.mktemp("home")) as one:
+        yield one
+
+
+@pytest.fixture
+def client(serving: Served) -> Iterator[Served]:
+    """A client with a session of its own."""
+    one = serving.another()
+    one.opens()
+    yield one
+    one.send("DELETE")
+
+
+def text_in(answer: Any) -> str:
+    text: str = answer["result"]["content"][0]["text"]
+    return text
+
+
+def test_the_report_names_the_command(serving: Served) -> None:
+    said = serving.process.stderr()
+    assert f"/mcp -> {upstream()[0]} " in said
+    assert "Upstream: stdio-upstream 1, Streamable HTTP, 2025-11-25" in said
+
+
+def test_a_session_over_streamable_http(client: Served) -> None:
+    tools = client.post(asking("tools/list", id="2")).json()["result"]["tools"]
+    assert "delete_file" not in [tool["name"] for tool in tools]
+    assert client.calls("delete_file", id='"x"')["error"] == {
+        "code": -32601,
+        "message": "Tool not found: delete_file",
+    }
+    assert text_in(client.calls("read_file")) == "read_file"
+
+
+def test_a_body_with_line_breaks_becomes_one_line(client: Served) -> None:
+    body = json.dumps(json.loads(calling("read_file")), indent=2).replace("\n", "\r\n")
+    assert text_in(client.post(body.encode()).json()) == "read_file"
+
+
+def test_an_answer_that_takes_long_is_a_stream(client: Served) -> None:
+    answer = client.post(calling("sleep", arguments='{"seconds":1.3}'))
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert text_in(answer.events()[-1]) == "sleep"
+
+
+def test_what_is_said_before_an_answer_comes_before_it(client: Served) -> None:
+    said = client.post(calling("flood", arguments='{"messages":3}')).messages()
+    assert [one.get("method") for one in said] == ["notifications/message"] * 3 + [None]
+
+
+def test_a_question_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
+    with client.stream() as said:
+        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+        connection.request("POST", "/mcp", calling("ask"), client._headers({}))
+        assert json.loads(next(said))["method"] == "roots/list"
+        answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
+        assert client.post(answer).status == 202
+        response = connection.getresponse()
+        assert b"roots" in response.read()
+        connection.close()
+
+
+def test_batches_are_answered_as_batches(client: Served) -> None:
+    batch = b"[" + calling("read_file", id="1") + b"," + asking("ping", id="2") + b"]"
+    assert sorted(one["id"] for one in client.post(batch).json()) == [1, 2]
+
+
+def test_each_session_has_a_process_of_its_own(serving: Served) -> None:
+    before = len(serving.children())
+    one, other = serving.another(), serving.another()
+    one.opens()
+    other.opens()
+    assert one.session != other.session
+    assert len(serving.children()) == before + 2
+    for client in (one, other):
+        assert client.send("DELETE").status == 200
+    assert serving.has_children(before)
+    assert one.post(asking("ping")).status == 404
+
+
+def test_a_crash_ends_its_own_session_only(serving: Served) -> None:
+    one, other = serving.another(), serving.another()
+    one.opens()
+    other.opens()
+    crashed = one.calls("crash", id="9")
+    assert crashed == {
+        "jsonrpc": "2.0",
+        "id": 9,
+        "error": {"code": -32000, "message": "Upstream connection lost"},
+    }
+    assert one.post(asking("ping")).status == 404
+    assert text_in(other.calls("read_file")) == "read_file"
+    assert "ended with exit code 3" in serving.process.said_on_stderr("exit code 3")
+    other.send("DELETE")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "session", "status"),
+    [
+        ("POST", "/mcp", None, 400),
+        ("POST", "/mcp", "unknown", 404),
+        ("GET", "/mcp", None, 400),
+        ("DELETE", "/mcp", "unknown", 404),
+        ("PUT", "/mcp", None, 405),
+        ("POST", "/other", None, 404),
+        ("POST", "/messages?sessionId=unknown", None, 404),
+    ],
+)
+def test_what_has_no_session_is_refused(
+    serving: Served, method: str, path: str, session: str | None, status: int
+) -> None:
+    client = serving.another()
+    client.session = session
+    body = asking("ping") if method == "POST" else b""
+    assert client.send(method, path, body).status == status
+
+
+@pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
+def test_host_and_origin_are_checked(serving: Served, headers: dict[str, str]) -> None:
+    assert serving.another().post(INITIALIZE, **headers).status == 403
+
+
+def test_only_the_filter_reaches_the_command(serving: Served) -> None:
+    """Whoever finds the port behind us could call what we deny."""
+    ports = listening_ports(serving.process.process.pid) - {serving.port}
+    assert ports
+    for port in ports:
+        assert Served(port, serving.process).post(INITIALIZE).status == 403
+
+
+def listening_ports(pid: int) -> set[int]:
+    """Return the TCP ports on which a process listens."""
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    inodes = {match[1] for link in links if (match := re.fullmatch(r"socket:\[(\d+)\]", link))}
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return {int(one[1].split(":")[1], 16) for one in fields if one[3] == "0A" and one[9] in inodes}
+
+
+def test_the_older_transport(serving: Served) -> None:
+    client = serving.another()
+    before = len(serving.children())
+    with client.stream("/sse") as said:
+        endpoint = next(said)
+        assert endpoint.startswith("/messages?sessionId=")
+        for message in (INITIALIZE, asking("tools/list", id="2"), calling("delete_file", id="3")):
+            assert client.send("POST", endpoint, message).status in (200, 202)
+        heard = {one["id"]: one for one in (json.loads(next(said)) for _ in range(3))}
+        assert heard[1]["result"]["serverInfo"]["name"] == "stdio-upstream"
+        assert "delete_file" not in [tool["name"] for tool in heard[2]["result"]["tools"]]
+        assert heard[3]["error"]["message"] == "Tool not found: delete_file"
+        assert len(serving.children()) == before + 1
+    assert serving.has_children(before)
+
+
+def test_a_command_of_2025_does_not_speak_2026(serving: Served) -> None:
+    client = serving.another()
+    params = f"{{{META % ''}}}"
+    refused = client.post(
+        asking("server/discover", params=params),
+        mcp_protocol_version="2026-07-28",
+        mcp_method="server/discover",
+    )
+    assert (refused.status, refused.json()["error"]["code"]) == (404, -32601)
+
+
+def test_clients_of_the_stateless_revision_share_a_command_but_no_ids(tmp_path: Path) -> None:
+    with served(tmp_path, "--modern") as serving:
+        headers = {"mcp_protocol_version": "2026-07-28"}
+        asked = asking("server/discover", params=f"{{{META % ''}}}")
+        found = serving.post(asked, **headers, mcp_method="server/discover").json()
+        assert found["result"]["supportedVersions"] == ["2026-07-28"]
+        for id in ('"a"', "1", '"a"'):
+            name = f'"name":"read_file",{META % ""}'
+            answer = serving.post(
+                asking("tools/call", id=id, params=f"{{{name}}}"),
+                **headers,
+                mcp_method="tools/call",
+                mcp_name="read_file",
+            )
+            assert answer.json()["id"] == json.loads(id)
+        assert serving.has_children(1)
+
+
+def test_no_more_children_than_allowed(tmp_path: Path) -> None:
+    with served(tmp_path, words=("--max-children", "2")) as serving:
+        clients = [serving.another() for _ in range(3)]
+        clients[0].opens()
+        clients[1].opens()
+        with clients[1].stream():
+            clients[2].opens()  # the first one is idle, and has to go
+            assert clients[0].post(asking("ping")).status == 404
+            with clients[2].stream():
+                refused = serving.another().post(INITIALIZE)
+                assert refused.status == 503
+                assert "--max-children 2" in refused.json()["error"]["message"]
+        assert len(serving.children()) <= 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_no_child_is_left_behind(number: signal.Signals, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with served(tmp_path, "--grandchild", str(file)) as serving:
+        for _ in range(3):
+            serving.another().opens()
+        children = [*serving.children(), int(file.read_text())]
+        assert len(children) >= 4
+        serving.process.process.send_signal(number)
+        assert serving.process.ends() == 0
+        assert not [pid for pid in children if is_alive(pid)]
+
+
+def test_variables_and_folder_reach_the_command(tmp_path: Path) -> None:
+    with served(tmp_path, words=("--env", "SECRET=s3cret", "-vv")) as serving:
+        serving.opens()
+        assert text_in(serving.calls("env", name="SECRET")) == "s3cret"
+        assert "s3cret" not in serving.process.stderr()
+
+
+def test_a_command_that_cannot_start(tmp_path: Path) -> None:
+    found = run("--port", "0", *DENY, "--", "no-such-command", home=tmp_path)
+    assert found.returncode == 1
+    assert found.stderr == (
+        "Error: Failed to connect to upstream MCP at no-such-command\n"
+        "Command not found: no-such-command\n"
+    )
+
+
+def test_a_command_that_ends_at_once(tmp_path: Path) -> None:
+    found = run("--port", "0", *DENY, "--", "sh", "-c", "exit 4", home=tmp_path)
+    assert found.returncode == 1
+    assert "Failed to connect to upstream MCP at sh -c 'exit 4'" in found.stderr
+    assert "The command exited with code 4" in found.stderr
