@@ -19,7 +19,7 @@ from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status
-from mcp_tool_filter.cli.output.terminal import progress
+from mcp_tool_filter.cli.output.terminal import leads_nowhere, progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
@@ -113,7 +113,7 @@ def _report_for(settings: Settings) -> Report:
 
 def _activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
     """Return what shows each message that matters, unless that is not wanted."""
-    if settings.is_quiet or settings.log_format == "none":
+    if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
     from mcp_tool_filter.cli.output.activity import Activity
 

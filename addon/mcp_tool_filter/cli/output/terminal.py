@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,15 @@ class Colour(StrEnum):
 
 def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
+
+
+def leads_nowhere(stream: TextIO) -> bool:
+    """Tell whether nobody can read what is written, as with /dev/null."""
+    try:
+        is_device = stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
+    return is_device and not is_terminal(stream)
 
 
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:

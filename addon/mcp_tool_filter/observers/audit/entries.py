@@ -107,6 +107,7 @@ class Auditor:
             entry["result"] = result
         if not isinstance(judged.verdict, Forward):
             entry["answer_verdict"] = _verdict(judged.verdict)
+            entry["answer_why"] = judged.verdict.reason.why.value
             if judged.verdict.reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self.write(entry)

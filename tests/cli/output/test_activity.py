@@ -1,0 +1,112 @@
+"""What the launcher shows of the messages that pass."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.output import log
+from mcp_tool_filter.cli.output.activity import Activity, line_of
+from mcp_tool_filter.cli.output.terminal import leads_nowhere
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_client import post, raw_client
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
+LIST = b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
+
+
+def entry(more: dict[str, object]) -> dict[str, object]:
+    usual: dict[str, object] = {
+        "time": "2026-11-18T09:30:00.123Z",
+        "client": "127.0.0.1:5",
+        "method": "tools/call",
+    }
+    return {**usual, "tool": "read", "verdict": "forwarded", "upstream_ms": 2.0, **more}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "ok, 2.0 ms"),
+        ({"verdict": "refused", "why": "denied", "pattern": "^r"}, "refused (denied by ^r)"),
+        ({"verdict": "refused", "why": "blocked", "rule": "no-rm"}, "refused (blocked by no-rm)"),
+        ({"error_code": -32000}, "error -32000"),
+        ({"answered": False, "upstream_ms": None}, "no answer"),
+        ({"verdict": "answered", "why": "cached"}, "answered by the filter (cached)"),
+        ({"verdict": "changed", "why": "changed"}, "ok, changed (changed)"),
+    ],
+)
+def test_a_line_says_what_became_of_a_message(more: dict[str, object], said: str) -> None:
+    line, _ = line_of(entry(more))
+    assert line.startswith("09:30:00.123 127.0.0.1:5 tools/call read: ")
+    assert said in line
+
+
+def test_lines_are_written_together_and_the_status_stands_below() -> None:
+    due: list[Callable[[], None]] = []
+    written: list[str] = []
+    activity = Activity(io.StringIO(), written.append, due.append, set_status=written.append)
+    for number in range(3):
+        activity.show(entry({"tool": f"t{number}"}))
+    assert len(due) == 1
+    assert not written
+    due[0]()
+    assert written[1].count("\n") == 2
+    assert "3 calls" in activity.end()
+
+
+def test_a_text_does_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    log.set_status("1 call")
+    log.say("a line")
+    log.set_status("2 calls")
+    log.set_status("")
+    shown = [part.rpartition("\r\x1b[K")[2] for part in capsys.readouterr().err.split("\n")]
+    assert shown == ["a line", ""]
+
+
+def test_what_leads_nowhere() -> None:
+    with open(os.devnull, "w") as nowhere:
+        assert leads_nowhere(nowhere)
+    assert not leads_nowhere(io.StringIO())
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--log-format", form]
+        async with launched(*flags, home=tmp_path) as it:
+            async with raw_client(await it.serving()) as client:
+                for body in (CALL % b"read", CALL % b"rm", LIST):
+                    await client.ask(post(body))
+            await it.says("tools/list")
+            it.interrupt()
+            assert await it.exit_code() == 0
+    lines = it.stderr.partition("a list\n")[2].splitlines()
+    if form == "json":
+        assert [json.loads(line)["verdict"] for line in lines] == [
+            "forwarded", "refused", "forwarded",
+        ]  # fmt: skip
+    else:
+        assert re.fullmatch(r"\S+ 127\.0\.0\.1:\d+ tools/call read: ok, \S+ ms, .*", lines[0])
+        assert "tools/call rm: refused (denied by ^rm$)" in lines[1]
+        assert "tools/list: ok, answer changed (hidden)" in lines[2]
+        assert re.fullmatch(r"Ran 0 min \d+ s: 1 call, 1 refused, 0 errors", lines[3])
+        assert lines[4].startswith("Saved ")
+
+
+async def test_they_can_be_left_out(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("read")]) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--log-format", "none"]
+        async with launched(*flags, home=tmp_path) as it:
+            async with raw_client(await it.serving()) as client:
+                await client.ask(post(CALL % b"read"))
+            it.interrupt()
+            assert await it.exit_code() == 0
+    assert "tools/call" not in it.stderr
