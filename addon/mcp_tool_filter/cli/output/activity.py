@@ -133,8 +133,8 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
             return f"answered by the filter{why}", None
         case "changed":
             return f"ok, changed{why}", None
-        case _ if why := entry.get("answer_why"):
-            return f"ok, answer changed ({why})", None
+        case _ if "answer_why" in entry:
+            return f"ok, answer changed ({entry['answer_why']})", None
         case _:
             return "ok", None
 
