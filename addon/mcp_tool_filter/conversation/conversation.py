@@ -57,7 +57,8 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
 )
 from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS
-from mcp_tool_filter.protocol.tools import parse_listing
+from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
@@ -273,7 +274,7 @@ class Conversation:
         told = Judged(
             Direction.FROM_UPSTREAM, None, _FORWARD, self.client, snapshot, None, len(raw), origin
         )
-        known = None if policy.links else self._recall(raw, snapshot)
+        known = None if policy.links else self._recall(raw, snapshot) or self._accept(raw, snapshot)
         if known:
             told.message, verdict = known
             told.exchange = self.exchanges.answered_by(told.message)
@@ -388,6 +389,19 @@ class Conversation:
             return None
         known = self.policy.judged.recall(raw, snapshot)
         return known if known and self._is_mere_list(known[0]) else None
+
+    def _accept(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Verdict] | None:
+        """Return the long result of a tool, not opened, if it is known that it may pass."""
+        envelope = find_envelope(raw)
+        if envelope is None:
+            return None
+        asked = self.exchanges.answered_by(Response(envelope.id))
+        if asked is None or asked.method != "tools/call":
+            return None
+        found = read_tool_result(raw, envelope, self.policy.config.limits)
+        if found is None or shows_tool(found.rest, snapshot.denied):
+            return None
+        return found.response, _FORWARD
 
     def _is_mere_list(self, message: Message) -> bool:
         """Tell whether this answers a tools/list, and there is nothing else to learn from it."""

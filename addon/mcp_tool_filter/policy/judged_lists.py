@@ -26,15 +26,15 @@ from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import Place, Response
 from mcp_tool_filter.protocol.scan import Value, scan
+from mcp_tool_filter.protocol.tool_results import SIMPLE_ID
 
 _SPACE = " \t\n\r"
-_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
 _LONGEST_ID = 66  # bytes
-_is_simple = re.compile(_ID).fullmatch
+_is_simple = re.compile(SIMPLE_ID).fullmatch
 # As most write a response; nobody needs to read on to know that this is its id.
 _begin = re.compile(
     rb'[%(s)b]*{[%(s)b]*"jsonrpc"[%(s)b]*:[%(s)b]*"2\.0"[%(s)b]*,[%(s)b]*"id"[%(s)b]*:[%(s)b]*'
-    rb"(?P<id>%(id)b)(?=[%(s)b,}])" % {b"s": _SPACE.encode(), b"id": _ID}
+    rb"(?P<id>%(id)b)(?=[%(s)b,}])" % {b"s": _SPACE.encode(), b"id": SIMPLE_ID}
 ).match
 
 

@@ -1,0 +1,194 @@
+r"""A tool's result, accepted without building it.
+
+Most of the bytes that pass are results of tools, and nothing in them is for us to judge. Where the
+envelope and the result's members are as the schema names them, each once, the rest is only checked
+to be JSON. Whatever is written in another way takes the usual way, which reads all:
+
+>>> result = b'{"content":[],"structuredContent":"%s"}' % (b"x" * 20_000)
+>>> raw = b'{"jsonrpc":"2.0","id":7,"result":%s}' % result
+>>> envelope = find_envelope(raw)
+>>> envelope.id, raw[envelope.start : envelope.end] == result
+('7', True)
+>>> find_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
+
+msgspec checks the JSON: it skips values many times as fast as any reader builds them. It refuses
+all that we refuse, but for bytes that are not UTF-8, a byte order mark, and depth, which are
+checked here. (Half a surrogate pair, which we let pass, it refuses: that takes the usual way.)
+Without msgspec, everything takes the usual way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Place, Response
+from mcp_tool_filter.protocol.scan import Value, decode, opens_more
+
+if TYPE_CHECKING:
+    from msgspec import Raw
+
+SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
+"""An id that is written as every reader would write it."""
+_SPACE = rb"[ \t\n\r]*+"
+_MEMBER = rb'(?:"jsonrpc"%(s)b:%(s)b"2\.0"|"id"%(s)b:%(s)b(?:%(id)b))' % {
+    b"s": _SPACE,
+    b"id": SIMPLE_ID,
+}
+_HEAD = re.compile(
+    rb'(?P<space>%(s)b)\{%(s)b(?:%(m)b%(s)b,%(s)b){0,2}"result"%(s)b:%(s)b(?=\{)'
+    % {b"s": _SPACE, b"m": _MEMBER}
+)
+_TAIL = re.compile(
+    rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
+)
+_ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
+_KEY = re.compile(rb'%b"([A-Za-z_]++)"%b:%b' % (_SPACE, _SPACE, _SPACE))
+_AFTER_VALUE = re.compile(rb"%b([,}])" % _SPACE)
+_LEAST = 16 * 1024  # bytes; what is shorter is read as quickly
+_ENDS = 512  # bytes in which the envelope stands
+_CONTENT = frozenset({"content", "structuredContent"})
+_KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
+_LONGEST_REST = 16 * 1024  # bytes
+_LEAST_LEVELS, _MOST_LEVELS = 1000, 50_000  # that an interpreter allows, for us to make use of it
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Where the result stands in a response that has nothing else but jsonrpc and an id."""
+
+    id: str
+    start: int
+    end: int
+    space: tuple[int, int]
+    """White space before and after the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    response: Response
+    """Its result is not opened."""
+    rest: str
+    """The result without what the tool said: its other members, as JSON."""
+
+
+def find_envelope(raw: bytes) -> Envelope | None:
+    """Return the envelope of a long response, if that has jsonrpc, id and result, each once.
+
+    (And if what stands between is one JSON object: it is not looked into.)
+    """
+    if len(raw) < _LEAST or (head := _HEAD.match(raw, 0, _ENDS)) is None:
+        return None
+    tail = _TAIL.search(raw, len(raw) - _ENDS)
+    if tail is None:
+        return None
+    members = head[0] + tail[0]
+    ids = _ID.findall(members)
+    if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
+        return None
+    space = len(head["space"]), len(tail["space"])
+    return Envelope(ids[0].decode(), head.end(), tail.start(), space)
+
+
+def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResult | None:
+    """Return the result if there can be no doubt about it; None if it has to be read as usual."""
+    reader = _reader()
+    if reader is None or len(raw) > limits.message:
+        return None
+    written = memoryview(raw)[envelope.start : envelope.end]
+    try:
+        members = reader.members_of(written)
+        text = decode(raw)
+    except (ValueError, RecursionError, ProtocolError):  # msgspec's errors are ValueErrors
+        return None
+    if not members.keys() <= _KNOWN or not _stand_once(members, written):
+        return None
+    rest = _rest_of(members)
+    most = limits.depth - 1
+    if rest is None or (
+        opens_more(text, 0, len(text), most) and not reader.nests_within(written, most)
+    ):
+        return None
+    before, after = envelope.space
+    place = Place(text, before, len(text) - after)
+    result = Value(envelope.start, len(text) - (len(raw) - envelope.end))
+    return ToolResult(Response(envelope.id, result, place), rest)
+
+
+def _stand_once(members: Mapping[str, Raw], written: memoryview) -> bool:
+    """Tell whether an object's members are all that is written in it, each once and plainly."""
+    at, after = 1, b","
+    for key, value in members.items():
+        name = _KEY.match(written, at)
+        if after != b"," or name is None or name[1].decode() != key:
+            return False
+        next_one = _AFTER_VALUE.match(written, name.end() + memoryview(value).nbytes)
+        if next_one is None:
+            return False
+        at, after = next_one.end(), next_one[1]
+    return after == b"}" and at == len(written)
+
+
+def _rest_of(members: Mapping[str, Raw]) -> str | None:
+    others = {key: value for key, value in members.items() if key not in _CONTENT}
+    if sum(memoryview(value).nbytes for value in others.values()) > _LONGEST_REST:
+        return None
+    written = ",".join(f'"{key}":{bytes(value).decode()}' for key, value in others.items())
+    return f"{{{written}}}"
+
+
+class _Reader:
+    """What msgspec does for us."""
+
+    def __init__(self) -> None:
+        from msgspec import Raw
+        from msgspec.json import Decoder
+
+        self.members_of = Decoder(dict[str, Raw]).decode
+        self._read = Decoder(Raw).decode
+        self._most = self._most_levels()  # None if they cannot be made use of
+
+    def nests_within(self, written: memoryview, most: int) -> bool:
+        """Tell whether valid JSON nests no more levels than so many. (False may be a mistake.)
+
+        msgspec counts levels against a limit of the interpreter's, which is far from ours. So the
+        JSON is read inside of so many brackets that it has only room for ours. That msgspec would
+        refuse one more is seen each time: it has less room where Python was called from C.
+        """
+        while self._most is not None and self._most < _MOST_LEVELS:
+            around = self._most - most
+            if not self._reads(b"[" * (self._most + 1), b"]" * (self._most + 1)):
+                return self._reads(b"[" * around, written, b"]" * around)
+            self._most += 1
+        return False
+
+    def _most_levels(self) -> int | None:
+        read, refused = 0, _MOST_LEVELS
+        while refused - read > 1:
+            levels = (read + refused) // 2
+            if self._reads(b"[" * levels, b"]" * levels):
+                read = levels
+            else:
+                refused = levels
+        return read if read > _LEAST_LEVELS else None
+
+    def _reads(self, *parts: bytes | memoryview) -> bool:
+        try:
+            self._read(b"".join(parts))
+        except RecursionError:
+            return False
+        return True
+
+
+@lru_cache(maxsize=1)
+def _reader() -> _Reader | None:
+    """Import msgspec only now: a start does not need it."""
+    try:
+        return _Reader()
+    except ImportError:
+        return None

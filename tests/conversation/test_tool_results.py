@@ -1,0 +1,120 @@
+"""Whether a long result takes the short way or the usual one: the client gets the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.protocol import tool_results
+from tests.attacks import answers
+from tests.attacks.stage import DENIED
+from tests.fuzz.seeds import seeds
+from tests.make import asking, calling
+from tests.proxy import REPOSITORY
+
+RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
+LEAST = tool_results._LEAST
+
+
+def conversation(*asked: bytes) -> Conversation:
+    fetched = example("read_file", DENIED)
+    policy = PolicyInForce(config=parse_config(deny=["^wipe"]), fetched=fetched)
+    opened = Conversation(policy)
+    for request in asked:
+        opened.from_client(request)
+    return opened
+
+
+def outcome(raw: bytes, *asked: bytes) -> object:
+    """Return all that can be told of what became of an answer."""
+    opened = conversation(*asked)
+    try:
+        judged = opened.from_upstream(raw)
+    except ProtocolError as error:
+        return str(error), opened.waiting
+    assert not waits(judged)
+    place = getattr(judged.message, "place", None)
+    return judged.verdict, place, getattr(judged.message, "id", None), opened.waiting
+
+
+def bodies() -> Iterator[bytes]:
+    yield from (text.encode("utf-8", "surrogatepass") for _, text in answers.messages())
+    for attack in answers.ATTACKS:
+        for said in attack.said:
+            yield said.partition(b"\r\n\r\n")[2]
+    yield from (seed[2:] for seed in seeds())
+
+
+def test_both_ways_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = calling("read_file"), asking("tools/list", id="2")
+    calls = [one.replace(b'"id":2', b'"id":1') for one in dict.fromkeys(bodies())]
+    monkeypatch.setattr(tool_results, "_LEAST", 0)
+    short = [outcome(one, *asked) for one in calls]
+    monkeypatch.setattr(tool_results, "_LEAST", 1 << 40)
+    assert [outcome(one, *asked) for one in calls] == short
+    assert len(calls) > 500
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
+def test_both_ways_agree_on_every_recording(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = read_recording(recording)
+    monkeypatch.setattr(tool_results, "_LEAST", 0)
+    short = replay(recorded, deny="^write_")
+    monkeypatch.setattr(tool_results, "_LEAST", 1 << 40)
+    usual = replay(recorded, deny="^write_")
+    assert short.render() == usual.render()
+
+
+RESULT = b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}'
+
+
+def took_the_short_way(judged: object) -> bool:
+    assert isinstance(judged, Judged)
+    result = getattr(judged.message, "result", None)
+    return result is not None and result.members is None
+
+
+def test_only_a_known_answer_to_a_call_takes_the_short_way() -> None:
+    long = b"x" * LEAST
+    for asked, id, is_short in (
+        (calling("read_file"), b"1", True),
+        (calling("read_file", id='"1"'), b"1", False),
+        (asking("tools/list"), b"1", False),
+        (asking("resources/read"), b"1", False),
+        (calling("read_file"), b"2", False),
+    ):
+        opened = conversation(asked)
+        judged = opened.from_upstream(RESULT % (id, long))
+        assert took_the_short_way(judged) is is_short
+        assert isinstance(judged, Judged)
+        assert judged.verdict == Forward()
+
+
+def test_who_waits_has_been_answered() -> None:
+    opened = conversation(calling("read_file"))
+    judged = opened.from_upstream(RESULT % (b"1", b"x" * LEAST))
+    assert took_the_short_way(judged)
+    assert opened.waiting == []
+    again = opened.from_upstream(RESULT % (b"1", b"x" * LEAST))
+    assert not took_the_short_way(again)
+
+
+def test_a_definition_beside_the_content_is_refused_however_long_the_result() -> None:
+    hidden = b'"_meta":{"x":{"name":"%s","inputSchema":{}}},"content"' % DENIED.encode()
+    raw = (RESULT % (b"1", b"x" * LEAST)).replace(b'"content"', hidden)
+    with pytest.raises(ProtocolError):
+        conversation(calling("read_file")).from_upstream(raw)

@@ -1,0 +1,288 @@
+"""A tool's result that is accepted without building it is one that the usual way accepts too."""
+
+# ruff: noqa: E501 - tables
+
+from __future__ import annotations
+
+import builtins
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+import pytest
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.tool_filter import decide_listing
+from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.protocol import tool_results
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Response, parse_message
+from mcp_tool_filter.protocol.tool_results import ToolResult, find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tools import shows_tool
+from tests.make import definition, snapshot
+from tests.protocol.test_scan import NOT_JSON, ODD_BUT_LEGAL
+
+SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
+HIDDEN = definition("wipe_disk").decode()
+LIMITS = Limits()
+
+
+@pytest.fixture(autouse=True)
+def _short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_results, "_LEAST", 0)
+
+
+def short_way(raw: bytes, limits: Limits = LIMITS) -> ToolResult | None:
+    envelope = find_envelope(raw)
+    return read_tool_result(raw, envelope, limits) if envelope else None
+
+
+def agree(raw: bytes) -> bool:
+    """Check that both ways say the same, if the short one says anything; tell whether it does."""
+    found = short_way(raw)
+    if found is None:
+        return False
+    read = parse_message(raw)
+    assert isinstance(read, Response)
+    assert read.result is not None
+    assert found.response.result is not None
+    assert found.response.id == read.id
+    assert found.response.place == read.place
+    assert found.response.result.span == read.result.span
+    passes = not shows_tool(found.rest, SNAPSHOT.denied)
+    try:
+        verdict = decide_listing(read, SNAPSHOT, expected=False)
+    except ProtocolError:
+        assert not passes
+    else:
+        assert passes
+        assert isinstance(verdict, Forward)
+    return True
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}',
+        b'{"result":{"content":[]},"jsonrpc":"2.0","id":1}',
+        b'{"id":"a-1","result":{"content":[{"type":"text","text":"x"}]},"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","result":{"structuredContent":{"a":[1,2]},"content":[]},"id":0}',
+        b'\n { "jsonrpc" : "2.0" ,\r\n"id" : 12 , "result" :\t{ "content" : [ ] } } \n',
+        json.dumps(
+            {"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": True}}, indent=4
+        ).encode(),
+        '{"jsonrpc":"2.0","id":1,"result":{"content":["\u00e9\U0001f600"],"_meta":{"a":1}}}'.encode(),
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"resultType":"complete"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":["},\\"id\\":2}"]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"tools":[%s]}}}' % HIDDEN.encode(),
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"a":' + b"[" * 124 + b"]" * 124 + b"}]}}",
+    ],
+)
+def test_what_is_written_as_the_schema_says_takes_the_short_way(raw: bytes) -> None:
+    assert agree(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":[]}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"x":0}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"id":1}',
+        b'{"jsonrpc":"2.0","id":1,"id":2,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","jsonrpc":"2.0","result":{"content":[]},"id":1}',
+        b'{"jsonrpc":"2.0","id":"jsonrpc","result":{"content":[]}}',
+        b'{"id":1,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","id":1.0,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","id":"\\u0061","result":{"content":[]}}',
+        b'{"jsonrpc":"1.0","id":1,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}} {}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"content":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true,"content":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"_meta":0,"_meta":0}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"c\\u006fntent":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"Tools":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"x":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[]},"error":{}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"x","result":{"content":[]}}',
+        b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"result":{"content":[]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":["\xff"]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":["\xed\xa0\x80"]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":["\\ud800"]}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b"[" * 126 + b"]" * 126 + b"]}}",
+        b'{"jsonrpc":"2.0","id":1,"result":{"_meta":"%s"}}' % (b"x" * 20_000),
+        b'[{"jsonrpc":"2.0","id":1,"result":{"content":[]}}]',
+    ],
+)
+def test_everything_else_takes_the_usual_way(raw: bytes) -> None:
+    assert short_way(raw) is None
+
+
+def test_what_stands_beside_the_content_is_looked_at() -> None:
+    raw = f'{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{{"x":{HIDDEN}}}}}}}'.encode()
+    found = short_way(raw)
+    assert found is not None
+    assert shows_tool(found.rest, SNAPSHOT.denied)
+    assert agree(raw)
+
+
+@pytest.mark.parametrize("value", [raw for raw in ODD_BUT_LEGAL if len(raw) < 5000], ids=ascii)
+def test_what_is_legal_json_is_so_in_both_ways(value: bytes) -> None:
+    agree(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value)
+
+
+@pytest.mark.parametrize("value", [raw for raw in NOT_JSON if raw.strip()], ids=ascii)
+def test_what_is_not_json_takes_the_usual_way(value: bytes) -> None:
+    assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value) is None
+
+
+@pytest.mark.parametrize("around", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+@pytest.mark.parametrize("depth", [2, 20, 128, 200])
+def test_levels_count_alike(around: tuple[bytes, bytes], depth: int) -> None:
+    """Also in a text of many brackets."""
+    opening, closing = around
+    levels = opening.count(b"[") + opening.count(b"{")
+    for more in range(4):
+        count = (depth - 2) // levels - 1 + more
+        nested = opening * count + b"1" + closing * count
+        raw = b'{"jsonrpc":"2.0","id":1,"result":{"structuredContent":%s,"content":["%s"]}}' % (
+            nested, b"[{" * 500,
+        )  # fmt: skip
+        limits = Limits(depth=depth)
+        if short_way(raw, limits) is not None:
+            parse_message(raw, limits)
+        else:
+            with pytest.raises(ProtocolError):
+                parse_message(raw, limits)
+
+
+def test_levels_count_alike_however_deep_python_is() -> None:
+    """msgspec has less room where Python was called from C, and no more elsewhere."""
+    raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b"[" * 20 + b"]" * 20 + b"]}}"
+    raw = raw.replace(b"]}}", b',"%s"]}}' % (b"[" * 200))
+    deep = raw.replace(b'"[[', b"[" * 130 + b"]" * 130 + b',"[[')
+
+    def within(levels: int) -> tuple[bool, bool]:
+        if levels:
+            return next(map(within, [levels - 1]))
+        return short_way(raw) is not None, short_way(deep) is None
+
+    for levels in (0, 20, 5, 10, 0):
+        assert within(levels) == (True, True)
+    for levels in (100, 0, 200, 50):
+        assert within(levels)[1]
+
+
+def test_a_message_over_the_limit_takes_the_usual_way() -> None:
+    raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
+    assert short_way(raw, Limits(message=len(raw))) is not None
+    assert short_way(raw, Limits(message=len(raw) - 1)) is None
+
+
+def test_without_msgspec_everything_takes_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: object) -> object:
+        if name.partition(".")[0] == "msgspec":
+            raise ImportError
+        return real(name, *args)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    tool_results._reader.cache_clear()
+    assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}') is None
+    tool_results._reader.cache_clear()
+
+
+# Messages put together at random, then changed at random
+
+SPACES = ["", "", "", " ", "\n", "  ", "\t", "\r\n"]
+IDS = [
+    "1",
+    "0",
+    '"a"',
+    "-1",
+    "1.0",
+    "1e2",
+    "null",
+    '"\\u0061"',
+    "12345678901234567",
+    '"jsonrpc"',
+    '""',
+]
+KEYS = ["content", "structuredContent", "isError", "_meta", "resultType", "tools", "x", "Content",
+        "c\\u006fntent", "nextCursor", "inputSchema", "task", "result", "id"]  # fmt: skip
+TEXTS = ["a", "\\n", "\\u0061", "\\ud83d\\ude00", "\\ud800", "\u00e9", '},\\"id\\":1}', "[", "{", '\\"', "\\\\",
+         "tools", "inputSchema", '\\"name\\":\\"wipe_disk\\"', "\x7f", "\u2028", "wipe_disk"]  # fmt: skip
+VALUES = ["1", "true", "null", "-0.5e+7", "[]", "{}", '""', "9" * 40, HIDDEN, f'{{"tools":[{HIDDEN}]}}',
+          f"[{HIDDEN}]", '{"type":"text","text":"x"}', '{"a":{"b":[1,{"c":null}]}}']  # fmt: skip
+SCRAPS = ['"', "\\", "{", "}", "[", "]", ",", ":", " ", "0", "1", "-", ".", "e", "t", "\x00", "\x1f",
+          '"id"', '"id":1', ',"id":2', '"jsonrpc":"2.0"', ',"content":[]', "\ufeff", "\\u", "NaN"]  # fmt: skip
+
+
+def random_message(chance: random.Random) -> bytes:
+    space = [chance.choice(SPACES) for _ in range(4)] if chance.random() < 0.3 else [""] * 4
+    comma, colon = f"{space[0]},{space[1]}", f"{space[2]}:{space[3]}"
+    keys = chance.sample(KEYS[:5], chance.randint(1, 4))
+    if chance.random() < 0.15:
+        keys.insert(chance.randint(0, len(keys)), chance.choice(KEYS))
+    result = comma.join(f'"{key}"{colon}{random_value(chance)}' for key in keys)
+    id = chance.choice(IDS[:3]) if chance.random() < 0.8 else chance.choice(IDS)
+    members = ['"jsonrpc"' + colon + '"2.0"', f'"id"{colon}{id}', f'"result"{colon}{{{result}}}']
+    chance.shuffle(members)
+    if chance.random() < 0.05:
+        members.insert(chance.randint(0, 3), chance.choice([*members, '"x":1', '"error":{}']))
+    text = f"{space[0]}{{{space[1]}{comma.join(members)}{space[2]}}}{space[3]}"
+    for _ in range(chance.choice([0, 0, 0, 1, 2])):
+        at = chance.randint(0, len(text))
+        text = text[:at] + chance.choice(["", *SCRAPS]) + text[at + chance.randint(0, 2) :]
+    raw = text.encode()
+    if chance.random() < 0.05:
+        at = chance.randint(0, len(raw))
+        raw = raw[:at] + bytes([chance.randint(0, 255)]) + raw[at:]
+    return raw
+
+
+def random_value(chance: random.Random, depth: int = 0) -> str:
+    match chance.randint(0, 5 if depth < 4 else 2):
+        case 0:
+            return chance.choice(VALUES)
+        case 1 | 2:
+            return '"' + "".join(chance.choices(TEXTS, k=chance.randint(0, 4))) + '"'
+        case 3:
+            parts = (random_value(chance, depth + 1) for _ in range(chance.randint(0, 3)))
+            return f"[{','.join(parts)}]"
+        case _:
+            pairs = (
+                f'"{chance.choice(KEYS + TEXTS)}":{random_value(chance, depth + 1)}'
+                for _ in range(chance.randint(0, 3))
+            )
+            return f"{{{','.join(pairs)}}}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_ways_agree_on_messages_put_together_at_random(seed: int) -> None:
+    chance = random.Random(seed)
+    short = sum(agree(random_message(chance)) for _ in range(2500))
+    assert short > 500  # else the test says nothing
+
+
+ENVELOPE = ('"jsonrpc":"2.0"', '"id":1', '"result":{"content":[]}')
+
+
+def orders(parts: Sequence[str]) -> Iterator[Mapping[int, str]]:
+    for chosen in product(range(len(parts)), repeat=3):
+        yield {place: parts[one] for place, one in enumerate(chosen)}
+
+
+def test_each_member_of_the_envelope_stands_once_in_any_order() -> None:
+    for order in orders(ENVELOPE):
+        raw = f"{{{','.join(order.values())}}}".encode()
+        assert agree(raw) is (len(set(order.values())) == 3), raw
