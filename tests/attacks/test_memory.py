@@ -151,3 +151,33 @@ def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path: Path)
             assert megabytes(it) - before < MOST
 
     asyncio.run(scene())
+
+
+@in_each_host
+def test_a_client_that_asks_and_does_not_read_is_not_answered_for_ever(
+    host: str, tmp_path: Path
+) -> None:
+    """Each of its few bytes would make a long list wait for it; when it reads, it gets them all."""
+    many = 3000
+    long = tool("read_file", f', "description":"{"d" * 100_000}"')
+    version = b"MCP-Protocol-Version: 2025-06-18\r\n"
+    ask = post(b'{"jsonrpc":"2.0","id":7,"method":"tools/list"}', headers=MCP_HEADERS + version)
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=[long]) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            raw_client(it.port) as client,
+        ):
+            before = megabytes(it)
+            asking = asyncio.create_task(client.say(ask * many))
+            for _ in range(50):
+                async with raw_client(it.port) as other:
+                    assert (await other.ask(FINE)).body == RESULT
+            for _ in range(many):
+                assert (await client.answer()).body.startswith(b'{"')
+            await asking
+            assert (await client.ask(FINE)).body == RESULT
+            assert megabytes(it) - before < 100
+
+    asyncio.run(scene())

@@ -90,6 +90,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     guard_connections,
     install_error_answers,
     install_meter,
+    install_resume,
 )
 from mcp_tool_filter.adapters.mitmproxy.settings import (
     Loopback,
@@ -116,6 +117,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     lose,
     open_flows,
     refuse_now,
+    resume,
     send_again,
     settle_answer,
     settle_head,
@@ -223,6 +225,7 @@ class ToolFilter:
         install_error_answers(self._error_answer)
         install_last_look(self)
         install_meter(self._budget.received)
+        install_resume(resume)
         guard_connections()
 
     def configure(self, updated: set[str]) -> None:

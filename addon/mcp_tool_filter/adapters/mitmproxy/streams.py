@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Look,
     Lose,
     Order,
+    ReadOn,
     SafeStream,
     is_guarded,
     open_streams,
@@ -112,6 +113,23 @@ def give_up(stream: SafeStream) -> None:
     """Let a stream fail because it holds too much."""
     if not stream.over:
         _give(GiveUp(stream, Failure.OVER_BUDGET))
+
+
+def resume(client: Client) -> bool:
+    """Let the connection of a client read on when all that was said to it is sent."""
+    handler = _handler_of(client)
+    if handler is None:
+        return False
+    task = asyncio.get_running_loop().create_task(_resume(handler))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return True
+
+
+async def _resume(handler: ConnectionHandler) -> None:
+    await asyncio.sleep(0)  # the connection is in the middle of something
+    await handler.drain_writers()
+    await handler.server_event(ReadOn())
 
 
 def open_flows() -> list[HTTPFlow]:

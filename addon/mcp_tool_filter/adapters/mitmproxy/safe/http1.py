@@ -49,7 +49,8 @@ class BoundedHttp1Server(Http1Server):
         if self.buf._data[:1] in _LINE_ENDS and (blank := _BLANK_LINES.match(self.buf._data)):
             self.buf.maybe_extract_at_most(blank.end())
         yield from super().read_headers(event)
-        if self.state == self.read_headers and len(self.buf) > LONGEST_HEAD:
+        most = LONGEST_QUEUE if self.is_behind else LONGEST_HEAD
+        if self.state == self.read_headers and len(self.buf) > most:
             yield commands.SendData(self.conn, _TOO_LONG)
             yield commands.CloseConnection(self.conn)
             self.state = self.done

@@ -167,6 +167,11 @@ class Lose(Order):
 
 
 @dataclass
+class ReadOn(events.Event):
+    """Read further requests: what was said has been sent."""
+
+
+@dataclass
 class GiveUp(Order):
     """Let the stream fail for a reason of ours."""
 
@@ -176,6 +181,7 @@ class GiveUp(Order):
 _LONGEST_MESSAGE = 20 * 1024 * 1024
 _MOST_FRAMES = 100_000
 _HEADS = (RequestHeaders, ResponseHeaders)
+_AT_ONCE = 16  # requests that wait behind one, answered before any of the answers is sent
 # mitmproxy would cut a message that we change, also in the middle of a letter.
 Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
@@ -281,6 +287,19 @@ def http_layer_of(client: Client) -> FilteredHttpLayer | None:
     return _http_layers.get(client.id)
 
 
+def _never(_client: Client) -> bool:
+    return False
+
+
+_resume: Callable[[Client], bool] = _never
+
+
+def install_resume(resume: Callable[[Client], bool]) -> None:
+    """Call ``resume`` to be sent a ``ReadOn`` when all that was said to a client is sent."""
+    global _resume
+    _resume = resume
+
+
 def _count_nothing(_size: int) -> None:
     """Nobody wants to know how much comes in."""
 
@@ -307,6 +326,9 @@ class RefusingLayer(Layer):
 class FilteredHttpLayer(layers.HttpLayer):
     """One client connection."""
 
+    _is_sending = False
+    """Further requests wait until the answers to earlier ones are sent."""
+
     def make_stream(self, stream_id: int) -> Steps:
         _http_layers[self.context.client.id] = self
         self.streams[stream_id] = SafeStream(_forked(self.context), stream_id)
@@ -321,7 +343,9 @@ class FilteredHttpLayer(layers.HttpLayer):
         if isinstance(event, events.Start) and self._speaks_http1:
             self.connections.setdefault(self.context.client, bounded_server(self.context))
         try:
-            if isinstance(event, Order):
+            if isinstance(event, ReadOn):
+                self._is_sending = False
+            elif isinstance(event, Order):
                 yield from self._carry_out(event)
             else:
                 if isinstance(event, events.DataReceived):
@@ -336,9 +360,15 @@ class FilteredHttpLayer(layers.HttpLayer):
     def _read_on(self) -> Steps:
         """Read the requests that came behind one that is through by now."""
         connection = self.connections.get(self.context.client)
-        while isinstance(connection, BoundedHttp1Server) and connection.is_behind:
+        if not isinstance(connection, BoundedHttp1Server):
+            return
+        for _ in range(_AT_ONCE):
+            if self._is_sending or not connection.is_behind:
+                return
             nothing_new = events.DataReceived(self.context.client, b"")
             yield from self.event_to_child(connection, nothing_new)
+        if connection.is_behind and _resume(self.context.client):
+            self._is_sending = True  # a client that does not read must not be answered for ever
 
     @property
     def _speaks_http1(self) -> bool:
@@ -694,6 +724,7 @@ class SafeStream(LookedAtStream):
             case ResponseTrailers() | RequestTrailers():
                 return False  # nobody has judged them, and HTTP/1 cannot say them
             case ResponseData(data=data):
+                _meter(len(data))
                 return data != b""  # HTTP/1 would write the chunk that says "this was the last"
             case ResponseProtocolError():
                 return False
