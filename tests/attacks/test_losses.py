@@ -271,3 +271,27 @@ def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_are_sho
             assert "Error: Lost connection to upstream MCP\nShutting down proxy" in it.stderr
 
     asyncio.run(scene())
+
+
+@in_each_host
+def test_open_streams_of_an_http2_client_do_not_hold_up_its_calls(
+    host: str, tmp_path: Path
+) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET"):
+            await peer.say(SSE_HEAD + chunk(b": hello\n\n"))
+            await peer.left()
+        else:
+            await peer.say(answer(RESULT))
+
+    async def scene() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+            hosted(host, upstream.url, tmp_path) as it,
+            h2_client(it.port) as client,
+        ):
+            for number in [client.ask("GET") for _ in range(20)]:
+                await client.until(number, lambda stream: b"hello" in stream.data)
+            assert (await client.over(client.ask(body=FINE))).data == RESULT
+
+    asyncio.run(scene())

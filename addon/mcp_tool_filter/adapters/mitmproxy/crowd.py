@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import defaultdict
+from functools import partial
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client
@@ -18,6 +21,9 @@ from mcp_tool_filter.adapters.mitmproxy.descriptors import (
 from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 128
+"""Connections to the upstream for one client; HTTP/2 has at most 100 streams at a time."""
 
 
 class Crowd:
@@ -42,6 +48,7 @@ class Crowd:
         self._seats.most = most or most_clients(self._limit)
 
     def client_connected(self, client: Client) -> None:
+        _let_streams_be(client)
         gone = self._seats.enter(client.id)
         if gone is not None:
             self._close(gone)
@@ -69,3 +76,14 @@ class Crowd:
         handler = server.connections.get(client_id) if server else None
         if handler and handler.client in handler.transports:
             handler.close_connection(handler.client)
+
+
+def _let_streams_be(client: Client) -> None:
+    """Give each stream of a client its own connection to the upstream at once.
+
+    mitmproxy opens five for a client. Five event streams of an HTTP/2 client would hold them for as
+    long as they are open, and a sixth request would wait for ever.
+    """
+    server = ctx.master.addons.get("proxyserver")
+    if handler := server.connections.get(client.id) if server else None:
+        handler.max_conns = defaultdict(partial(asyncio.Semaphore, _MOST_AT_ONCE))
