@@ -73,10 +73,8 @@ class ConnectFailed(StartError):
 
 
 class FetchFailed(StartError):
-    def __init__(self, *, why: str, status: int | None = None) -> None:
+    def __init__(self, *, why: str) -> None:
         super().__init__("Failed to fetch tool list from upstream MCP", why=why)
-        self.status = status
-        """Of HTTP, if that is how the upstream refused."""
 
 
 class LostUpstream(StartError):

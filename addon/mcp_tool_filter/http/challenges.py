@@ -40,6 +40,14 @@ def bearer_challenge(headers: Iterable[str]) -> Challenge | None:
     return next((one for one in parse_challenges(headers) if one.scheme == "bearer"), None)
 
 
+def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:
+    """Return the scopes that an answer asks for because the token has them not."""
+    challenge = bearer_challenge(challenges) if status == 403 else None
+    if challenge is None or challenge.params.get("error") != "insufficient_scope":
+        return ()
+    return tuple(challenge.params.get("scope", "").split())
+
+
 def _challenges_in(header: str) -> Iterator[Challenge]:
     current: Challenge | None = None
     at = 0

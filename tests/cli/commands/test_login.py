@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -181,3 +183,39 @@ def test_other_commands_use_the_login(tmp_path: Path) -> None:
         status, out, err = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
         assert status == 1
         assert f"Type: mcp-tool-filter login {upstream.url}" in out
+
+
+def test_a_pipe_uses_the_login(tmp_path: Path) -> None:
+    """The token is renewed while the pipe is open; what cannot be renewed is said to the client."""
+    with oauth_upstream() as upstream:
+        assert run("login", upstream.url, home=tmp_path)[0] == 0
+        pipe = command("--stdio", "-u", upstream.url, "--deny", "^delete_", home=tmp_path)
+        assert pipe.stdin
+        assert pipe.stdout
+
+        def ask(method: str, params: object = None, id: int = 1) -> dict[str, Any]:
+            assert pipe.stdin
+            assert pipe.stdout
+            message = {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}
+            pipe.stdin.write(json.dumps(message) + "\n")
+            pipe.stdin.flush()
+            said: dict[str, Any] = json.loads(pipe.stdout.readline())
+            assert said["id"] == id
+            return said
+
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+        assert "result" in ask("initialize", hello)
+        listed = ask("tools/list")["result"]["tools"]
+        assert [tool["name"] for tool in listed] == ["read_file"]
+        upstream.end_access()
+        call = {"name": "read_file", "arguments": {}}
+        assert "result" in ask("tools/call", call, 2)
+        assert upstream.renewals == 1
+        upstream.scope_of_calls = "write"
+        said = ask("tools/call", call, 3)["error"]
+        assert said["code"] == -32010
+        assert f"(write). Type: mcp-tool-filter login {upstream.url}" in said["message"]
+        store_of(tmp_path).forget(upstream.url)
+        assert "Not logged in" in ask("ping", id=4)["error"]["message"]
+        out, err = pipe.communicate(timeout=60)
+        assert shows_no_secret(upstream, out, err)

@@ -14,11 +14,12 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from http.client import responses
+from typing import Protocol
 
 import h11
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
 
@@ -31,6 +32,8 @@ _GOODBYE_TIMEOUT = 0.5  # seconds for a TLS goodbye; nobody waits for it longer
 _OUR_HEADERS = frozenset(
     {b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"expect"}
 )
+
+_AUTHORIZATION = b"authorization"
 
 type Headers = Sequence[tuple[bytes, bytes]]
 
@@ -47,6 +50,28 @@ class ConnectionLost(HttpFailed):
     """The connection ended before the answer did."""
 
 
+class LoginNeeded(HttpFailed):
+    """There is no token, or the upstream does not accept it. ``str()`` says what to type."""
+
+    def __init__(self, error: StartError) -> None:
+        super().__init__(f"{error.what}. {error.why}")
+        self.error = error
+
+
+class Login(Protocol):
+    """Gives the value of Authorization. Its methods raise StartError if there is none."""
+
+    def value(self) -> str | None:
+        """Return it if that takes no time."""
+
+    async def renewed(self, rejected: str | None = None) -> str: ...
+
+    async def after_refusal(
+        self, status: int, challenges: Sequence[str], rejected: str, *, was_repeated: bool
+    ) -> str:
+        """Return another one to try once more."""
+
+
 class HttpClient:
     """Asks one origin; keeps a connection for the next request where the upstream lets it."""
 
@@ -57,15 +82,18 @@ class HttpClient:
         headers: Headers = (),
         tls: ssl.SSLContext | None = None,
         resends: bool = True,
+        login: Login | None = None,
     ) -> None:
         """``resends`` lets a request go out again if a kept connection ends without an answer.
 
-        Nobody should do that to a call of a tool, which may have run.
+        Nobody should do that to a call of a tool, which may have run. A ``login`` fills in
+        Authorization; a request that the upstream refuses for it goes out once more.
         """
         self._origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
+        self._login = login
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -76,8 +104,13 @@ class HttpClient:
 
         A response that is not read to its end costs its connection.
         """
-        request = self._request(method, target, headers, body)
-        connection, head = await self._begin(request, body)
+        if self._login and not self._says_authorization(headers):
+            connection, head = await self._begin_with_login(
+                self._login, method, target, headers, body
+            )
+        else:
+            request = self._request(method, target, headers, body)
+            connection, head = await self._begin(request, body)
         try:
             yield HttpResponse(method, connection, head)
         finally:
@@ -90,6 +123,30 @@ class HttpClient:
         """Close the connections that wait for another request."""
         while self._idle:
             await self._idle.pop().close()
+
+    def _says_authorization(self, headers: Headers) -> bool:
+        return any(name.lower() == _AUTHORIZATION for name, _ in (*headers, *self._headers))
+
+    async def _begin_with_login(
+        self, login: Login, method: bytes, target: str, headers: Headers, body: bytes
+    ) -> tuple[_Connection, h11.Response]:
+        try:
+            value = login.value() or await login.renewed()
+            for was_repeated in (False, True):
+                named = [*headers, (_AUTHORIZATION, value.encode())]
+                request = self._request(method, target, named, body)
+                connection, head = await self._begin(request, body)
+                if head.status_code not in (401, 403):
+                    break
+                response = HttpResponse(method, connection, head)
+                said = [one.decode("latin-1") for one in response.headers(b"www-authenticate")]
+                await connection.close()
+                value = await login.after_refusal(
+                    head.status_code, said, value, was_repeated=was_repeated
+                )
+        except StartError as error:
+            raise LoginNeeded(error) from None
+        return connection, head
 
     def _request(self, method: bytes, target: str, headers: Headers, body: bytes) -> h11.Request:
         said = {name.lower() for name, _ in headers}

@@ -19,7 +19,13 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_client import ConnectionLost, HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.http_client import (
+    ConnectionLost,
+    HttpClient,
+    HttpFailed,
+    Login,
+    LoginNeeded,
+)
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context as make_tls_context
 from mcp_tool_filter.adapters.fetch.mcp_client import (
     LegacyClient,
@@ -133,15 +139,20 @@ class _NotHere(Exception):
 
 async def fetch(target: Target) -> Fetched:
     """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
-    if target.uses_login and has_logins():
-        from mcp_tool_filter.adapters.oauth.fetching import fetch_logged_in  # few have a login
-
-        return await fetch_logged_in(target, _fetch)
-    return await _fetch(target)
-
-
-async def _fetch(target: Target) -> Fetched:
     return await fetch_from(target, lambda opened: _Search(target, opened).find())
+
+
+def login_to(target: Target) -> Login | None:
+    """Return the stored login that an upstream is asked with, if there is one.
+
+    The user's own Authorization comes first. Raises StartError if logins cannot be read.
+    """
+    said = {name.lower() for name, _ in target.headers}
+    if not target.uses_login or "authorization" in said or not has_logins():
+        return None
+    from mcp_tool_filter.adapters.oauth.credentials import credentials_for  # few have a login
+
+    return credentials_for(target.url + (target.endpoint or ""))
 
 
 async def fetch_from(target: Target, find: Finder) -> Fetched:
@@ -167,10 +178,12 @@ async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Foun
     except TimeoutError:
         why = f"Connection timeout after {_milliseconds(target.connect_timeout)}ms"
         raise ConnectFailed(target.url, why=why) from None
+    except LoginNeeded as needed:
+        raise needed.error from None
     except HttpFailed as error:
         raise ConnectFailed(target.url, why=plain(str(error))) from None
     except (Refused, ProtocolError) as error:
-        raise FetchFailed(why=_why(error, target), status=_status(error)) from None
+        raise FetchFailed(why=_why(error, target)) from None
 
 
 async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
@@ -180,8 +193,10 @@ async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
     except TimeoutError:
         why = f"Request timeout after {_milliseconds(target.list_timeout)}ms"
         raise FetchFailed(why=why) from None
+    except LoginNeeded as needed:
+        raise needed.error from None
     except (Refused, ProtocolError, HttpFailed) as error:
-        raise FetchFailed(why=_why(error, target), status=_status(error)) from None
+        raise FetchFailed(why=_why(error, target)) from None
 
 
 async def _pages(found: Found, *, at_most: int) -> list[bytes]:
@@ -222,7 +237,9 @@ class _Search:
         self._opened = opened
         self._origin = parse_origin(target.url)
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
-        self._http = HttpClient(self._origin, headers=headers, tls=target.tls)
+        self._http = HttpClient(
+            self._origin, headers=headers, tls=target.tls, login=login_to(target)
+        )
         opened.push_async_callback(self._http.close)
 
     async def find(self) -> Found:
@@ -378,10 +395,6 @@ def _why(error: Exception, target: Target) -> str:
         known = any(name.lower() == "authorization" for name, _ in target.headers)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
     return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
-
-
-def _status(error: Exception) -> int | None:
-    return error.status if isinstance(error, Refused) else None
 
 
 def _milliseconds(seconds: float) -> int:

@@ -66,6 +66,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
     Listeners,
     introduce_to,
     parse_modes,
+    target_of,
 )
 from mcp_tool_filter.adapters.mitmproxy.logins import (
     Logins,
@@ -201,7 +202,7 @@ class ToolFilter:
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
         self._effects = Effects()
-        self._rules = Rules(self._listeners.by_mode, self._effects)
+        self._rules = Rules(self._listeners.by_mode, self._effects, self._logins)
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
@@ -350,10 +351,12 @@ class ToolFilter:
         self._rules.attach(listener)
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
-        login = self._logins.open(mode.full_spec, listener)
+        has_login = self._logins.open(
+            mode.full_spec, target_of(mode, self._listeners.config, ctx.options)
+        )
         self._report(render_report(who, listener.snapshot, self._rules.names))
-        if login:
-            self._report(f"  Login: requests without credentials of their own use yours at {login}")
+        if has_login:
+            self._report("  Login: requests without credentials of their own use yours")
         if self._is_fast:
             give_back()
 
@@ -469,7 +472,7 @@ class ToolFilter:
     def _log_in(self, flow: HTTPFlow, known: _Known, sent: Sent) -> Awaitable[None] | None:
         """Send a request with the token of the login, once it is there."""
         try:
-            if value := sent.credentials.value():
+            if value := sent.login.value():
                 self._logins.add(flow, sent, value)
                 return None
         except StartError as error:
@@ -480,7 +483,7 @@ class ToolFilter:
     async def _log_in_later(self, flow: HTTPFlow, known: _Known, sent: Sent) -> None:
         with _FailingClosed(flow, self._refuse_request):
             try:
-                self._logins.add(flow, sent, await sent.credentials.renewed())
+                self._logins.add(flow, sent, await sent.login.renewed())
             except StartError as error:
                 self._answer_without_login(flow, known, error)
 

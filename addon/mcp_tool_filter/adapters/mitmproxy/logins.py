@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mitmproxy.http import HTTPFlow, Response
 
+from mcp_tool_filter.adapters.fetch.http_client import Login
+from mcp_tool_filter.adapters.fetch.upstream import Target, login_to
 from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly
-from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.exchange import Answered, HttpExchange
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.protocol.messages import ids_in, render_batch, render_error
+from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, ids_in, render_batch, render_error
 from mcp_tool_filter.protocol.sse import render_event
-
-if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.oauth.credentials import Credentials
 
 log = logging.getLogger(__name__)
 
-NOT_LOGGED_IN = -32010
 _AUTHORIZATION = "authorization"
 
 
@@ -36,7 +32,7 @@ _AUTHORIZATION = "authorization"
 class Sent:
     """What a request was sent with."""
 
-    credentials: Credentials
+    login: Login
     value: str = ""
     is_refused: bool = False
     was_repeated: bool = False
@@ -46,38 +42,39 @@ class Logins:
     """The login of each listener that has one."""
 
     def __init__(self) -> None:
-        self._by_mode: dict[str, Credentials] = {}
+        self._by_mode: dict[str, Login] = {}
         self._sent: WeakKeyDictionary[HTTPFlow, Sent] = WeakKeyDictionary()
         self._last_warning = ""
 
-    def open(self, spec: str, listener: Listener) -> str | None:
-        """Look for the login to a listener's upstream; return its endpoint. Raises StartError."""
-        config = listener.config
-        if not config.uses_login or not has_logins():
-            return None
-        from mcp_tool_filter.adapters.oauth.fetching import login_of  # few have a login
+    def open(self, spec: str, target: Target) -> bool:
+        """Look for the login to a listener's upstream; tell whether there is one.
 
-        found = login_of(listener.upstream, config.endpoint, config.upstream_headers)
-        if found is None:
-            return None
-        self._by_mode[spec] = found
-        return found.endpoint
+        Raises StartError.
+        """
+        login = login_to(target)
+        if login is not None:
+            self._by_mode[spec] = login
+        return login is not None
 
     def needed_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Sent | None:
         """Begin to send a request with a login; None if it gets none."""
-        if not self._by_mode:
+        if not self._by_mode or (login := self.login_for(flow, listener, head)) is None:
             return None
-        credentials = self._by_mode.get(flow.client_conn.proxy_mode.full_spec)
+        sent = self._sent[flow] = Sent(login)
+        return sent
+
+    def login_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Login | None:
+        """Return the login that a request is sent with, or our own message in its name."""
+        login = self._by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if (
-            credentials is None
+            login is None
             or not listener.config.uses_login
             or not listener.takes_headers(head.target)
             or head.credentials
             or _AUTHORIZATION in flow.request.headers  # the user's own, from upstream_headers
         ):
             return None
-        sent = self._sent[flow] = Sent(credentials)
-        return sent
+        return login
 
     def warn_once(self, text: str) -> None:
         """Log what is wrong with a login, unless that was the last thing that was said of it."""
@@ -109,20 +106,13 @@ class Logins:
 
 async def renew(sent: Sent, response: Response) -> str:
     """Return another token to send a request with that was refused. Raises StartError."""
-    from mcp_tool_filter.adapters.oauth.errors import LoggedOut
-    from mcp_tool_filter.adapters.oauth.login import missing_scopes
-
-    challenges = response.headers.get_all("www-authenticate")
-    if wanted := missing_scopes(response.status_code, challenges):
-        sent.credentials.want_scopes(wanted)
-        problem = f"lacks the right to do this ({' '.join(wanted)[:200]})"
-        raise LoggedOut(sent.credentials.endpoint, problem)
-    if response.status_code == 403:
-        raise LoggedOut(sent.credentials.endpoint, "lacks the right to do this")
-    if sent.was_repeated:
-        raise LoggedOut(sent.credentials.endpoint, "is not accepted")
-    sent.was_repeated = True
-    return await sent.credentials.renewed(rejected=sent.value)
+    was_repeated, sent.was_repeated = sent.was_repeated, True
+    return await sent.login.after_refusal(
+        response.status_code,
+        response.headers.get_all("www-authenticate"),
+        sent.value,
+        was_repeated=was_repeated,
+    )
 
 
 def answer_without_login(

@@ -14,6 +14,7 @@ from mcp_tool_filter.errors import InvalidOption
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.carry_out import Effects
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.mitmproxy.logins import Logins
     from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
     from mcp_tool_filter.http.listener import Listener
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Rules:
     """One for the tool filter."""
 
-    def __init__(self, listeners: Mapping[str, Listener], effects: Effects) -> None:
+    def __init__(self, listeners: Mapping[str, Listener], effects: Effects, logins: Logins) -> None:
         self._listeners = listeners
+        self._logins = logins
         self._effects = effects
         self._posts: UpstreamPosts | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -74,7 +76,7 @@ class Rules:
         from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
         from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
 
-        posts = UpstreamPosts(self._listeners)
+        posts = UpstreamPosts(self._listeners, self._logins)
         self.in_force = RulesInForce(path, posts.send_copy)
         self._posts = posts
         self._effects.rule_host = self.in_force.host

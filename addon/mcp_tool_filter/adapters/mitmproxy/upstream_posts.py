@@ -20,6 +20,7 @@ from mcp_tool_filter.adapters.effects.webhooks import split_url
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
 from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
+from mcp_tool_filter.adapters.mitmproxy.logins import Logins
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
@@ -45,8 +46,9 @@ _FOR_STRANGERS = frozenset({b"content-type", b"accept", b"mcp-protocol-version",
 class UpstreamPosts:
     """One for each process."""
 
-    def __init__(self, listeners: Mapping[str, Listener]) -> None:
+    def __init__(self, listeners: Mapping[str, Listener], logins: Logins) -> None:
         self._listeners = listeners
+        self._logins = logins
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self.id_prefix = f"copy-{secrets.token_hex(8)}-"
@@ -100,7 +102,8 @@ class UpstreamPosts:
         for name, value in listener.headers_for(head_of(flow.request)):
             if name.lower().encode() not in said:
                 headers.append((name.encode(), value.encode()))
-        client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls)
+        login = self._logins.login_for(flow, listener, head_of(flow.request))
+        client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls, login=login)
         await _post(client, path, text)
 
     async def _post_to(self, url: str, headers: _Headers, text: bytes) -> None:

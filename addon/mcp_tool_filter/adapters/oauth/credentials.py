@@ -2,16 +2,18 @@
 
     credentials = credentials_for("https://example.com/mcp")  # None: nobody has logged in
     value = credentials.value() or await credentials.renewed()  # "Bearer …"
+    value = await credentials.after_refusal(401, [], value, was_repeated=False)
 
 ``value`` never waits. ``renewed`` waits for a new token: before the old one expires, or when the
-upstream has ``rejected`` it. However many wait, in however many processes, one request is sent.
+upstream has ``rejected`` it. ``after_refusal`` says whether a request should be sent once more.
+However many wait, in however many processes, one request is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
@@ -20,6 +22,7 @@ from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.store import Stamp, Store, key_of
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
+from mcp_tool_filter.http.challenges import missing_scopes
 
 _PAUSE = 5.0  # seconds in which a renewal that failed is not tried again
 _DOUBT = 60.0  # seconds in which a token that replaced a rejected one may not be rejected, too
@@ -68,6 +71,23 @@ class Credentials:
             self._renewing.add_done_callback(_look_at)
         # One who no longer waits must not take the token from the others.
         return await asyncio.shield(self._renewing)
+
+    async def after_refusal(
+        self, status: int, challenges: Sequence[str], rejected: str, *, was_repeated: bool
+    ) -> str:
+        """Return what Authorization says with another token, to try once more.
+
+        Raises LoggedOut, with what to type, if that makes no sense; and RenewalFailed.
+        """
+        if wanted := missing_scopes(status, challenges):
+            self.want_scopes(wanted)
+            rights = " ".join(wanted)[:200]
+            raise LoggedOut(self.endpoint, f"lacks the right to do this ({rights})")
+        if status == 403:
+            raise LoggedOut(self.endpoint, "lacks the right to do this")
+        if was_repeated:
+            raise LoggedOut(self.endpoint, "is not accepted")
+        return await self.renewed(rejected)
 
     def want_scopes(self, scopes: tuple[str, ...]) -> None:
         """Remember what the upstream asked for: the next login will ask for it, too."""

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, reg
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code, revoke
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
-from mcp_tool_filter.http.challenges import bearer_challenge
+from mcp_tool_filter.http.challenges import missing_scopes
 
 _OFFLINE = "offline_access"
 _PING = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'
@@ -100,14 +100,6 @@ async def wanted_scopes(state: LoginState, store: Store) -> tuple[str, ...]:
     if wanted:
         store.save(replace(state, wanted_scopes=wanted))
     return wanted
-
-
-def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes that an answer asks for because the token has them not."""
-    challenge = bearer_challenge(challenges) if status == 403 else None
-    if challenge is None or challenge.params.get("error") != "insufficient_scope":
-        return ()
-    return tuple(challenge.params.get("scope", "").split())
 
 
 async def drop(state: LoginState, store: Store) -> str | None:

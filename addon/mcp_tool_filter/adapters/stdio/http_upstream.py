@@ -20,6 +20,7 @@ from mcp_tool_filter.adapters.fetch.http_client import (
     HttpClient,
     HttpFailed,
     HttpResponse,
+    LoginNeeded,
     NotConnected,
 )
 from mcp_tool_filter.adapters.fetch.mcp_client import endpoint_path, read_away
@@ -32,6 +33,7 @@ from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    NOT_LOGGED_IN,
     UPSTREAM_LOST,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
@@ -88,7 +90,7 @@ class StreamableUpstream:
                     self._session = response.header(b"mcp-session-id") or None
                 await self._take(response, ids, method)
         except HttpFailed as error:
-            await self._listener.fail(ids, UPSTREAM_LOST, _words(error))
+            await self._listener.fail(ids, *_words(error))
             await self._listener.missed(error)
 
     def agree_on(self, revision: str) -> None:
@@ -136,7 +138,7 @@ class StreamableUpstream:
         except ConnectionLost:
             raise
         except HttpFailed as error:  # too long, or not to be decoded
-            await self._listener.fail(ids, INTERNAL_ERROR, _words(error))
+            await self._listener.fail(ids, INTERNAL_ERROR, _words(error)[1])
             return
         if body.strip():
             await self._listener.hear(body)
@@ -253,7 +255,7 @@ class LegacyUpstream:
                     await self._listener.fail(ids, code, text)
                 await read_away(response)
         except HttpFailed as error:
-            await self._listener.fail(ids, UPSTREAM_LOST, _words(error))
+            await self._listener.fail(ids, *_words(error))
             await self._listener.missed(error)
 
     def agree_on(self, revision: str) -> None:
@@ -363,5 +365,8 @@ def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:
     return [f'{{"jsonrpc":"2.0","id":{ids[0]},"error":{error}}}'.encode()]
 
 
-def _words(error: HttpFailed) -> str:
-    return f"Upstream connection lost: {plain(str(error))}"
+def _words(error: HttpFailed) -> tuple[int, str]:
+    """Say why a request has no answer: a code, and a text."""
+    if isinstance(error, LoginNeeded):
+        return NOT_LOGGED_IN, plain(str(error))
+    return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from mcp_tool_filter.adapters.oauth.folder import has_logins
+from mcp_tool_filter.adapters.fetch.upstream import login_to
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.terminal import Colour, paint
@@ -96,20 +96,17 @@ def _settings(settings: Settings) -> Finding:
 
 def _login(settings: Settings) -> Finding | None:
     """Look at the login that is used; renew it if it is due. None if there is none."""
-    target = None if settings.command else target_of(settings)
-    if target is None or not target.uses_login or not has_logins():
+    if settings.command:
         return None
-    from mcp_tool_filter.adapters.oauth.fetching import login_of
-
     try:
-        login = login_of(target.url, target.endpoint, target.headers)
+        login = login_to(target_of(settings))
         if login is None:
             return None
         if login.value() is None:
             asyncio.run(login.renewed())
     except StartError as error:
         return Finding(False, error.what, error.why)
-    return Finding(True, f"Logged in to {login.endpoint}")
+    return Finding(True, f"Logged in to {settings.upstream}")
 
 
 def _attempt(check: Callable[[], object], text: str) -> Finding:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
-from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.fetch.upstream import Target, login_to
 from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
@@ -75,7 +75,9 @@ def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
     )
     pipe.learn_tools(known.snapshot)
     headers = [(name.encode(), value.encode()) for name, value in target.headers]
-    http = HttpClient(origin, headers=headers, tls=target.tls, resends=False)
+    http = HttpClient(
+        origin, headers=headers, tls=target.tls, resends=False, login=login_to(target)
+    )
     path, limits = known.fetched.endpoint, config.limits
     if known.fetched.transport is Transport.LEGACY_SSE:
         pipe.upstream = LegacyUpstream(http, origin, path, pipe, limits)
