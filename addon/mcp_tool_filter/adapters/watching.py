@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Entry
 from mcp_tool_filter.policy.config import Audit
 
@@ -26,8 +27,12 @@ class Watching:
         audit: Audit | None,
         sinks: Sequence[Sink] = (),
         client_of: Callable[[object], str] = lambda _origin: "",
+        *,
+        metrics_port: int | None = None,
+        state: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._close_log: Callable[[], None] | None = None
+        self._closing: list[Callable[[], None]] = []
+        self._count = self._serve_metrics(metrics_port, state)
         self._sinks = [*sinks, *self._open_log(audit)]
         self._auditor = Auditor(
             self._tell,
@@ -35,6 +40,7 @@ class Watching:
             clock=time.monotonic,
             client_of=client_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
+            includes_passed=self._count is not None,
         )
         self._has_failed = False
 
@@ -50,8 +56,19 @@ class Watching:
             sync=Sync(audit.fsync),
         )
         writer = AuditWriter(file)
-        self._close_log = writer.close
+        self._closing.append(writer.close)
         return [writer.write]
+
+    def _serve_metrics(
+        self, port: int | None, state: Callable[[], Mapping[str, float]]
+    ) -> Sink | None:
+        if port is None:
+            return None
+        from mcp_tool_filter.adapters.metrics import Metrics
+
+        metrics = Metrics(state)
+        self._closing.append(metrics.serve(port).close)
+        return metrics.show
 
     def observe(self, judged: Judged) -> None:
         try:
@@ -62,11 +79,15 @@ class Watching:
                 log.exception("cannot tell what became of a message")
 
     def _tell(self, entry: Entry) -> None:
+        if self._count:
+            self._count(entry)
+            if entry.get("class") == Class.PASS.value and entry.get("verdict") == "forwarded":
+                return
         for sink in self._sinks:
             sink(entry)
 
     def close(self) -> None:
         """Tell of what is unanswered, and write all of the log."""
         self._auditor.close()
-        if self._close_log:
-            self._close_log()
+        for close in self._closing:
+            close()

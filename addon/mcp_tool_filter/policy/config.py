@@ -74,6 +74,7 @@ class Config:
     fast: bool = True
     """Use our shortcuts in place of mitmproxy's own code."""
     audit: Audit | None = None
+    metrics_port: int | None = None
 
     @property
     def replaces_credentials(self) -> bool:
@@ -114,6 +115,7 @@ def parse_config(
     audit_arguments: str = "hash",
     audit_rotate: str = "100MB,1d",
     audit_fsync: str = "interval",
+    metrics_port: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
     """Check what a user set. Raises StartError with the text that is wrong.
@@ -139,6 +141,7 @@ def parse_config(
         rules=rules,
         fast=_parse_bool("fast", fast),
         audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
+        metrics_port=_parse_port("metrics_port", metrics_port),
     )
 
 
@@ -156,6 +159,14 @@ def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | 
         fsync=_parse_choice("audit_fsync", fsync, ("never", "interval", "always")),
     )
     return audit if file else None
+
+
+def _parse_port(option: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
+        raise InvalidOption(option, text, why="It is a number from 0 to 65535")
+    return int(text)
 
 
 def _size(text: str) -> int:

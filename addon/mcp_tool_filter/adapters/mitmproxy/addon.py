@@ -260,17 +260,33 @@ class ToolFilter:
         self._in_background(self._start())
 
     def _begin_watching(self) -> bool:
-        audit = self._listeners.config.audit
-        if audit is None and not self._sinks:
+        config = self._listeners.config
+        if config.audit is None and config.metrics_port is None and not self._sinks:
             return True
         from mcp_tool_filter.adapters.watching import Watching  # of no use to most
 
         try:
-            self._watching = Watching(audit, self._sinks, client_address)
+            self._watching = Watching(
+                config.audit,
+                self._sinks,
+                client_address,
+                metrics_port=config.metrics_port,
+                state=self._state,
+            )
         except StartError as error:
             self._stop(str(error))
             return False
         return True
+
+    def _state(self) -> dict[str, float]:
+        """Return what the metrics show of this moment."""
+        listeners = list(self._listeners.by_mode.values())
+        return {
+            "ready": self._ready.is_set() and bool(listeners) and not self.ending.has_begun,
+            "upstream_up": not self.ending.has_begun and not self._is_lost,
+            "sessions": sum(len(listener.sessions) for listener in listeners),
+            "streams": len(open_flows()),
+        }
 
     def done(self) -> None:
         if self._watching:
@@ -304,8 +320,9 @@ class ToolFilter:
     def _adopt(self, config: Config) -> None:
         if self._is_running:
             refuse_to_open(self._listeners.config, config)
-            if config.audit != self._listeners.config.audit:
-                raise InvalidOption("audit_log", "…", why="It can only be set at start")
+            for option, fixed in ("audit_log", "audit"), ("metrics_port", "metrics_port"):
+                if getattr(config, fixed) != getattr(self._listeners.config, fixed):
+                    raise InvalidOption(option, "…", why="It can only be set at start")
         self._choose_speed(config.fast)
         self._rules.adopt(config.rules)
         if config != self._listeners.config:  # an edit that is taken back comes by here too

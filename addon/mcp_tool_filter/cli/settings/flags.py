@@ -110,6 +110,8 @@ GROUPS: Final = {
         Flag("audit-rotate", "put it aside at this size and age (default: 100MB,1d)", "SIZE,AGE"),
         Flag("audit-fsync", "force it onto the disk: never, interval (default) or always",
              "WHEN", choices=("never", "interval", "always")),
+        Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz at this local port",
+             "PORT"),
         Flag("verbose", "say more; twice: still more", short="v", many=True),
         Flag("quiet", "print errors only, and a warning if nothing is denied", short="q"),
     ),

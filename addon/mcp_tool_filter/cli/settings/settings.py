@@ -36,6 +36,7 @@ _AUDIT = {
     "audit-arguments": "hash",
     "audit-rotate": "100MB,1d",
     "audit-fsync": "interval",
+    "metrics-port": "",
 }
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
     "upstream_headers": "header",

@@ -54,6 +54,8 @@ class Auditor:
     client_of: Callable[[object], str] = lambda _origin: ""
     """Names the client behind a message's origin, such as its address."""
     arguments: Arguments = Arguments.HASH
+    includes_passed: bool = False
+    """Make entries of messages of class pass, too."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Of the hashes: equal texts in a file are seen to be equal, and nothing else is."""
     _open: OrderedDict[int, tuple[Exchange, Entry, float]] = field(default_factory=OrderedDict)
@@ -78,7 +80,7 @@ class Auditor:
     def _note_request(self, judged: Judged, message: Request | Notification) -> None:
         kind = class_of(message.method)
         verdict = judged.verdict
-        if kind is Class.PASS and not _is_refused(verdict):
+        if kind is Class.PASS and not (self.includes_passed or _is_refused(verdict)):
             return
         entry = self._entry(judged, message, kind)
         exchange = judged.exchange
@@ -108,6 +110,8 @@ class Auditor:
         if not isinstance(judged.verdict, Forward):
             entry["answer_verdict"] = _verdict(judged.verdict)
             entry["answer_why"] = judged.verdict.reason.why.value
+            if drift := judged.verdict.reason.drift:
+                entry["drift"] = len(drift)
             if judged.verdict.reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self.write(entry)

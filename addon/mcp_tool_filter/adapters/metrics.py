@@ -1,0 +1,178 @@
+"""Counts what passes for Prometheus, and serves ``/metrics``, ``/healthz`` and ``/readyz``.
+
+prometheus_client is imported only where a port is given. The server has a thread and an event loop
+of its own, so it answers whatever the filter is doing, over stdio as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import TYPE_CHECKING, cast
+
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.entries import Entry
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client.registry import Collector
+
+_NAMESPACE = "mcp_tool_filter"
+_MOST_NAMES = 200
+OTHER = "other"
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_PLAIN = b"text/plain; charset=utf-8"
+_BYTES_PER_TOKEN = 4
+
+type State = Callable[[], Mapping[str, float]]
+"""Returns gauges by name at the moment; ``ready`` tells whether lists can be answered."""
+
+
+class Metrics:
+    """One for each process. Raises StartError without prometheus_client."""
+
+    def __init__(self, state: State) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Histogram
+        except ImportError:
+            why = "Install it: pip install 'mcp-tool-filter[metrics]'"
+            raise StartError("--metrics-port needs prometheus_client", why=why) from None
+        self._state = state
+        self._names: set[str] = set()
+        self.registry: CollectorRegistry = CollectorRegistry()
+        registry = self.registry
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, namespace=_NAMESPACE, registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, namespace=_NAMESPACE, registry=registry, buckets=_SECONDS)
+
+        kinds = ("method", "class", "verdict")
+        self._messages = counter("messages", "Messages by method, class and verdict.", *kinds)
+        self._calls = counter("calls", "Calls that went through.", "tool")
+        self._refusals = counter("refusals", "Calls that were refused.", "tool", "why")
+        self._errors = counter("errors", "Calls answered with an error.", "tool")
+        self._rules = counter("rule_hits", "Messages that a rule decided on.", "rule")
+        self._drift = counter("drift", "Differences from the snapshot.")
+        self._lists = counter("lists", "Tool lists without the hidden tools.")
+        self._saved = counter("saved_bytes", "Bytes of hidden tools that lists did not carry.")
+        self._tokens = counter("saved_tokens", "Tokens of hidden tools, estimated.")
+        self._own = histogram("own_seconds", "Time that the filter adds to a request.")
+        self._upstream = histogram("upstream_seconds", "Time until the upstream answers.")
+        registry.register(cast("Collector", _Gauges(state)))
+
+    def show(self, entry: Entry) -> None:
+        """Count a message."""
+        verdict, method = str(entry.get("verdict")), str(entry.get("method") or "unreadable")
+        self._messages.labels(self._bounded(method), str(entry.get("class")), verdict).inc()
+        if "tool" in entry:
+            self._count_call(self._bounded(str(entry["tool"])), verdict, entry)
+        if rule := entry.get("rule"):
+            self._rules.labels(self._bounded(str(rule))).inc()
+        if isinstance(drift := entry.get("drift"), int):
+            self._drift.inc(drift)
+        if isinstance(saved := entry.get("saved_bytes"), int):
+            self._lists.inc()
+            self._saved.inc(saved)
+            self._tokens.inc(saved // _BYTES_PER_TOKEN)
+        if isinstance(own := entry.get("own_ms"), float):
+            self._own.observe(own / 1000)
+        if isinstance(took := entry.get("upstream_ms"), float):
+            self._upstream.observe(took / 1000)
+
+    def _count_call(self, tool: str, verdict: str, entry: Entry) -> None:
+        if verdict in ("refused", "dropped"):
+            self._refusals.labels(tool, str(entry.get("why"))).inc()
+            return
+        self._calls.labels(tool).inc()
+        if "error_code" in entry:
+            self._errors.labels(tool).inc()
+
+    def _bounded(self, name: str) -> str:
+        """Return the name, or "other" when there are too many: each is a series of its own."""
+        if name in self._names:
+            return name
+        if len(self._names) >= _MOST_NAMES:
+            return OTHER
+        self._names.add(name)
+        return name
+
+    def serve(self, port: int) -> MetricsServer:
+        """Serve the counts on a port of the loopback. Raises StartError if it is taken."""
+        return MetricsServer(self, port)
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        match request.path:
+            case "/metrics":
+                from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+                kind = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
+                return ServedResponse(200, kind, generate_latest(self.registry))
+            case "/healthz":
+                return _plain(200, b"ok\n")
+            case "/readyz":
+                is_ready = bool(self._state().get("ready"))
+                return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
+            case _:
+                return _plain(404, b"/metrics /healthz /readyz\n")
+
+
+def _plain(status: int, body: bytes) -> ServedResponse:
+    return ServedResponse(status, [(b"content-type", _PLAIN)], body)
+
+
+class _Gauges:
+    """What is asked for when Prometheus asks."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def collect(self) -> list[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        return [
+            GaugeMetricFamily(f"mcp_tool_filter_{name}", f"{name.replace('_', ' ')}.", value)
+            for name, value in self._state().items()
+        ]
+
+
+class MetricsServer:
+    """Runs in a thread of its own until it is closed."""
+
+    def __init__(self, metrics: Metrics, port: int) -> None:
+        self._metrics = metrics
+        self._wanted = port
+        self._begun = Event()
+        self._problems: list[OSError] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self.port = 0
+        self._thread = Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+        for problem in self._problems:
+            why = problem.strerror or str(problem)
+            raise StartError(f"Cannot serve metrics on 127.0.0.1:{port}", why=why)
+
+    def close(self) -> None:
+        if self._loop and self._stop:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            self._problems.append(error)
+        finally:
+            self._begun.set()
+
+    async def _serve(self) -> None:
+        async with http_server(self._metrics.answer, port=self._wanted) as server:
+            self.port = server.port
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+            self._begun.set()
+            await self._stop.wait()

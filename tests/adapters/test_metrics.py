@@ -1,0 +1,180 @@
+"""The metrics of a running filter, scraped as Prometheus does it, and by a real Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote
+
+import pytest
+
+from mcp_tool_filter.adapters.metrics import OTHER, Metrics
+from mcp_tool_filter.errors import StartError
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.proxy import SCRIPT
+from tests.proxy import tool as started
+from tests.raw_client import post, raw_client
+from tests.raw_upstream import free_port
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+DASHBOARD = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs" / "grafana.json"
+
+
+def fetched(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def value_of(text: str, series: str) -> float:
+    found = re.search(rf"^{re.escape(series)} (\S+)$", text, re.M)
+    return float(found[1]) if found else 0.0
+
+
+@asynccontextmanager
+async def filtering(host: str, metrics: int, home: Path) -> AsyncIterator[int]:
+    """Run a filter with metrics; the port of the filter."""
+    async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
+        if host == "mitmdump":
+            sets = ["deny=^rm$", f"metrics_port={metrics}"]
+            words = [word for each in sets for word in ("--set", each)]
+            mode = f"reverse:{upstream.url}"
+            async with started(host, "-s", SCRIPT, "--mode", mode, *words, home=home) as it:
+                yield await it.listening()
+        else:
+            flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", str(metrics)]
+            async with launched(*flags, home=home) as it:
+                yield await it.serving()
+
+
+async def say(port: int, *bodies: bytes) -> None:
+    async with raw_client(port) as client:
+        for body in bodies:
+            await client.ask(post(body))
+
+
+@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None:
+    metrics = free_port()
+    async with filtering(host, metrics, tmp_path) as port:
+        await say(port, CALL % b"read", CALL % b"rm", CALL % b"read", PING)
+        status, text = await asyncio.to_thread(fetched, metrics, "/metrics")
+        assert status == 200
+        assert value_of(text, 'mcp_tool_filter_calls_total{tool="read"}') == 2
+        refused = 'mcp_tool_filter_refusals_total{tool="rm",why="denied"}'
+        assert value_of(text, refused) == 1
+        passed = 'mcp_tool_filter_messages_total{class="pass",method="ping",verdict="forwarded"}'
+        assert value_of(text, passed) == 1
+        assert value_of(text, "mcp_tool_filter_upstream_up") == 1
+        assert value_of(text, "mcp_tool_filter_upstream_seconds_count") == 3
+        assert await asyncio.to_thread(fetched, metrics, "/healthz") == (200, "ok\n")
+        assert await asyncio.to_thread(fetched, metrics, "/readyz") == (200, "ready\n")
+        assert (await asyncio.to_thread(fetched, metrics, "/nothing"))[0] == 404
+
+
+def test_the_number_of_series_is_bounded() -> None:
+    counted = Metrics(dict)
+    for number in range(1000):
+        counted.show({"method": "tools/call", "tool": f"t{number}", "verdict": "forwarded"})
+    series = [
+        sample.labels["tool"]
+        for metric in counted.registry.collect()
+        if metric.name == "mcp_tool_filter_calls"
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    ]
+    assert len(series) <= 201
+    assert OTHER in series
+
+
+async def test_it_is_not_ready_before_lists_can_be_answered() -> None:
+    server = Metrics(lambda: {"ready": 0.0}).serve(0)
+    try:
+        assert await asyncio.to_thread(fetched, server.port, "/readyz") == (503, "not ready\n")
+    finally:
+        server.close()
+
+
+def test_a_taken_port_stops_the_start() -> None:
+    first = Metrics(dict).serve(0)
+    try:
+        with pytest.raises(StartError, match="Cannot serve metrics"):
+            Metrics(dict).serve(first.port)
+    finally:
+        first.close()
+
+
+@contextmanager
+def prometheus(scraped: int, home: Path) -> Iterator[int]:
+    """Run a Prometheus that scrapes a port; its own port."""
+    assert shutil.which("prometheus"), "prometheus is missing: apt-get install prometheus"
+    config, port = home / "prometheus.yml", free_port()
+    config.write_text(
+        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        "scrape_configs:\n"
+        f"- {{job_name: f, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}\n"
+    )
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield port
+        finally:
+            process.terminate()
+
+
+def queried(port: int, query: str) -> list[dict[str, object]] | None:
+    """Ask Prometheus; None if it does not answer yet."""
+    try:
+        status, text = fetched(port, f"/api/v1/query?query={quote(query)}")
+    except OSError:
+        return None
+    found = json.loads(text)
+    assert status == 200, text
+    result: list[dict[str, object]] = found["data"]["result"]
+    return result
+
+
+async def eventually(port: int, query: str) -> list[dict[str, object]]:
+    for _ in range(300):
+        if found := await asyncio.to_thread(queried, port, query):
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"no result for {query}")
+
+
+async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
+    tmp_path: Path,
+) -> None:
+    metrics = free_port()
+    async with filtering("mcp-tool-filter", metrics, tmp_path) as port:
+        with prometheus(metrics, tmp_path) as asked:
+            await eventually(asked, "mcp_tool_filter_ready == 1")
+            await say(port, CALL % b"read", CALL % b"rm")
+            calls = await eventually(asked, 'mcp_tool_filter_calls_total{tool="read"} == 1')
+            assert calls[0]["metric"]["job"] == "f"  # type: ignore[index]  # as Prometheus says it
+            await eventually(asked, "sum(mcp_tool_filter_refusals_total) == 1")
+            panels = json.loads(DASHBOARD.read_text())["panels"]
+            queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+            assert len(queries) >= 6
+            for query in queries:
+                known = query.replace("$__rate_interval", "1m")
+                names = set(re.findall(r"mcp_tool_filter_\w+", known))
+                assert names
+                text = (await asyncio.to_thread(fetched, metrics, "/metrics"))[1]
+                assert all(f"\n{name}" in text for name in names), names
+                assert await asyncio.to_thread(queried, asked, known) is not None
