@@ -143,8 +143,10 @@ def queried(port: int, query: str) -> list[dict[str, object]] | None:
         status, text = fetched(port, f"/api/v1/query?query={quote(query)}")
     except OSError:
         return None
-    found = json.loads(text)
+    if status == 503:  # it is still starting
+        return None
     assert status == 200, text
+    found = json.loads(text)
     result: list[dict[str, object]] = found["data"]["result"]
     return result
 
