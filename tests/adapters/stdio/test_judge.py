@@ -9,6 +9,7 @@ import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.lines import CutLine
@@ -34,10 +35,14 @@ class Judged:
         self.verdicts.append(verdict)
 
     def client(self, line: bytes | CutLine) -> Verdict:
-        return self.judge.from_client(line)
+        verdict = self.judge.from_client(line)
+        assert not waits(verdict)
+        return verdict
 
     def upstream(self, line: bytes | CutLine) -> Verdict:
-        return self.judge.from_upstream(line)
+        verdict = self.judge.from_upstream(line)
+        assert not waits(verdict)
+        return verdict
 
     def lists(self, *names: str, id: str = "1", more: str = "", params: str = "{}") -> Verdict:
         """Let the client ask for a list that the upstream answers."""

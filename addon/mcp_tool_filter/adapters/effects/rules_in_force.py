@@ -25,16 +25,18 @@ _LOOK_EVERY = 0.5  # seconds
 class RulesInForce:
     """One for each rules file that is in use."""
 
-    def __init__(
-        self, path: str, send_copy: Sender | None = None, *, salt: bytes | None = None
-    ) -> None:
-        """Raises StartError if the file cannot be used."""
+    def __init__(self, path: str, send_copy: Sender | None = None, *, copies: str = "") -> None:
+        """Raises StartError if the file cannot be used.
+
+        The ids of copies that rules send begin with ``copies``.
+        """
         self.path = path
         self._file = WatchedRules(path)
         self.policy = self._file.read()
         self.host = RuleHost(open_state(self.policy.state), send_copy)
         self.links: list[RulesLink] = []
-        self._salt = secrets.token_bytes(32) if salt is None else salt
+        self._salt = secrets.token_bytes(32)
+        self._copies = copies
         self._warn(self.policy)
 
     @property
@@ -46,10 +48,14 @@ class RulesInForce:
         """Return how often each rule has matched, whatever the listener."""
         return sum((link.hits for link in self.links), Counter())
 
-    def link(self, upstream: str, *, copies: str = "") -> RulesLink:
-        """Return the link for a listener; ids of copies that rules send begin with ``copies``."""
+    def link(self, upstream: str) -> RulesLink:
+        """Return the link for a listener."""
         link = RulesLink(
-            self.policy, self.host.at_once, upstream=upstream, salt=self._salt, copies=copies
+            self.policy,
+            self.host.at_once,
+            upstream=upstream,
+            salt=self._salt,
+            copies=self._copies,
         )
         self.links.append(link)
         return link

@@ -49,8 +49,7 @@ class Rules:
         """Put the rules behind a listener's tool filter."""
         if self.in_force and self._posts:
             upstream = listener.upstream + listener.fetched.endpoint
-            link = self.in_force.link(upstream, copies=self._posts.id_prefix)
-            listener.policy.links = (link,)
+            listener.policy.links = (self.in_force.link(upstream),)
             listener.policy.answer_upstream = self._posts.answer
 
     def running(self) -> None:
@@ -77,7 +76,7 @@ class Rules:
         from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
 
         posts = UpstreamPosts(self._listeners, self._logins)
-        self.in_force = RulesInForce(path, posts.send_copy)
+        self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
         self._posts = posts
         self._effects.rule_host = self.in_force.host
         for listener in self._listeners.values():

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from threading import Lock
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
 
 from mcp_tool_filter.conversation.session import Envelopes, Exchanges, exchange_for
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import (
+    Link,
     Situation,
     decide_from_client,
     decide_from_upstream,
@@ -25,7 +27,8 @@ from mcp_tool_filter.policy.chain import (
     refusal,
 )
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.effects import Decision, waits
+from mcp_tool_filter.policy.effects import Decision, together
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Via
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.unlisted import UnlistedTools
@@ -40,7 +43,6 @@ from mcp_tool_filter.protocol.messages import (
     Message,
     Request,
     Response,
-    Single,
     id_value,
     ids_guessed_in,
     ids_in,
@@ -90,7 +92,12 @@ class LineJudge:
         *,
         watch: Watcher,
         on_listed: Callable[[Snapshot], None],
+        links: tuple[Link, ...] = (),
+        now: float = 0.0,
     ) -> None:
+        """``links`` come after the tool filter; the session begins ``now``."""
+        self._links = links
+        self._client = Client(Via.STDIO, Session(started=now)) if links else None
         self._config = config
         self._limits = config.limits
         self._watch = watch
@@ -100,12 +107,12 @@ class LineJudge:
         self._unlisted: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self._snapshot = self._unlisted.snapshot
         self._envelopes = Envelopes()
-        self._lock = Lock()
+        self._lock = RLock()
         self.server = ServerName()
 
     # What the client says
 
-    def from_client(self, line: bytes | CutLine) -> Verdict:
+    def from_client(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the client; what must not pass is refused, whatever it is."""
         with self._lock:
             try:
@@ -119,29 +126,53 @@ class LineJudge:
                 self._watch(None, verdict)
                 return verdict
             except Exception as bug:
-                return self._refuse_bug(line, bug)
+                return self.refuse_bug(line, bug)
 
-    def _decide_for_client(self, line: bytes) -> Verdict:
+    def _decide_for_client(self, line: bytes) -> Decision[Verdict]:
         refuse_hidden_line(line)
         message = parse_message(line, self._limits)
-        verdict = _decided_from_client(message, self._situation())
-        self._watch(message, verdict)
-        match verdict:
-            case Forward():
-                self._note_asked(message)
-            case Rewrite(text):
-                self._note_asked(parse_message(text, self._limits))
+        begun = [
+            exchange_for(one, one.place.end - one.place.start, 0.0) for one in singles(message)
+        ]
+        decisions = [
+            decide_from_client(one, self._situation(exchange))
+            for one, exchange in zip(singles(message), begun, strict=True)
+        ]
+        return together(decisions, partial(self._settle_for_client, message, begun))
+
+    def _settle_for_client(
+        self, message: Message, begun: Sequence[Exchange | None], verdicts: list[Verdict]
+    ) -> Verdict:
+        verdict = verdicts[0]
+        if isinstance(message, Batch):
+            verdict = join_from_client(message, verdicts)
+        with self._lock:
+            self._watch(message, verdict)
+            match verdict:
+                case Forward():
+                    self._note_asked(message, begun)
+                case Rewrite(text):
+                    self._note_asked(parse_message(text, self._limits), begun)
         return verdict
 
-    def _situation(self) -> Situation:
+    def _situation(self, exchange: Exchange | None) -> Situation:
+        situation = Situation(
+            snapshot=self._snapshot,
+            list_from=ListFrom.UPSTREAM,
+            client=self._client,
+            exchange=exchange,
+            links=self._links,
+            limits=self._limits,
+        )
         if self._config.tools_list is ListFrom.CACHE and self._unlisted is None:
-            envelope = self._envelopes.get(self.server.revision)
-            return Situation(snapshot=self._snapshot, list_from=ListFrom.CACHE, envelope=envelope)
-        return Situation(snapshot=self._snapshot, list_from=ListFrom.UPSTREAM)
+            situation.list_from = ListFrom.CACHE
+            situation.envelope = self._envelopes.get(self.server.revision)
+        return situation
 
-    def _note_asked(self, message: Message) -> None:
+    def _note_asked(self, message: Message, begun: Sequence[Exchange | None]) -> None:
+        known = {id_value(one.id): one for one in begun if one is not None and one.id is not None}
         for one in singles(message):
-            if exchange := exchange_for(one, one.place.end - one.place.start, 0.0):
+            if isinstance(one, Request) and (exchange := known.get(id_value(one.id))):
                 self._exchanges.open(exchange)
         if self._unlisted is None:
             return
@@ -171,7 +202,8 @@ class LineJudge:
         self._watch(None, verdict)
         return verdict
 
-    def _refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
+    def refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
+        """Refuse a client's line over which our own code has raised."""
         verdict = refusal(
             _text(line), Why.MALFORMED, INTERNAL_ERROR, _OUR_FAULT, limits=self._limits
         )
@@ -180,7 +212,7 @@ class LineJudge:
 
     # What the upstream says
 
-    def from_upstream(self, line: bytes | CutLine) -> Verdict:
+    def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the upstream; an error replaces an answer that must not pass."""
         with self._lock:
             try:
@@ -193,18 +225,39 @@ class LineJudge:
             except ProtocolError as error:
                 return self._replace(_ids_if_message(_text(line)), str(error))
             except Exception as bug:
-                return self._replace(ids_guessed_in(_text(line)), repr(bug))
+                return self.replace_bug(line, bug)
 
-    def _decide_for_upstream(self, line: bytes) -> Verdict:
+    def _decide_for_upstream(self, line: bytes) -> Decision[Verdict]:
         refuse_hidden_line(line)
         message = parse_message(line, self._limits)
-        situation = Situation(snapshot=self._snapshot_for(message))
-        verdict = _decided_from_upstream(message, situation, self._exchanges)
-        self._watch(message, verdict)
-        if not isinstance(message, Response) or message.result is not None:
-            self._learn(message)
-        for one in singles(message):
-            self._exchanges.close(one)
+        snapshot = self._snapshot_for(message)
+        decisions = [
+            decide_from_upstream(
+                one,
+                Situation(
+                    snapshot=snapshot,
+                    direction=Direction.FROM_UPSTREAM,
+                    client=self._client,
+                    exchange=self._exchanges.answered_by(one),
+                    links=self._links,
+                    limits=self._limits,
+                ),
+            )
+            for one in singles(message)
+        ]
+        return together(decisions, partial(self._settle_for_upstream, message))
+
+    def _settle_for_upstream(self, message: Message, verdicts: list[Verdict]) -> Verdict:
+        if isinstance(message, Batch):
+            verdict = join_from_upstream(message, verdicts)
+        else:
+            verdict = keep_space(message.place.text, verdicts[0])
+        with self._lock:
+            self._watch(message, verdict)
+            if not isinstance(message, Response) or message.result is not None:
+                self._learn(message)
+            for one in singles(message):
+                self._exchanges.close(one)
         return verdict
 
     def _snapshot_for(self, message: Message) -> Snapshot:
@@ -266,6 +319,11 @@ class LineJudge:
         detail = f"a line of {line.size} bytes"
         return self._replace(ids_in_cut(line), detail, is_cut=True)
 
+    def replace_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
+        """Replace an upstream's line over which our own code has raised."""
+        with self._lock:
+            return self._replace(ids_guessed_in(_text(line)), repr(bug))
+
     def _replace(self, ids: list[str], detail: str, *, is_cut: bool = False) -> Verdict:
         """Let an error stand for what cannot pass, if somebody waits for it."""
         waiting = self._exchanges.take(ids)
@@ -299,30 +357,6 @@ class LineJudge:
         with self._lock:
             ids = self._exchanges.take_all()
             return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in ids]
-
-
-def _decided_from_client(message: Message, situation: Situation) -> Verdict:
-    if not isinstance(message, Batch):
-        return _at_once(decide_from_client(message, situation))
-    verdicts = [_at_once(decide_from_client(one, situation)) for one in message.members]
-    return join_from_client(message, verdicts)
-
-
-def _decided_from_upstream(message: Message, situation: Situation, exchanges: Exchanges) -> Verdict:
-    def decide(one: Single) -> Verdict:
-        asked = exchanges.answered_by(one)
-        return _at_once(decide_from_upstream(one, replace(situation, exchange=asked)))
-
-    if isinstance(message, Batch):
-        return join_from_upstream(message, [decide(one) for one in message.members])
-    return keep_space(message.place.text, decide(message))
-
-
-def _at_once(decision: Decision[Verdict]) -> Verdict:
-    """Return what was decided: without rules, nothing waits."""
-    if waits(decision):
-        raise RuntimeError("a decision that waits")
-    return decision
 
 
 def _text(line: bytes | CutLine) -> bytes:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Protocol, assert_never
 
+from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpFailed
 from mcp_tool_filter.adapters.stdio.child import write_all
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
@@ -24,8 +25,9 @@ from mcp_tool_filter.http.mirrored import (
     param_headers_in,
     revision_in,
 )
+from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from mcp_tool_filter.protocol.messages import (
@@ -91,6 +93,8 @@ class Pipe:
         self._posts: dict[str, asyncio.Task[None]] = {}
         self._endless: set[asyncio.Task[None]] = set()
         self._tools: dict[str, ParamHeaders] = {}
+        self._deciding: set[asyncio.Task[None]] = set()
+        self.effects = Effects()
 
     def learn_tools(self, snapshot: Snapshot) -> None:
         """Note which arguments the tools want to see in headers."""
@@ -141,7 +145,36 @@ class Pipe:
                 self.end(1)
 
     async def _pass_on(self, line: bytes | CutLine) -> None:
-        match self._judge.from_client(line):
+        decision = self._judge.from_client(line)
+        if waits(decision):  # only this message waits
+            self._decide_in_background(self._pass_on_later(line, decision))
+        else:
+            await self._pass_on_decided(line, decision)
+
+    async def _pass_on_later(self, line: bytes | CutLine, deciding: Deciding[Verdict]) -> None:
+        try:
+            verdict = await self.effects.outcome_of(deciding)
+        except Exception as error:
+            verdict = self._judge.refuse_bug(line, error)
+        await self._pass_on_decided(line, verdict)
+
+    def _decide_in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+
+    def in_background(self, work: Coroutine[None, None, None]) -> None:
+        """Do something for as long as the session lasts."""
+        task = asyncio.create_task(work)
+        self._endless.add(task)
+        task.add_done_callback(self._endless.discard)
+
+    def send_copy(self, text: bytes) -> None:
+        """Send the upstream a message of our own, whose answer is for nobody."""
+        self.in_background(self.upstream.post(text, [], []))
+
+    async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
+        match verdict:
             case Forward():
                 assert isinstance(line, bytes)
                 await self._send(line)
@@ -207,7 +240,13 @@ class Pipe:
     async def hear(self, said: bytes | CutLine) -> None:
         """Judge what the upstream said, and give it to the client as one line."""
         line = said if isinstance(said, CutLine) else self._as_line(said)
-        match self._judge.from_upstream(line):
+        decision = self._judge.from_upstream(line)
+        if waits(decision):
+            try:
+                decision = await self.effects.outcome_of(decision)
+            except Exception as error:
+                decision = self._judge.replace_bug(line, error)
+        match decision:
             case Forward():
                 assert isinstance(line, bytes)
                 await self._tell_client([line])
@@ -267,6 +306,8 @@ class Pipe:
         self.end(0)
 
     def _is_anything_due(self) -> bool:
+        if self._deciding:
+            return True
         if any(post not in self._endless for post in self._posts.values()):
             return True
         return any(method not in _ENDLESS for method in self._judge.methods_in_flight())

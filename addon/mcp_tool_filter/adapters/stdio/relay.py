@@ -13,18 +13,24 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, write_all
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.show import show_stray_line
 from mcp_tool_filter.errors import LostUpstream
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 
+if TYPE_CHECKING:  # most relays have no rules
+    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+
+_CLIENT, _CHILD = "client", "child"  # who said what waits
 _READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
 _LAST_WORDS = 0.5  # seconds without a byte, when the child has ended and another holds its stdout
@@ -86,7 +92,9 @@ class Relay:
         stdin: int = 0,
         stdout: int = 1,
         patience: Patience = _PATIENCE,
+        rules: RuleThread | None = None,
     ) -> None:
+        self._rules = rules
         self._child = child
         self._judge = judge
         self._say = say
@@ -136,6 +144,8 @@ class Relay:
         while chunk := _read(self._stdin):
             self._from_client(parser.feed(chunk))
         self._from_client(parser.finish())
+        if self._rules:
+            self._rules.wait_for(_CLIENT)
         self._happened.put(_ClientEnded())
 
     def _read_child(self) -> None:
@@ -144,6 +154,8 @@ class Relay:
             self._from_child(parser.feed(chunk))
             self._heard_last = time.monotonic()
         self._from_child(parser.finish())
+        if self._rules:
+            self._rules.wait_for(_CHILD)
         self._drained.set()
         self._happened.put(_ChildSilent())
 
@@ -156,19 +168,42 @@ class Relay:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
-            match self._judge.from_client(line):
-                case Forward():
-                    assert isinstance(line, bytes)
-                    forwarded.append(line)
-                case Rewrite(text, _, owed):
-                    forwarded.append(text)
-                    replies += owed
-                case Reply(text):
-                    replies.append(text)
-                case Drop():
-                    pass
-                case unexpected:
-                    assert_never(unexpected)
+            decision = self._decide(partial(self._judge.from_client, line))
+            if waits(decision):
+                self._decide_later(_CLIENT, decision, partial(self._decided_for_client, line))
+                continue
+            self._sort_from_client(line, decision, forwarded, replies)
+        self._pass_from_client(forwarded, replies)
+
+    def _decided_for_client(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
+        forwarded: list[bytes] = []
+        replies: list[bytes] = []
+        verdict = self._judge.refuse_bug(line, made) if isinstance(made, Exception) else made
+        self._sort_from_client(line, verdict, forwarded, replies)
+        self._pass_from_client(forwarded, replies)
+
+    def _sort_from_client(
+        self,
+        line: bytes | CutLine,
+        verdict: Verdict,
+        forwarded: list[bytes],
+        replies: list[bytes],
+    ) -> None:
+        match verdict:
+            case Forward():
+                assert isinstance(line, bytes)
+                forwarded.append(line)
+            case Rewrite(text, _, owed):
+                forwarded.append(text)
+                replies += owed
+            case Reply(text):
+                replies.append(text)
+            case Drop():
+                pass
+            case unexpected:
+                assert_never(unexpected)
+
+    def _pass_from_client(self, forwarded: list[bytes], replies: list[bytes]) -> None:
         if forwarded:
             self._child.write(_joined(forwarded))
         if replies:
@@ -177,18 +212,46 @@ class Relay:
     def _from_child(self, lines: Iterable[bytes | CutLine]) -> None:
         passed: list[bytes] = []
         for line in lines:
-            match self._judge.from_upstream(line):
-                case Forward():
-                    assert isinstance(line, bytes)
-                    passed.append(line)
-                case Rewrite(text, _, owed):
-                    passed += [text, *owed]
-                case Reply(text):
-                    self._child.write(_joined([text]))
-                case Drop():
-                    self._show(line)
-                case unexpected:
-                    assert_never(unexpected)
+            decision = self._decide(partial(self._judge.from_upstream, line))
+            if waits(decision):
+                self._decide_later(_CHILD, decision, partial(self._decided_for_child, line))
+                continue
+            self._sort_from_child(line, decision, passed)
+        self._pass_from_child(passed)
+
+    def _decided_for_child(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
+        passed: list[bytes] = []
+        verdict = self._judge.replace_bug(line, made) if isinstance(made, Exception) else made
+        self._sort_from_child(line, verdict, passed)
+        self._pass_from_child(passed)
+
+    def _sort_from_child(
+        self, line: bytes | CutLine, verdict: Verdict, passed: list[bytes]
+    ) -> None:
+        match verdict:
+            case Forward():
+                assert isinstance(line, bytes)
+                passed.append(line)
+            case Rewrite(text, _, owed):
+                passed += [text, *owed]
+            case Reply(text):
+                self._child.write(_joined([text]))
+            case Drop():
+                self._show(line)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _decide(self, work: Callable[[], Decision[Verdict]]) -> Decision[Verdict]:
+        """Decide here, or where the rules live."""
+        return self._rules.do(work) if self._rules else work()
+
+    def _decide_later(
+        self, side: str, deciding: Deciding[Verdict], done: Callable[[Verdict | Exception], None]
+    ) -> None:
+        assert self._rules, "only rules wait"
+        self._rules.decide_later(side, deciding, done)
+
+    def _pass_from_child(self, passed: list[bytes]) -> None:
         if passed:
             self._is_writing = True
             self._tell_client(passed)

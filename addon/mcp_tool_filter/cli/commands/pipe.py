@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from asyncio import CancelledError
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
@@ -24,6 +27,9 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.protocol.revisions import Transport
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
 
 
 def run(settings: Settings) -> int:
@@ -56,10 +62,13 @@ def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
     config = settings.config()
     origin = parse_origin(target.url)
     log = VerdictLog()
+    rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
     judge = LineJudge(
         config,
         watch=lambda _message, verdict: log.tell(verdict),
         on_listed=lambda snapshot: pipe.learn_tools(snapshot),
+        links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
+        now=time.monotonic(),
     )
 
     async def is_there() -> bool:
@@ -73,6 +82,9 @@ def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
         limits=config.limits,
         keeps_running=not config.fail_fast,
     )
+    if rules:
+        pipe.effects.rule_host = rules.host
+        pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
     headers = [(name.encode(), value.encode()) for name, value in target.headers]
     http = HttpClient(
@@ -84,6 +96,17 @@ def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
     else:
         pipe.upstream = StreamableUpstream(http, path, pipe, limits)
     return pipe
+
+
+def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce | None:
+    """Read the rules file, if there is one. Raises StartError."""
+    if not path:
+        return None
+    from mcp_tool_filter.adapters.effects.copies import Copies
+    from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+
+    copies = Copies(lambda text, _effect: send_copy(text))
+    return RulesInForce(path, copies.send, copies=copies.id_prefix)
 
 
 def _report(settings: Settings, known: Known) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from mcp_tool_filter.cli.settings.settings import Settings
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Happened
+    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
     from mcp_tool_filter.policy.snapshot import Snapshot
 
 
@@ -27,6 +30,7 @@ def run(settings: Settings) -> int:
     config = settings.config()
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
+    rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
 
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
@@ -40,12 +44,26 @@ def run(settings: Settings) -> int:
     judge = LineJudge(
         config,
         watch=lambda _message, verdict: log.tell(verdict),
-        on_listed=lambda snapshot: _report(settings, judge, snapshot),
+        on_listed=lambda snapshot: _report(settings, judge, snapshot, rules),
+        links=(rules.link,) if rules else (),
+        now=time.monotonic(),
     )
     if not config.deny and not config.allow:  # said now: the report comes with the first list
         _say(NOTHING_DENIED)
-    status = Relay(child, judge, happened, say=_say, limits=config.limits).run()
+    relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
+    status = relay.run()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say
+
+
+def _read_rules(
+    path: str, settings: Settings, send_copy: Callable[[bytes], object]
+) -> RuleThread | None:
+    """Read the rules file, if there is one. Raises StartError."""
+    if not path:
+        return None
+    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+
+    return RuleThread(path, settings.upstream, send_copy)
 
 
 def _collect_signals(happened: SimpleQueue[Happened]) -> None:
@@ -56,7 +74,9 @@ def _collect_signals(happened: SimpleQueue[Happened]) -> None:
             signal.signal(number, lambda number, _frame: happened.put(number))
 
 
-def _report(settings: Settings, judge: LineJudge, snapshot: Snapshot) -> None:
+def _report(
+    settings: Settings, judge: LineJudge, snapshot: Snapshot, rules: RuleThread | None
+) -> None:
     """Say what is exposed and what is gone, now that the client has seen the whole list."""
     if settings.is_quiet:
         return
@@ -69,7 +89,7 @@ def _report(settings: Settings, judge: LineJudge, snapshot: Snapshot) -> None:
         revision=judge.server.revision,
         listens_at="stdio",
     )
-    _say(render_report(who, snapshot))
+    _say(render_report(who, snapshot, rules.rules.names if rules else ()))
 
 
 def _say(text: str) -> None:

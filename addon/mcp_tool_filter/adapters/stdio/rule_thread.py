@@ -1,0 +1,83 @@
+"""An event loop in a thread of its own, where a relay's rules live.
+
+The relay itself has no loop. Where there are rules, all its decisions are made in this thread, one
+after the other; those that must wait do so side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from threading import Condition, Thread
+from typing import Any
+
+from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.effects.copies import Copies
+from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+from mcp_tool_filter.policy.effects import Deciding
+
+_LONGEST_WAIT = 600.0  # seconds that decisions may take when one side has ended
+
+
+class RuleThread:
+    """One for each session."""
+
+    def __init__(self, path: str, upstream: str, send_copy: Callable[[bytes], object]) -> None:
+        """Raises StartError if the rules file cannot be used."""
+        self._loop = asyncio.new_event_loop()
+        self._effects = Effects()
+        self._waiting: dict[str, int] = {}
+        self._changed = Condition()
+        self._copies = Copies(lambda text, _effect: send_copy(text))
+        self.rules = RulesInForce(path, self._copies.send, copies=self._copies.id_prefix)
+        self.link = self.rules.link(upstream)
+        self._effects.rule_host = self.rules.host
+        Thread(target=self._run, daemon=True).start()
+
+    def do[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
+        """Do something in this thread, and wait for it."""
+
+        async def doing() -> Outcome:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result()
+
+    def decide_later[Outcome](
+        self, side: str, deciding: Deciding[Outcome], done: Callable[[Outcome | Exception], None]
+    ) -> None:
+        """Make a decision that must wait; ``done`` is called in a thread of its own."""
+        with self._changed:
+            self._waiting[side] = self._waiting.get(side, 0) + 1
+
+        def finish(outcome: Outcome | Exception) -> None:
+            try:
+                done(outcome)
+            finally:
+                with self._changed:
+                    self._waiting[side] -= 1
+                    self._changed.notify_all()
+
+        def begin() -> None:
+            self._effects.carry_out(deciding, lambda made: _in_a_thread(finish, made))
+
+        self._loop.call_soon_threadsafe(begin)
+
+    def wait_for(self, side: str) -> None:
+        """Wait until all decisions on what one side said have been made."""
+        end = time.monotonic() + _LONGEST_WAIT
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._waiting.get(side), timeout=end - time.monotonic()
+            )
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        watching = self._loop.create_task(self.rules.watch())
+        self._loop.run_forever()
+        watching.cancel()
+
+
+def _in_a_thread(work: Callable[[Any], None], outcome: Any) -> None:
+    """Writing may block, and must not hold up other decisions."""
+    Thread(target=work, args=(outcome,), daemon=True).start()

@@ -1,0 +1,139 @@
+"""Rules over stdio: in front of a command, and in front of a URL."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from tests.make import calling
+from tests.session_upstream import session_upstream
+from tests.stdio_client import filtered, upstream
+
+RULES = """
+interceptor:
+  rules:
+    - id: no-etc
+      conditions: [tool_equals: read_file, param_matches: {field: arguments.path, pattern: ^/etc}]
+      actions: [block: not there]
+    - id: slow
+      conditions: [tool_equals: write_file, param_exists: arguments.slow]
+      actions: [delay: 300ms]
+    - id: ask
+      conditions: [param_exists: arguments.ask]
+      actions: [run_script: {path: ./check.sh, decides: true}]
+    - id: mask
+      on: response
+      conditions: [tool_equals: read_file]
+      actions: [redact: {pattern: file}]
+    - id: twice
+      conditions: [tool_equals: write_file, param_exists: arguments.twice]
+      actions: [fork: {}]
+"""
+
+
+def rules(home: Path) -> tuple[str, str]:
+    script = home / "check.sh"
+    script.write_text("#!/bin/sh\ngrep -q yes || { echo no; exit 1; }\n")
+    script.chmod(0o755)
+    path = home / "rules.yaml"
+    path.write_text(RULES)
+    return "--rules", str(path)
+
+
+def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
+    return answer["result"]["content"][0]["text"]
+
+
+def test_in_front_of_a_command(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    words = ("--deny", "^delete_", *rules(tmp_path), "--", *upstream(journal=journal))
+    with filtered(*words, home=tmp_path) as client:
+        client.opens()
+        client.asks("tools/list", id="2")
+        blocked = client.calls("read_file", id="3", path="/etc/x")
+        assert blocked["error"]["data"] == {"rule": "no-etc", "action": "block"}
+        assert text_in(client.calls("read_file", id="4")) == "read_***"
+        asked = client.calls("read_file", id="5", ask="no")
+        assert asked["error"]["message"] == "no"
+        assert text_in(client.calls("read_file", id="6", ask="yes")) == "read_***"
+        assert client.calls("delete_file", id="7")["error"]["code"] == -32601
+        assert "Rules: 5: no-etc, slow" in client.said_on_stderr("Rules:")
+        assert client.leaves() == 0
+    said = journal.read_bytes()
+    assert b"/etc/x" not in said
+    assert b'"no"' not in said
+
+
+def test_only_the_message_that_waits_is_late(tmp_path: Path) -> None:
+    with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.say(
+            calling("write_file", id="1", arguments='{"slow":1}'),
+            calling("write_file", id="2"),
+        )
+        heard = [json.loads(client.hears_line())["id"] for _ in range(2)]
+        assert heard == [2, 1]
+        assert client.leaves() == 0
+
+
+def test_what_waits_is_passed_on_after_the_last_word(tmp_path: Path) -> None:
+    with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.say(calling("write_file", id="8", arguments='{"slow":1}'))
+        assert client.leaves() == 0
+        assert json.loads(client.raw[-1])["id"] == 8
+
+
+def test_a_copy_is_answered_to_nobody(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    words = (*rules(tmp_path), "--", *upstream(journal=journal))
+    with filtered(*words, home=tmp_path) as client:
+        client.opens()
+        client.calls("write_file", id="1", twice=1)
+        client.asks("ping", id="2")
+        assert client.leaves() == 0
+        ids = [json.loads(line).get("id") for line in client.raw]
+    assert [id for id in ids if id is not None] == [ids[0], 1, 2]
+    assert journal.read_bytes().count(b"twice") == 2
+
+
+def test_a_bad_file_is_told_before_the_command_starts(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    path = tmp_path / "bad.yaml"
+    path.write_text("interceptor: {rulez: []}\n")
+    words = ("--rules", str(path), "--", *upstream(journal=journal))
+    with filtered(*words, home=tmp_path) as client:
+        assert client.leaves() == 1
+        assert "unknown key 'rulez'; did you mean 'rules'?" in client.said_on_stderr("rulez")
+    assert not journal.exists()
+
+
+def test_an_edit_is_in_force_while_the_session_goes_on(tmp_path: Path) -> None:
+    with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("read_file", id="1")) == "read_***"
+        (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
+        end = time.monotonic() + 10
+        while text_in(client.calls("read_file", id="2")) == "read_***":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert client.leaves() == 0
+
+
+def test_in_front_of_a_url(tmp_path: Path) -> None:
+    with (
+        session_upstream() as http,
+        filtered("--stdio", *rules(tmp_path), "-u", http.url, home=tmp_path) as client,
+    ):
+        client.said_on_stderr("Saved:")
+        http.forget()
+        client.opens()
+        blocked = client.calls("read_file", id="3", path="/etc/x")
+        assert blocked["error"]["data"] == {"rule": "no-etc", "action": "block"}
+        assert text_in(client.calls("read_file", id="4")) == "read_***"
+        asked = client.calls("read_file", id="5", ask="no")
+        assert asked["error"]["message"] == "no"
+        assert text_in(client.calls("write_file", id="6", slow=1)) == "write_file"
+        assert client.leaves() == 0
+        assert len(http.calls()) == 2
