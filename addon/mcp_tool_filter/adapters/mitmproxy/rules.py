@@ -49,7 +49,7 @@ class Rules:
         """Put the rules behind a listener's tool filter."""
         if self.in_force and self._posts:
             upstream = listener.upstream + listener.fetched.endpoint
-            listener.policy.links = (self.in_force.link(upstream),)
+            listener.policy.links = (*listener.policy.links, self.in_force.link(upstream))
             listener.policy.answer_upstream = self._posts.answer
 
     def running(self) -> None:
