@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
+from typing import Protocol
 
 from mcp_tool_filter.conversation.session import Envelopes, Exchanges, exchange_for
 from mcp_tool_filter.errors import ProtocolError
@@ -27,7 +28,7 @@ from mcp_tool_filter.policy.chain import (
     refusal,
 )
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.effects import Decision, together
+from mcp_tool_filter.policy.effects import Decision, then, together
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Session, Via
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
@@ -68,6 +69,17 @@ _MOST_LISTS = 1000  # requests for a list that are remembered until they are ans
 type Watcher = Callable[[Message | None, Verdict], None]
 
 
+type Note = Callable[[bytes, Verdict], None]
+
+
+class Recorder(Protocol):
+    """Notes each line and what became of it."""
+
+    def from_client(self, line: bytes, verdict: Verdict) -> None: ...
+
+    def from_upstream(self, line: bytes, verdict: Verdict) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ServerName:
     """What the upstream calls itself, and the revision it speaks."""
@@ -94,6 +106,7 @@ class LineJudge:
         on_listed: Callable[[Snapshot], None],
         links: tuple[Link, ...] = (),
         now: float = 0.0,
+        recorder: Recorder | None = None,
     ) -> None:
         """``links`` come after the tool filter; the session begins ``now``."""
         self._links = links
@@ -102,6 +115,7 @@ class LineJudge:
         self._limits = config.limits
         self._watch = watch
         self._on_listed = on_listed
+        self._recorder = recorder
         self._exchanges = Exchanges(most=_MOST_WAITING, most_bytes=_MOST_WAITING_BYTES)
         self._pages_asked: OrderedDict[str, _PageAsked] = OrderedDict()
         self._unlisted: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
@@ -115,18 +129,38 @@ class LineJudge:
     def from_client(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the client; what must not pass is refused, whatever it is."""
         with self._lock:
-            try:
-                if isinstance(line, CutLine):
-                    return self._refuse_cut(line)
-                return self._decide_for_client(line)
-            except OverLimit as error:
-                return self._refuse_oversized(line, str(error))
-            except ProtocolError:
-                verdict = refusal(_text(line), Why.MALFORMED, limits=self._limits)
-                self._watch(None, verdict)
-                return verdict
-            except Exception as bug:
-                return self.refuse_bug(line, bug)
+            decision = self._from_client(line)
+            if self._recorder:
+                note = self._recorder.from_client
+                return then(decision, partial(self._noted, note, _text(line)))
+            return decision
+
+    def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
+        """Decide on a line from the upstream; an error replaces an answer that must not pass."""
+        with self._lock:
+            decision = self._from_upstream(line)
+            if self._recorder:
+                note = self._recorder.from_upstream
+                return then(decision, partial(self._noted, note, _text(line)))
+            return decision
+
+    def _noted(self, note: Note, line: bytes, verdict: Verdict) -> Verdict:
+        note(line, verdict)
+        return verdict
+
+    def _from_client(self, line: bytes | CutLine) -> Decision[Verdict]:
+        try:
+            if isinstance(line, CutLine):
+                return self._refuse_cut(line)
+            return self._decide_for_client(line)
+        except OverLimit as error:
+            return self._refuse_oversized(line, str(error))
+        except ProtocolError:
+            verdict = refusal(_text(line), Why.MALFORMED, limits=self._limits)
+            self._watch(None, verdict)
+            return verdict
+        except Exception as bug:
+            return self.refuse_bug(line, bug)
 
     def _decide_for_client(self, line: bytes) -> Decision[Verdict]:
         refuse_hidden_line(line)
@@ -212,20 +246,18 @@ class LineJudge:
 
     # What the upstream says
 
-    def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
-        """Decide on a line from the upstream; an error replaces an answer that must not pass."""
-        with self._lock:
-            try:
-                if isinstance(line, CutLine):
-                    return self._replace_cut(line)
-                return self._decide_for_upstream(line)
-            except OverLimit as error:
-                raw = _text(line)
-                return self._replace(ids_guessed_in(raw), str(error), is_cut=True)
-            except ProtocolError as error:
-                return self._replace(_ids_if_message(_text(line)), str(error))
-            except Exception as bug:
-                return self.replace_bug(line, bug)
+    def _from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
+        try:
+            if isinstance(line, CutLine):
+                return self._replace_cut(line)
+            return self._decide_for_upstream(line)
+        except OverLimit as error:
+            raw = _text(line)
+            return self._replace(ids_guessed_in(raw), str(error), is_cut=True)
+        except ProtocolError as error:
+            return self._replace(_ids_if_message(_text(line)), str(error))
+        except Exception as bug:
+            return self.replace_bug(line, bug)
 
     def _decide_for_upstream(self, line: bytes) -> Decision[Verdict]:
         refuse_hidden_line(line)

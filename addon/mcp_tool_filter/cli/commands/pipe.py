@@ -20,6 +20,7 @@ from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.cli.commands.asking import Known, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr
+from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.errors import ConnectFailed
@@ -30,18 +31,22 @@ from mcp_tool_filter.protocol.revisions import Transport
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
 
 
 def run(settings: Settings) -> int:
     """Carry messages until one side ends. Raises StartError."""
     target = target_of(settings)
+    recorder = open_recorder(settings.record) if settings.record else None
     log_to_stderr(settings.verbosity)
-    status = asyncio.run(_serve(settings, target))
+    status = asyncio.run(_serve(settings, target, recorder))
+    if recorder:
+        recorder.end()
     sys.stderr.flush()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say
 
 
-async def _serve(settings: Settings, target: Target) -> int:
+async def _serve(settings: Settings, target: Target, recorder: LineRecorder | None) -> int:
     us = asyncio.current_task()
     assert us
     on_signals(asyncio.get_running_loop(), us.cancel)
@@ -50,7 +55,7 @@ async def _serve(settings: Settings, target: Target) -> int:
     except CancelledError:
         return 0
     _report(settings, known)
-    pipe = _pipe(settings, target, known)
+    pipe = _pipe(settings, target, known, recorder)
     on_signals(asyncio.get_running_loop(), pipe.end)
     try:
         return await pipe.run()
@@ -58,7 +63,7 @@ async def _serve(settings: Settings, target: Target) -> int:
         raise ConnectFailed(target.url, why=str(error)) from None
 
 
-def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
+def _pipe(settings: Settings, target: Target, known: Known, recorder: LineRecorder | None) -> Pipe:
     config = settings.config()
     origin = parse_origin(target.url)
     log = VerdictLog()
@@ -69,6 +74,7 @@ def _pipe(settings: Settings, target: Target, known: Known) -> Pipe:
         on_listed=lambda snapshot: pipe.learn_tools(snapshot),
         links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
         now=time.monotonic(),
+        recorder=recorder,
     )
 
     async def is_there() -> bool:

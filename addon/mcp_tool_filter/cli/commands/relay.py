@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def run(settings: Settings) -> int:
     """Relay until one side ends. Raises StartError."""
     config = settings.config()
+    recorder = open_recorder(settings.record) if settings.record else None
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
     rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
@@ -47,11 +49,14 @@ def run(settings: Settings) -> int:
         on_listed=lambda snapshot: _report(settings, judge, snapshot, rules),
         links=(rules.link,) if rules else (),
         now=time.monotonic(),
+        recorder=recorder,
     )
     if not config.deny and not config.allow:  # said now: the report comes with the first list
         _say(NOTHING_DENIED)
     relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
     status = relay.run()
+    if recorder:
+        recorder.end()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say
 
 

@@ -1,0 +1,252 @@
+"""Records a session over stdio as the flow dump that the same session over HTTP would give.
+
+Each request is a POST with its answer; what the upstream says by itself is an event on a GET. So
+mitmweb shows the recording, and ``replay`` goes through it with other patterns. Nothing of
+mitmproxy is imported, and each exchange is written as soon as it is complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import IO
+from uuid import uuid4
+
+from mcp_tool_filter.adapters.recordings.tnetstring import Dumpable, write_value
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import (
+    Message,
+    Request,
+    Response,
+    id_value,
+    parse_message,
+)
+from mcp_tool_filter.protocol.sse import render_event
+
+_FORMAT = 21  # of mitmproxy 12.2's dumps
+_KEY = "mcp_tool_filter"  # see flow_dump
+_HOST = "localhost"  # replay takes a client for one of ours
+_SESSION = b"stdio"
+_JSON = b"application/json"
+_EVENTS = b"text/event-stream"
+
+type Fields = tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that waits for its answer, or anything else that a client said."""
+
+    line: bytes
+    sent: bytes
+    """What the upstream was sent."""
+    at: float
+    fields: Fields = field(default=())
+
+
+class LineRecorder:
+    """One for each session; several threads may tell it."""
+
+    def __init__(self, file: IO[bytes], *, clock: Callable[[], float] = time.time) -> None:
+        self._file = file
+        self._clock = clock
+        self._waiting: dict[str, _Asked] = {}
+        self._is_open = False  # the session, by an initialize
+        self._lock = Lock()
+
+    def from_client(self, line: bytes, verdict: Verdict) -> None:
+        """Note what the client said and what became of it."""
+        with self._lock:
+            now = self._clock()
+            match verdict:
+                case Forward():
+                    self._ask(_Asked(line, line, now, self._fields()))
+                case Rewrite(text, _, owed):
+                    self._ask(_Asked(line, text, now, self._fields()))
+                    for reply in owed:
+                        self._write(_Asked(line, b"", now, self._fields()), reply, None, now)
+                case Reply(text):
+                    self._write(_Asked(line, line, now, self._fields()), text, None, now)
+                case Drop():
+                    self._write(_Asked(line, line, now, self._fields()), b"", None, now, status=202)
+
+    def from_upstream(self, line: bytes, verdict: Verdict) -> None:
+        """Note what the upstream said and what the client heard of it."""
+        with self._lock:
+            heard = list(_heard(line, verdict))
+            message = _read(line)
+            asked = None
+            if isinstance(message, Response) and message.id is not None:
+                asked = self._waiting.pop(id_value(message.id), None)
+            now = self._clock()
+            if asked is None:
+                self._write_event(line, heard, now)
+                return
+            self._write(asked, b"\n".join(heard), line, now)
+
+    def end(self) -> None:
+        """Write what has no answer, and close the file."""
+        with self._lock:
+            for asked in self._waiting.values():
+                self._file.write(write_value(_flow(asked, None, None, self._clock())))
+            self._waiting.clear()
+            self._file.close()
+
+    def _fields(self) -> Fields:
+        usual = ((b"content-type", _JSON), (b"accept", _JSON + b", " + _EVENTS))
+        return (*usual, (b"mcp-session-id", _SESSION)) if self._is_open else usual
+
+    def _ask(self, asked: _Asked) -> None:
+        message = _read(asked.sent)
+        if isinstance(message, Request):
+            if message.method == "initialize":
+                self._is_open = True
+            self._waiting[id_value(message.id)] = asked
+        else:
+            self._write(asked, b"", b"", self._clock(), status=202)
+
+    def _write(
+        self, asked: _Asked, heard: bytes, said: bytes | None, now: float, *, status: int = 200
+    ) -> None:
+        fields: Fields = ((b"content-type", _JSON),) if heard else ()
+        if b"mcp-session-id" not in dict(asked.fields):
+            fields = (*fields, (b"mcp-session-id", _SESSION))
+        answer = _Answer(status, fields, heard, said)
+        self._add(_flow(asked, answer, "POST", now))
+
+    def _write_event(self, line: bytes, heard: Sequence[bytes], now: float) -> None:
+        fields = ((b"accept", _EVENTS), (b"mcp-session-id", _SESSION))
+        body = b"".join(map(render_event, heard))
+        answer = _Answer(200, ((b"content-type", _EVENTS),), body, render_event(line))
+        self._add(_flow(_Asked(b"", b"", now, fields), answer, "GET", now))
+
+    def _add(self, flow: dict[str, Dumpable]) -> None:
+        if not self._file.closed:  # a thread may still hear something at the end
+            self._file.write(write_value(flow))
+            self._file.flush()
+
+
+@dataclass(slots=True)
+class _Answer:
+    status: int
+    fields: Fields
+    heard: bytes
+    said: bytes | None
+    """What the upstream said; None if it was not asked."""
+
+
+def _heard(line: bytes, verdict: Verdict) -> Iterator[bytes]:
+    match verdict:
+        case Forward():
+            yield line
+        case Rewrite(text, _, owed):
+            yield text
+            yield from owed
+
+
+def _read(line: bytes) -> Message | None:
+    try:
+        return parse_message(line, Limits(message=max(1, len(line))))
+    except ProtocolError:
+        return None
+
+
+def _flow(
+    asked: _Asked, answer: _Answer | None, method: str | None, now: float
+) -> dict[str, Dumpable]:
+    """Return a flow as mitmproxy's FlowReader wants it."""
+    kept: dict[str, Dumpable] = {
+        "asked": {
+            "body": asked.line,
+            "headers": [list(one) for one in asked.fields],
+            "host": _HOST,
+        },
+        "format": 1,
+    }
+    if answer and answer.said is not None:
+        kept["said"] = {
+            "at": now,
+            "chunks": [[now, answer.said]] if answer.said else [],
+            "ended": now,
+            "headers": [list(one) for one in answer.fields],
+            "left_out": 0,
+            "size": len(answer.said),
+            "status": answer.status,
+        }
+    return {
+        "backup": None,
+        "client_conn": _connection(asked.at, ("127.0.0.1", 0)) | _CLIENT,
+        "comment": "",
+        "error": None,
+        "id": str(uuid4()),
+        "intercepted": False,
+        "is_replay": None,
+        "marked": "",
+        "metadata": {_KEY: kept},
+        "request": {
+            **_message(asked.fields, asked.sent, asked.at, asked.at),
+            "authority": b"",
+            "host": _HOST,
+            "method": (method or "POST").encode(),
+            "path": b"/mcp",
+            "port": 80,
+            "scheme": b"http",
+        },
+        "response": {
+            **_message(answer.fields, answer.heard, now, now),
+            "reason": b"",
+            "status_code": answer.status,
+        }
+        if answer
+        else None,
+        "server_conn": {
+            **_connection(asked.at, None),
+            "address": (_HOST, 80),
+            "timestamp_tcp_setup": asked.at,
+            "via": None,
+        },
+        "timestamp_created": asked.at,
+        "type": "http",
+        "version": _FORMAT,
+        "websocket": None,
+    }
+
+
+_CLIENT: dict[str, Dumpable] = {"mitmcert": None, "proxy_mode": f"reverse:http://{_HOST}"}
+
+
+def _message(fields: Fields, content: bytes, start: float, end: float) -> dict[str, Dumpable]:
+    length = (b"content-length", b"%d" % len(content))
+    return {
+        "content": content,
+        "headers": [list(one) for one in (*fields, length)],
+        "http_version": b"HTTP/1.1",
+        "timestamp_end": end,
+        "timestamp_start": start,
+        "trailers": None,
+    }
+
+
+def _connection(at: float, peer: tuple[str, int] | None) -> dict[str, Dumpable]:
+    return {
+        "alpn": None,
+        "alpn_offers": [],
+        "certificate_list": [],
+        "cipher": None,
+        "cipher_list": [],
+        "error": None,
+        "id": str(uuid4()),
+        "peername": peer,
+        "sni": None,
+        "sockname": peer,
+        "timestamp_end": None,
+        "timestamp_start": at,
+        "timestamp_tls_setup": None,
+        "tls": False,
+        "tls_version": None,
+        "transport_protocol": "tcp",
+    }

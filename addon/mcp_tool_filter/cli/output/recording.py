@@ -1,0 +1,23 @@
+"""``--record`` in front of a command: opens the file before anything is started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+
+
+def open_recorder(path: str) -> LineRecorder:
+    """Begin a recording that only its owner can read. Raises InvalidOption."""
+    from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
+
+    mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if path.startswith("+") else os.O_TRUNC)
+    try:
+        descriptor = os.open(path.removeprefix("+"), mode, 0o600)
+    except OSError as error:
+        raise InvalidOption("--record", path, why=error.strerror or str(error)) from None
+    return LineRecorder(os.fdopen(descriptor, "wb"))
