@@ -1,4 +1,4 @@
-"""``mcp-tool-filter replay`` and ``scrub``, as a person types them."""
+"""``mcp-tool-filter replay``, as a person types it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mitmproxy.io import FlowWriter
-from mitmproxy.test import tflow
 
-from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.proxy import REPOSITORY
 
 RECORDINGS = REPOSITORY / "recordings"
@@ -79,50 +76,3 @@ def test_what_cannot_be_replayed_is_refused(args: list[str | Path], said: str) -
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_scrub_writes_a_clean_copy(tmp_path: Path) -> None:
-    source, target = RECORDINGS / "mcp1-sse.flow", tmp_path / "clean.flow"
-    done = run("scrub", source, target, "--field", "path")
-    assert done.returncode == 0
-    assert done.stderr == f"12 flows, 1 secret masked: {target}\n"
-    assert b'"path":"xxxxxxxxx"' in target.read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["clean.flow"]
-
-
-def test_scrub_may_write_where_it_read(tmp_path: Path) -> None:
-    copy = tmp_path / "copy.flow"
-    copy.write_bytes((RECORDINGS / "mcp1-sse.flow").read_bytes())
-    assert run("scrub", copy, copy).returncode == 0
-    assert copy.read_bytes() == (RECORDINGS / "mcp1-sse.flow").read_bytes()
-
-
-def test_scrub_says_where_it_cannot_write(tmp_path: Path) -> None:
-    done = run("scrub", RECORDINGS / "mcp1-sse.flow", tmp_path / "no" / "folder.flow")
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: Cannot write")
-
-
-def test_scrub_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
-    (tmp_path / "target.flow").mkdir()
-    done = run("scrub", RECORDINGS / "mcp1-sse.flow", tmp_path / "target.flow")
-    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert [path.name for path in tmp_path.iterdir()] == ["target.flow"]
-
-
-def test_scrub_says_what_it_did_not_read(tmp_path: Path) -> None:
-    [flow, *_] = read_flows(RECORDINGS / "mcp1-sse.flow")
-    flow.request.headers["content-encoding"] = "x-own"
-    flow.request.raw_content = b"?"
-    with (tmp_path / "mixed.flow").open("wb") as file:
-        writer = FlowWriter(file)
-        for one in (flow, tflow.ttcpflow()):
-            writer.add(one)
-    done = run("scrub", tmp_path / "mixed.flow", tmp_path / "clean.flow")
-    assert done.returncode == 0
-    assert done.stderr == (
-        f"1 flow, 0 secrets masked: {tmp_path}/clean.flow\n"
-        "Left out: 1 flow that is not HTTP\n"
-        "Warning: these parts could not be read and may still hold secrets:\n"
-        "  flow 1 (POST), request: a content coding that is not accepted\n"
-    )

@@ -1,0 +1,113 @@
+"""What a dump keeps of a flow comes back as it was, also from dumps made without us."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from mitmproxy.http import Headers, HTTPFlow
+from mitmproxy.test import tflow, tutils
+
+from mcp_tool_filter.adapters.recordings import flow_dump
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    Chunk,
+    UnreadableRecording,
+    keep_chunk,
+    keep_fetched,
+    keep_head,
+    keep_request,
+    read_all_flows,
+    read_flows,
+    read_recording,
+    write_flows,
+)
+from mcp_tool_filter.conversation.fetched import example
+
+type Fields = Sequence[tuple[bytes, bytes]]
+
+
+def flow(at: float = 1.0, says: bytes = b"{}", headers: Fields = ()) -> HTTPFlow:
+    fields = Headers(headers)
+    made = tflow.tflow(
+        req=tutils.treq(content=b"asked", headers=Headers([(b"X-Client", b"1")])),
+        resp=tutils.tresp(content=says, headers=fields),
+    )
+    made.request.timestamp_start = at
+    return made
+
+
+def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+    made = flow()
+    kept = keep_request(made, "example.com")
+    made.request.headers["X-Client"] = "changed since"
+    made.request.content = b"changed since"
+    assert made.response
+    keep_head(kept, made.response, 207, 5.0)
+    for at, data in ((6.0, b"one "), (7.0, b"two"), (8.0, b"")):
+        keep_chunk(kept, data, at)
+    keep_fetched(kept, example())
+    write_flows(tmp_path / "kept.flow", [made])
+    [read] = read_recording(tmp_path / "kept.flow").flows
+    assert (read.host, read.body) == ("example.com", b"asked")
+    assert read.head.headers == ((b"X-Client", b"1"),)
+    assert read.said
+    assert (read.said.status, read.said.at, read.said.ended) == (207, 5.0, 8.0)
+    assert read.said.chunks == (Chunk(6.0, b"one "), Chunk(7.0, b"two"))
+    assert read.said.body == b"one two"
+    assert read.fetched == example()
+
+
+def test_a_stream_that_is_too_long_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_dump, "MOST_KEPT", 5)
+    made = flow()
+    kept = keep_request(made, "h")
+    assert made.response
+    keep_head(kept, made.response, 200, 1.0)
+    for data in (b"1234", b"56", b"7"):
+        keep_chunk(kept, data, 2.0)
+    said = kept["said"]
+    assert ([data for _, data in said["chunks"]], said["left_out"]) == ([b"1234"], 3)
+
+
+def test_without_us_the_upstream_said_what_the_client_got(tmp_path: Path) -> None:
+    made = flow(
+        headers=((b"Content-Encoding", b"gzip"), (b"Content-Type", b"text/event-stream; x=y"))
+    )
+    assert made.response
+    made.response.raw_content = gzip.compress(b"data: 1\n\n")
+    write_flows(tmp_path / "plain.flow", [made])
+    [read] = read_recording(tmp_path / "plain.flow").flows
+    assert read.said
+    assert read.said.body == b"data: 1\n\n"
+    assert read.said.is_event_stream
+    assert b"content-encoding" not in [name.lower() for name, _ in read.said.headers]
+    assert read.fetched is None
+
+
+def test_flows_come_in_the_order_of_time_and_others_are_left_out(tmp_path: Path) -> None:
+    socket = tflow.twebsocketflow()
+    socket.request.timestamp_start = 2.0
+    write_flows(tmp_path / "two.flow", [flow(at=3.0), socket, flow(at=1.0)])
+    recording = read_recording(tmp_path / "two.flow")
+    assert [one.at for one in recording.flows] == [1.0, 2.0, 3.0]
+    assert recording.flows[1].said is None  # what is said on a WebSocket is not kept
+    assert recording.name == "two"
+
+
+def test_a_dump_is_written_as_it_was_read(tmp_path: Path) -> None:
+    made = flow()
+    made.metadata["b"] = {"z": 1, "a": [b"x", None, 1.5]}
+    made.metadata["a"] = True
+    write_flows(tmp_path / "one.flow", [made])
+    write_flows(tmp_path / "two.flow", read_flows(tmp_path / "one.flow"))
+    assert (tmp_path / "one.flow").read_bytes() == (tmp_path / "two.flow").read_bytes()
+
+
+def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.flow").write_text("no dump")
+    with pytest.raises(UnreadableRecording, match=r"text\.flow"):
+        read_all_flows(tmp_path / "text.flow")
+    with pytest.raises(UnreadableRecording, match="No such file"):
+        read_recording(tmp_path / "nowhere.flow")

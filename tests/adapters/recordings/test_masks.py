@@ -1,0 +1,58 @@
+"""Masks: as long as the secret, different for different ones, and known again as masks."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
+from mcp_tool_filter.observers.redaction.findings import Secret
+
+
+def mask(masks: Masks, value: str, size: int | None = None) -> str:
+    return masks.of(Secret(0, size or len(value), value))
+
+
+def chosen(*values: str) -> Masks:
+    masks = Masks()
+    masks.choose(dict.fromkeys(values, False))
+    return masks
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 9, 10, 11, 40])
+def test_masks_are_as_long_as_secrets_and_differ_where_they_can(length: int) -> None:
+    values = [char * length for char in "abcdefghijklm"]
+    masks = chosen(*values)
+    found = [mask(masks, value) for value in values]
+    assert {len(one) for one in found} == {length}
+    assert len(set(found)) == (len(values) if length > 2 else 1)
+
+
+def test_masks_stay_when_more_secrets_come() -> None:
+    masks = chosen("first-secret")
+    before = mask(masks, "first-secret")
+    masks.choose({"other-secret": False, "first-secret": False})
+    assert mask(masks, "first-secret") == before
+    assert masks.secrets == ["first-secret", "other-secret"]
+
+
+def test_what_is_a_mask_stays_and_its_number_is_taken() -> None:
+    masks = chosen("scrubbed-7----", "xxxxx", "fresh-secret-1", "short")
+    assert mask(masks, "scrubbed-7----") == "scrubbed-7----"
+    assert mask(masks, "fresh-secret-1").startswith("scrubbed-8")
+    assert mask(masks, "short") == "x2xxx"
+    assert masks.secrets == ["fresh-secret-1", "short"]
+
+
+def test_only_a_short_mask_fills_the_place_of_escapes() -> None:
+    masks = chosen('a"b', "a-long/secret")
+    assert mask(masks, 'a"b', 4) == "xxxx"
+    assert mask(masks, "a-long/secret", 15) == "scrubbed-2---"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("k7-hunter2", True), ("2026-11-18", False), ("a plain word", False), ("k7", False)],
+)
+def test_a_word_or_date_is_not_looked_for_everywhere(value: str, found: bool) -> None:
+    assert is_distinctive(value) == found
+    assert chosen(value).distinctive == ((value,) if found else ())

@@ -1,0 +1,64 @@
+"""Going through a session again. (With all recordings and policies: tests/recorded.)"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mcp_tool_filter.adapters.recordings.flow_dump import Recording, read_recording
+from mcp_tool_filter.adapters.recordings.recorded_answers import ToolsUnknown
+from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.errors import InvalidPattern, StartError
+from mcp_tool_filter.policy.verdict import Why
+from tests.proxy import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return read_recording(REPOSITORY / "recordings" / "mcp1-streamable-json.flow")
+
+
+def test_patterns_may_be_one_text_or_several(recording: Recording) -> None:
+    one = replay(recording, deny="^read_,^echo$")
+    several = replay(recording, deny=["^read_", "^echo$"])
+    assert one.listed_after == several.listed_after
+    assert {"read_file", "echo"}.isdisjoint(one.listed_after)
+    assert replay(recording, allow="^echo$").listed_after == ["echo"]
+
+
+def test_a_denied_call_does_not_reach_the_upstream(recording: Recording) -> None:
+    transcript = replay(recording, deny="^read_")
+    [turn] = [one for one in transcript.turns if b'"read_file"' in one.asked]
+    assert turn.reached is None
+    assert turn.status == 200
+    assert b'"Tool not found: read_file"' in turn.heard
+    assert [one.why for one in turn.refusals] == [Why.DENIED]
+
+
+@pytest.mark.parametrize(("tools_list", "is_asked"), [("upstream", True), ("cache", False)])
+def test_other_options_count(recording: Recording, tools_list: str, is_asked: bool) -> None:
+    transcript = replay(recording, tools_list=tools_list)
+    [turn] = [one for one in transcript.turns if b"tools/list" in one.asked]
+    assert (turn.reached is not None) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"deny": "["}, InvalidPattern), ({"message_limit": "many"}, StartError)],
+)
+def test_wrong_options_are_refused(
+    recording: Recording, options: dict[str, str], error: type[StartError]
+) -> None:
+    with pytest.raises(error):
+        replay(recording, **options)
+
+
+def test_a_recording_without_tools_is_refused(recording: Recording) -> None:
+    with pytest.raises(ToolsUnknown):
+        replay(replace(recording, flows=recording.flows[-1:]))
+
+
+def test_replaying_again_gives_the_same(recording: Recording) -> None:
+    first, second = (replay(recording, deny="^read_").render() for _ in range(2))
+    assert first == second
