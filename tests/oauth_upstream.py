@@ -155,6 +155,8 @@ class OAuthUpstream:
         return self.fixed_client is not None and asked.get("client_id") == self.fixed_client[0]
 
     def token(self, asked: dict[str, str], basic: str | None) -> tuple[int, dict[str, Any]]:
+        if "client_id" not in asked:  # as the Python SDK has it, also with basic
+            return 401, {"error": "invalid_client"}
         if basic:
             name, _, secret = base64.b64decode(basic).decode().partition(":")
             asked = {**asked, "client_id": unquote(name), "client_secret": unquote(secret)}

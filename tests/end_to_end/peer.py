@@ -104,7 +104,7 @@ class Document:
 @contextmanager
 def upstream(name: str, *flags: str, port: int = 0) -> Iterator[Upstream]:
     """Run a server on loopback until the end of the block."""
-    need(name)
+    need(name.rpartition("_")[2])
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as stderr:
         journal = Path(folder) / "journal.jsonl"
         journal.touch()
@@ -201,7 +201,7 @@ class Client:
 @contextmanager
 def client(name: str, url: str, *flags: str) -> Iterator[Client]:
     """Connect a client, to be told step by step; at the end of the block it leaves."""
-    need(name)
+    need(name.rpartition("_")[2])
     command = [*_script(f"client_{name}"), *flags, "-i", url]
     with (
         tempfile.TemporaryFile("w+") as stderr,

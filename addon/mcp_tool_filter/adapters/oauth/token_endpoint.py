@@ -86,10 +86,9 @@ async def _post(
     if registration.auth_method == "client_secret_basic":
         pair = f"{quote(registration.client_id, safe='')}:{quote(secret, safe='')}"
         basic = base64.b64encode(pair.encode()).decode()
-    else:
-        fields["client_id"] = registration.client_id
-        if registration.auth_method == "client_secret_post":
-            fields["client_secret"] = secret
+    elif registration.auth_method == "client_secret_post":
+        fields["client_secret"] = secret
+    fields["client_id"] = registration.client_id  # with basic, too: the Python SDK looks for it
     return await web.post_form(url, list(fields.items()), basic=basic)
 
 

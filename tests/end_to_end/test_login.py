@@ -1,0 +1,61 @@
+"""Servers of real SDKs behind a login, real clients that know nothing of it, and us between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launched import launched
+from tests.end_to_end.peer import Step, play, upstream
+from tests.oauth_upstream import browser_command
+from tests.proxy import REPOSITORY
+
+READ = {"call": "read_file", "arguments": {"path": "a"}}
+STEPS: list[Step] = [
+    {"list": "tools"},
+    READ,
+    {"call": "delete_file", "arguments": {"path": "a"}},
+    {"sleep": 4000},  # longer than a token lives
+    {"parallel": [READ] * 8},
+    READ,
+]
+
+
+def login(url: str, home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_tool_filter", "login", url],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=REPOSITORY / "addon",
+        env={**os.environ, "XDG_CONFIG_HOME": str(home), "BROWSER": browser_command()},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("client", ["mcp1", "mcp2", "ts1", "ts2"])
+@pytest.mark.parametrize("server", ["login_mcp1", "login_mcp2", "login_ts1"])
+def test_a_client_that_knows_no_login(tmp_path: Path, server: str, client: str) -> None:
+    async def main() -> None:
+        with upstream(server, "--lifetime=3") as behind:
+            await asyncio.to_thread(login, behind.url, tmp_path)
+            flags = ("--upstream", behind.url, "--deny", "^delete_")
+            environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+            async with launched(*flags, home=tmp_path, environment=environment) as it:
+                await it.serving()
+                url = f"http://127.0.0.1:{it.port}/mcp"
+                document = await asyncio.to_thread(play, client, url, STEPS)
+        assert document.error is None
+        listed, first, denied, _, many, last = document.outcomes
+        assert [tool["name"] for tool in listed["result"]["tools"]] == ["read_file"]
+        assert denied["error"]["code"] == -32601
+        for outcome in (first, *many["outcomes"], last):
+            assert outcome["result"]["content"][0]["text"] == "the text of a", outcome
+
+    asyncio.run(main())
