@@ -19,7 +19,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.bench import resources
-from tests.bench.rounds import LIST, Scenario, Table, scenarios, side_by_side
+from tests.bench.rounds import (
+    LIST,
+    Scenario,
+    Table,
+    large_scenarios,
+    scenarios,
+    side_by_side,
+)
 from tests.bench.table import render_lists, render_resources, render_row, render_stages
 from tests.bench.targets import Results, far_off, targets
 from tests.bench.ways import (
@@ -73,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--short", action="store_true", help="for CI: fails on ratios far off")
     parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
-    parser.add_argument("--only", default="calls,lists,resources,stages", help="some of the parts")
+    parser.add_argument(
+        "--only", default="calls,large,lists,resources,stages", help="some of the parts"
+    )
     parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
     parser.add_argument("--json", metavar="FILE", help="where to write all of it")
     parser.add_argument("--plot", metavar="PNG", help="where to draw it (needs matplotlib)")
@@ -98,6 +107,10 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
             ways = [way(name, ports[20], home) for name in _ALL if not why_absent(name)]
             with all_running(ways) as all_of_them:
                 _fill(results.calls, all_of_them, scenarios(), args.rounds, args.seconds)
+        if "large" in parts:
+            ways = [way(name, ports[20], home) for name in _SHORT]
+            with all_running(ways) as all_of_them:
+                _fill(results.large, all_of_them, large_scenarios(), args.rounds, args.seconds)
         if "lists" in parts:
             for number, port in ports.items():
                 results.lists[number] = _lists(number, port, home, args)

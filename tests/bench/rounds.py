@@ -50,12 +50,19 @@ type Table = dict[str, dict[str, Measured | str]]
 """Scenario by scenario, way by way; a text says why there is no figure."""
 
 
-def call(size: int, how: str) -> Question:
-    arguments = {"bytes": size, "as": how}
+def call(size: int, how: str, what: str = "text") -> Question:
+    arguments = {"bytes": size, "as": how} | ({"what": what} if what != "text" else {})
     params = {"name": "answer", "arguments": arguments}
-    return Question("tools/call", params, b"A line such as", at_least=size)
+    return Question("tools/call", params, _EXPECTED[what], at_least=size * 9 // 10)
 
 
+_EXPECTED = {
+    "text": b"A line such as",
+    "rows": b'"row 1"',
+    "rows in a text": b'\\"row 1\\"',
+    "base64": b"iVBORw0K",
+}
+LARGE = tuple(_EXPECTED)
 DENIED = Question("tools/call", {"name": "danger_1", "arguments": {"path": "a"}}, b"danger_1")
 LIST = Question("tools/list", {}, b"tool_2")
 
@@ -77,6 +84,16 @@ def scenarios(*, short: bool = False) -> list[Scenario]:
     found += [Scenario("denied call", DENIED, n, needs_filter=True) for n in (1, 16)]
     found += [Scenario("list, 20 tools", LIST, n) for n in (1, 16)]
     return found
+
+
+def large_scenarios() -> list[Scenario]:
+    """Results of tools, which are most of the bytes that pass."""
+    return [
+        Scenario(f"{size} of {what}{suffix}", call(number, how, what))
+        for size, number in (("100 KB", 100 * 1024), ("5 MB", 5 * MEBIBYTE))
+        for how, suffix in (("json", ""), ("sse", ", SSE"))
+        for what in LARGE
+    ]
 
 
 def side_by_side(

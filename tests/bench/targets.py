@@ -18,6 +18,7 @@ class Results:
     """All of a run."""
 
     calls: Table = field(default_factory=dict)
+    large: Table = field(default_factory=dict)
     lists: dict[int, Table] = field(default_factory=dict)
     """By the number of tools."""
     start_up: dict[str, float] = field(default_factory=dict)
@@ -58,6 +59,7 @@ def targets(results: Results) -> Iterator[Target]:
         yield from _at_least(
             f"launcher / FastMCP's proxy, {title}", calls, title, LAUNCHER, FASTMCP_PROXY, 10.0
         )
+    yield from _large(results.large)
     yield from _latencies(calls)
     yield from _answered_by_us(calls)
     yield from _resources(results)
@@ -69,6 +71,15 @@ def _at_least(
     found = ratio(table.get(title, {}), one, other)
     if found is not None:
         yield Target(what, found, wanted)
+
+
+def _large(large: Table) -> Iterator[Target]:
+    """How long a large result takes, compared with mitmdump without a filter."""
+    for title, row in large.items():
+        wanted = 0.9 if title.startswith("100 KB") else 1.7 if "rows" in title else 1.0
+        for way in (SCRIPT, LAUNCHER):
+            if times := ratio(row, STOCK, way):
+                yield Target(f"{title}, {way} / mitmdump", times, wanted, at_most=True)
 
 
 def _latencies(calls: Table) -> Iterator[Target]:

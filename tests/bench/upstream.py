@@ -2,7 +2,8 @@
 
     python -m tests.bench.upstream 20 2000      prints its ports, one for each number of tools
 
-The tool ``answer`` takes ``{"bytes": 1024, "as": "json"}``, or ``"sse"``. Every tenth tool is
+The tool ``answer`` takes ``{"bytes": 1024, "as": "json", "what": "text"}``, or ``"sse"``, and
+``"rows"``, ``"rows in a text"`` or ``"base64"``. Every tenth tool is
 called ``danger_…``, and denied by whoever stands before it.
 """
 
@@ -84,8 +85,8 @@ class Connection(asyncio.Protocol):
             return _answered(b"", status=b"202 Accepted")
         id = json.dumps(asked["id"]).encode()
         match asked["method"], asked.get("params"):
-            case "tools/call", {"name": "answer", "arguments": {"bytes": size, "as": how}}:
-                return _called(id, size, how)
+            case "tools/call", {"name": "answer", "arguments": {"bytes": size, "as": how, **more}}:
+                return _called(id, size, how, str(more.get("what", "text")))
             case "tools/list", _:
                 return _answered(_result(id, self._tools))
             case "initialize", {"protocolVersion": revision}:
@@ -97,10 +98,31 @@ class Connection(asyncio.Protocol):
 
 
 @lru_cache
-def _called(id: bytes, size: int, how: str) -> bytes:
-    text = (_SENTENCE * (size // len(_SENTENCE) + 1))[:size]
-    result = _result(id, json.dumps({"content": [{"type": "text", "text": text}]}).encode())
+def _called(id: bytes, size: int, how: str, what: str) -> bytes:
+    result = _result(id, json.dumps(tool_result(size, what)).encode())
     return _as_event(result) if how == "sse" else _answered(result)
+
+
+def tool_result(size: int, what: str) -> Json:
+    """Make a result of about so many bytes."""
+    if what == "base64":
+        return {
+            "content": [
+                {"type": "image", "mimeType": "image/png", "data": "iVBORw0K" * (size // 8)}
+            ]
+        }
+    if what == "text":
+        return _text((_SENTENCE * (size // len(_SENTENCE) + 1))[:size])
+    rows = [
+        {"id": n, "name": f"row {n}", "ok": n % 3 == 0, "size": n * 1.5} for n in range(size // 53)
+    ]
+    if what == "rows":
+        return {"content": [], "structuredContent": {"rows": rows}}
+    return _text(json.dumps(rows))
+
+
+def _text(text: str) -> Json:
+    return {"content": [{"type": "text", "text": text}]}
 
 
 @cache

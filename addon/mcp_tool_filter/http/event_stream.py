@@ -85,7 +85,7 @@ class EventStream:
             begins_with, self._begins_with = self._begins_with, b""
             judge = self._judge
             pieces = [judge(event, origin) for event in self._parser.feed(chunk)]
-            return b"".join([begins_with, *pieces])
+            return b"".join([begins_with, *pieces] if begins_with else pieces)  # one is not copied
         except Exception as failure:  # a bug of ours must not let the rest through
             return self._fail(failure)
 

@@ -173,7 +173,7 @@ def decode(raw: bytes) -> str:
 
 def _nests_deeper(text: str, start: int, end: int, most: int) -> bool:
     """Tell whether a part of the text nests more levels than so many, as far as it is JSON."""
-    if not opens_more(text, start, end, most):
+    if not opens_more(text, ("[", "{"), start, end, most):
         return False
     raw = text[start:end].encode()
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
@@ -202,9 +202,11 @@ def _levels_exceed(brackets: bytes, most: int) -> bool:
     return False
 
 
-def opens_more(text: str, start: int, end: int, most: int) -> bool:
+def opens_more[Text: (str, bytes)](
+    text: Text, opening: tuple[Text, Text], start: int, end: int, most: int
+) -> bool:
     """Tell whether there are more than so many brackets. (To count all takes 25 times as long.)"""
-    for bracket in "[{":
+    for bracket in opening:
         at = text.find(bracket, start, end)
         while at >= 0:
             most -= 1

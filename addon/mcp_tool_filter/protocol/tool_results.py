@@ -100,19 +100,17 @@ def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResu
     reader = _reader()
     if reader is None or len(raw) > limits.message:
         return None
+    most = limits.depth - 1  # the message itself is the first level
     written = memoryview(raw)[envelope.start : envelope.end]
     try:
-        members = reader.members_of(written)
+        rest = _rest_of(reader.members_of(written), written)
+        if rest is None:
+            return None
+        may_be_deep = opens_more(raw, (b"[", b"{"), envelope.start, envelope.end, most)
+        if may_be_deep and not reader.nests_within(written, most):
+            return None
         text = decode(raw)
     except (ValueError, RecursionError, ProtocolError):  # msgspec's errors are ValueErrors
-        return None
-    if not members.keys() <= _KNOWN or not _stand_once(members, written):
-        return None
-    rest = _rest_of(members)
-    most = limits.depth - 1
-    if rest is None or (
-        opens_more(text, 0, len(text), most) and not reader.nests_within(written, most)
-    ):
         return None
     before, after = envelope.space
     place = Place(text, before, len(text) - after)
@@ -134,12 +132,15 @@ def _stand_once(members: Mapping[str, Raw], written: memoryview) -> bool:
     return after == b"}" and at == len(written)
 
 
-def _rest_of(members: Mapping[str, Raw]) -> str | None:
+def _rest_of(members: Mapping[str, Raw], written: memoryview) -> str | None:
+    """Return the members besides the content, if all of them are known and stand once."""
+    if not members.keys() <= _KNOWN or not _stand_once(members, written):
+        return None
     others = {key: value for key, value in members.items() if key not in _CONTENT}
     if sum(memoryview(value).nbytes for value in others.values()) > _LONGEST_REST:
         return None
-    written = ",".join(f'"{key}":{bytes(value).decode()}' for key, value in others.items())
-    return f"{{{written}}}"
+    pairs = [f'"{key}":{bytes(value).decode()}' for key, value in others.items()]
+    return "{" + ",".join(pairs) + "}"
 
 
 class _Reader:
