@@ -11,19 +11,27 @@ from __future__ import annotations
 class StartError(Exception):
     """The start cannot go on. ``str()`` is the text for stderr."""
 
-    def __init__(self, what: str, *, why: str) -> None:
+    def __init__(self, what: str, *, why: str, hint: str | None = None) -> None:
         super().__init__(what, why)
         self.what = what
         self.why = why
+        self.hint = hint
+        """What to do about it, where that is known: a third line."""
 
     def __str__(self) -> str:
-        return f"Error: {self.what}\n{self.why}"
+        text = f"Error: {self.what}\n{self.why}"
+        return f"{text}\nHint: {self.hint}" if self.hint else text
 
 
 class InvalidPattern(StartError):
-    def __init__(self, pattern: str, *, option: str = "deny") -> None:
+    def __init__(self, pattern: str, *, option: str = "deny", hint: str | None = None) -> None:
         what = f'Invalid regex pattern in {option} list: "{pattern}"'
-        super().__init__(what, why="Pattern must be valid JavaScript regex")
+        super().__init__(what, why="Pattern must be valid JavaScript regex", hint=hint)
+
+
+class InvalidGlob(StartError):
+    def __init__(self, glob: str, *, why: str) -> None:
+        super().__init__(f'Invalid glob in deny_glob list: "{glob}"', why=why)
 
 
 class BlankPattern(InvalidPattern):
@@ -39,18 +47,32 @@ class EmptyList(StartError):
     """Deny or allow was set, but to nothing: likely a slip that would open the filter."""
 
     def __init__(self, option: str, *, source: str = "") -> None:
-        if option == "allow":
-            on_purpose = "to allow every tool on purpose, use ^, which matches every name"
-        else:
-            on_purpose = "to deny nothing on purpose, use (?!), which matches no name"
+        on_purpose = {
+            "allow": "; to allow every tool on purpose, use ^, which matches every name",
+            "deny": "; to deny nothing on purpose, use (?!), which matches no name",
+        }.get(option, "")
         what = f"{source or option} has no pattern"
-        super().__init__(what, why=f"Give a pattern, or leave it out; {on_purpose}")
+        super().__init__(what, why=f"Give a pattern, or leave it out{on_purpose}")
 
 
 class UnsafePattern(StartError):
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, *, hint: str | None = None) -> None:
         what = f'Unsafe regex pattern detected: "{pattern}"'
-        super().__init__(what, why="Pattern could cause catastrophic backtracking")
+        super().__init__(what, why="Pattern could cause catastrophic backtracking", hint=hint)
+
+
+class NothingDenied(StartError):
+    """There is no filter, and the user wants to know."""
+
+    def __init__(self) -> None:
+        what = "Nothing is denied: there is no deny or allow pattern"
+        super().__init__(what, why="The option strict asks for one")
+
+
+class UnmatchedPattern(StartError):
+    def __init__(self, pattern: str, *, hint: str | None = None) -> None:
+        what = f'The pattern "{pattern}" matches no tool'
+        super().__init__(what, why="The option strict asks for patterns that do", hint=hint)
 
 
 class InvalidOption(StartError):

@@ -12,3 +12,9 @@ from tests.jsregex.javascript import Node, running_node
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
     yield from running_node()
+
+
+@pytest.fixture(scope="module")
+def folding_node() -> Iterator[Node]:
+    """JavaScript with the flag ``i``."""
+    yield from running_node("i")

@@ -23,8 +23,10 @@ _ASK = """
 require('readline').createInterface({input: process.stdin}).on('line', line => {
     const {pattern, names} = JSON.parse(line);
     let answer = null;
-    try { const regex = new RegExp(pattern); answer = names.map(name => regex.test(name)); }
-    catch (error) { }
+    try {
+        const regex = new RegExp(pattern, process.argv[1] || '');
+        answer = names.map(name => regex.test(name));
+    } catch (error) { }
     console.log(JSON.stringify(answer));
 });
 """
@@ -41,9 +43,9 @@ class Recorded:
 class Node:
     """A Node process that answers one question a line."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, flags: str = "") -> None:
         self._process = subprocess.Popen(
-            [program, "-e", _ASK],
+            [program, "-e", _ASK, *([flags] if flags else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -63,11 +65,11 @@ class Node:
         self._process.communicate()
 
 
-def running_node() -> Iterator[Node]:
+def running_node(flags: str = "") -> Iterator[Node]:
     program = shutil.which("node")
     if program is None:
         pytest.skip("Node is not installed: JavaScript cannot be asked")
-    node = Node(program)
+    node = Node(program, flags)
     yield node
     node.close()
 

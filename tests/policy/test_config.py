@@ -7,8 +7,10 @@ import pytest
 from mcp_tool_filter.errors import (
     BlankPattern,
     EmptyList,
+    InvalidGlob,
     InvalidOption,
     InvalidPattern,
+    NothingDenied,
     StartError,
     UnsafePattern,
 )
@@ -57,6 +59,47 @@ def test_a_change_may_not_take_the_last_pattern_away() -> None:
             refuse_to_open(old, new)
     refuse_to_open(denying, both)
     refuse_to_open(Config(), Config())
+
+
+def test_globs_are_denied_too_and_the_whole_name_must_fit() -> None:
+    [glob] = parse_config(deny_glob=["write_*"]).deny
+    assert glob.text == "write_*"
+    assert [glob.matches(name) for name in ("write_file", "rewrite_file")] == [True, False]
+    with pytest.raises(InvalidGlob):
+        parse_config(deny_glob=["{a"])
+    with pytest.raises(EmptyList):
+        parse_config(deny_glob=[])
+
+
+def test_case_can_be_ignored_in_all_patterns() -> None:
+    config = parse_config(deny=["^rm"], deny_glob=["del*"], allow=["^read"], ignore_case="true")
+    assert all(
+        pattern.matches(name)
+        for pattern, name in zip(
+            (*config.deny, *config.allow), ("RM_rf", "Delete", "READ"), strict=True
+        )
+    )
+    assert not parse_config(deny=["^rm"]).deny[0].matches("RM_rf")
+
+
+def test_strict_wants_a_pattern() -> None:
+    with pytest.raises(NothingDenied):
+        parse_config(strict="true")
+    parse_config(strict="true", deny_glob=["rm*"])
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern", "said"),
+    [
+        ("deny", "*delete*", "Hint: That is a glob; use --deny-glob, or as a regex: delete"),
+        ("allow", "(?i)x", "Hint: JavaScript has no (?i); use --ignore-case and: x"),
+        ("deny", ".*a.*b.*c.*", "leave out .* at its ends: a.*b.*c"),
+    ],
+)
+def test_what_may_have_been_meant_is_said(option: str, pattern: str, said: str) -> None:
+    with pytest.raises(StartError) as raised:
+        parse_config(**{option: [pattern]})  # type: ignore[arg-type]
+    assert said in str(raised.value).splitlines()[2]
 
 
 @pytest.mark.parametrize(

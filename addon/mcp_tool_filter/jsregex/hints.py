@@ -1,7 +1,7 @@
 """What someone may have meant who typed a pattern that is refused, or is odd.
 
 >>> hint("delete_*")
-'_* is any number of _, also none; for names that begin so: ^delete_'
+'_* matches any number of _, even none; if you mean a glob: ^delete_'
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def hint(text: str) -> str | None:
     if _GLOB.fullmatch(text) and ".*" not in text:
         return _hint_for_glob(text)
     if text.startswith("(?i)"):
-        return "JavaScript has no (?i); for either case: [dD]elete"
+        return f"JavaScript has no (?i); use --ignore-case and: {text.removeprefix('(?i)')}"
     if literal := _LITERAL.fullmatch(text):
-        return f"The slashes are taken for themselves; without them: {literal[1]}"
+        flag = " and use --ignore-case" if "i" in literal[2] else ""
+        return f"Slashes are part of the pattern; leave them out{flag}: {literal[1]}"
     return _hint_for_ends(text)
 
 
@@ -33,9 +34,9 @@ def _hint_for_glob(text: str) -> str:
     regex = regex + "$" if parts[-1] else regex
     regex = regex.removeprefix(".*").removesuffix(".*")
     if not _is_regex(text):
-        return f"That is a glob; as a regex, names with that in them: {regex}"
+        return f"That is a glob; use --deny-glob, or as a regex: {regex}"
     before = text[text.index("*") - 1]
-    return f"{before}* is any number of {before}, also none; for names that begin so: {regex}"
+    return f"{before}* matches any number of {before}, even none; if you mean a glob: {regex}"
 
 
 def _hint_for_ends(text: str) -> str | None:
@@ -45,7 +46,7 @@ def _hint_for_ends(text: str) -> str | None:
         return None
     if is_safe(parse_regex(text).root) or not is_safe(parse_regex(inner).root):
         return None
-    return f"A pattern is searched for anywhere in a name; .* at its ends can be left out: {inner}"
+    return f"A pattern is searched for anywhere in a name; leave out .* at its ends: {inner}"
 
 
 def _is_regex(text: str) -> bool:

@@ -12,6 +12,7 @@ from functools import cached_property
 from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, LONGEST_NAME, Allowance, TooCostly
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
+from mcp_tool_filter.jsregex.case import fold_text
 from mcp_tool_filter.jsregex.charset import WORD, to_units
 from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_scan_steps, most_steps
 from mcp_tool_filter.jsregex.program import (
@@ -45,7 +46,7 @@ class Matcher:
         """Say whether the pattern matches anywhere. Raises TooCostly."""
         if len(name) > self._allowance.longest:
             raise TooCostly
-        text = to_units(name)
+        text = fold_text(to_units(name)) if self._regex.ignore_case else to_units(name)
         if len(text) <= LONGEST_NAME and self._python:
             return self._python.search(text) is not None
         self._allowance.begin()

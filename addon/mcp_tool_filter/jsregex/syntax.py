@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mcp_tool_filter.jsregex import charset
+from mcp_tool_filter.jsregex.case import fold_set, fold_text
 from mcp_tool_filter.jsregex.charset import CharSet
 from mcp_tool_filter.jsregex.names import NotJavaScript, parse_group_name
 from mcp_tool_filter.jsregex.tree import (
@@ -40,11 +41,13 @@ from mcp_tool_filter.jsregex.tree import (
 class Regex:
     root: Node
     groups: int
+    ignore_case: bool = False
+    """Its sets hold capitals only: it is for texts that are folded, too."""
 
 
-def parse_regex(text: str) -> Regex:
-    """Read a pattern. Raises NotJavaScript."""
-    return _Parser(charset.to_units(text)).parse()
+def parse_regex(text: str, *, ignore_case: bool = False) -> Regex:
+    """Read a pattern, as if with the flag ``i`` if case does not matter. Raises NotJavaScript."""
+    return _Parser(charset.to_units(text), ignore_case=ignore_case).parse()
 
 
 _NO_END = 2**31 - 1  # V8 takes this count, and every greater one, for infinity
@@ -107,8 +110,9 @@ class _Open:
 class _Parser:
     """Goes through the text once. Groups are kept on a stack of our own: they may be deep."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, ignore_case: bool) -> None:
         self._text = text
+        self._ignore_case = ignore_case
         self._at = 0
         self._stack = [_Open()]
         self._opened = 0
@@ -136,11 +140,13 @@ class _Parser:
                 self._read_special(self._text[self._at])
         if len(self._stack) > 1:
             raise NotJavaScript("a group is not closed")
-        return Regex(self._stack[0].body(), self._groups)
+        return Regex(self._stack[0].body(), self._groups, self._ignore_case)
 
     def _read_plain(self, chars: str) -> None:
         """Take characters that mean themselves; the last of them may be repeated."""
         self._at += len(chars)
+        if self._ignore_case:
+            chars = fold_text(chars)
         self._stack[-1].items += map(_unit, chars[:-1])
         self._add(_unit(chars[-1]))
 
@@ -239,7 +245,10 @@ class _Parser:
                 raise NotJavaScript(f"no group is called {name}")
             self._add(self._refer_to(self._names[name]))
         else:
-            self._add(Unit(self._parse_char_or_class(in_class=False)))
+            self._add(Unit(self._folded(self._parse_char_or_class(in_class=False))))
+
+    def _folded(self, chars: CharSet) -> CharSet:
+        return fold_set(chars) if self._ignore_case else chars
 
     def _parse_number(self) -> int | None:
         r"""Read the N of ``\N`` if there is such a group."""
@@ -308,7 +317,7 @@ class _Parser:
                 continue
             parts += _range(low, self._read_class_atom(char))
         self._at += 1
-        chars = charset.union(*parts)
+        chars = self._folded(charset.union(*parts))
         return Unit(charset.invert(chars) if negated else chars)
 
     def _class_char(self) -> str:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.observers.once import counted
+from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
-NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
+_NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
 
 _BYTES_PER_TOKEN = 4  # of JSON with English in it, by rule of thumb
 _MOST_NAMES = 12
@@ -40,6 +41,19 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
         revision=fetched.revision,
         listens_at=address + fetched.endpoint,
     )
+
+
+def warnings_about(config: Config) -> list[str]:
+    """Return what to say about the patterns before any tool is known."""
+    if config.denies_nothing:
+        return [_NOTHING_DENIED]
+    patterns = (*config.deny, *config.allow)
+    return [f'Warning: the pattern "{one.text}": {one.hint}' for one in patterns if one.hint]
+
+
+def only_warnings(report: str) -> str:
+    """Return the lines of a report that a quiet user reads, too."""
+    return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
 
 
 def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from mcp_tool_filter.errors import EmptyList, InvalidOption
+from mcp_tool_filter.errors import EmptyList, InvalidOption, NothingDenied, UnmatchedPattern
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.paths import Paths, parse_paths
-from mcp_tool_filter.policy.patterns import Pattern, parse_pattern, split_patterns
+from mcp_tool_filter.policy.patterns import (
+    DENY_GLOB,
+    Pattern,
+    parse_glob,
+    parse_pattern,
+    split_patterns,
+)
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 
 _UNFINISHED = Limits().unfinished
@@ -50,7 +57,10 @@ class Audit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     deny: tuple[Pattern, ...] = ()
+    """Globs among them."""
     allow: tuple[Pattern, ...] = ()
+    strict: bool = False
+    """A pattern that matches no tool stops the start, and so does having none."""
     tools_list: ListFrom = ListFrom.AUTO
     endpoint: str | None = None
     upstream_headers: tuple[tuple[str, str], ...] = ()
@@ -96,6 +106,9 @@ def parse_config(
     *,
     deny: Sequence[str] | None = None,
     allow: Sequence[str] | None = None,
+    deny_glob: Sequence[str] | None = None,
+    ignore_case: str = "false",
+    strict: str = "false",
     tools_list: str = "auto",
     endpoint: str = "",
     upstream_headers: Sequence[str] = (),
@@ -122,9 +135,16 @@ def parse_config(
 
     ``None`` means that nobody has set ``deny`` or ``allow``; an empty list is a mistake.
     """
-    return Config(
-        deny=_parse_patterns(deny, "deny"),
-        allow=_parse_patterns(allow, "allow"),
+    no_case = _parse_bool("ignore_case", ignore_case)
+    config = Config(
+        deny=(
+            *_parse_patterns(deny, "deny", partial(parse_pattern, ignore_case=no_case)),
+            *_parse_patterns(deny_glob, DENY_GLOB, partial(parse_glob, ignore_case=no_case)),
+        ),
+        allow=_parse_patterns(
+            allow, "allow", partial(parse_pattern, option="allow", ignore_case=no_case)
+        ),
+        strict=_parse_bool("strict", strict),
         tools_list=_parse_list_from(tools_list),
         endpoint=_parse_endpoint(endpoint),
         upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
@@ -143,6 +163,9 @@ def parse_config(
         audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
         metrics_port=_parse_port("metrics_port", metrics_port),
     )
+    if config.strict and config.denies_nothing:
+        raise NothingDenied
+    return config
 
 
 def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | None:
@@ -172,6 +195,12 @@ def _parse_port(option: str, text: str) -> int | None:
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     return int(match[1]) * _UNITS[match[2].lower()] if match else 0
+
+
+def refuse_unmatched(config: Config, unmatched: Sequence[Pattern]) -> None:
+    """Raise UnmatchedPattern if the user wants every pattern to match a tool."""
+    if config.strict and unmatched:
+        raise UnmatchedPattern(unmatched[0].text, hint=unmatched[0].hint)
 
 
 def refuse_to_open(old: Config, new: Config) -> None:
@@ -210,13 +239,15 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     return name, expanded
 
 
-def _parse_patterns(values: Sequence[str] | None, option: str) -> tuple[Pattern, ...]:
+def _parse_patterns(
+    values: Sequence[str] | None, option: str, parse: Callable[[str], Pattern]
+) -> tuple[Pattern, ...]:
     if values is None:
         return ()
     if not values:
         raise EmptyList(option)
     texts = [text for value in values for text in split_patterns(value, option=option)]
-    return tuple(parse_pattern(text, option=option) for text in dict.fromkeys(texts))
+    return tuple(map(parse, dict.fromkeys(texts)))
 
 
 def _parse_list_from(text: str) -> ListFrom:

@@ -19,13 +19,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.errors import BlankPattern, InvalidPattern, UnsafePattern
+from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.globs import render_glob
+from mcp_tool_filter.jsregex.hints import hint
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.syntax import parse_regex
+from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
 
+DENY_GLOB = "deny_glob"
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed
 
 
@@ -34,7 +37,9 @@ class Pattern:
     """A pattern that may be used."""
 
     text: str
+    """As it was typed."""
     option: str
+    ignore_case: bool
     _matcher: Matcher = field(repr=False, compare=False)
 
     def matches(self, name: str) -> bool:
@@ -48,17 +53,38 @@ class Pattern:
         except TooCostly:
             return self.option != "allow"
 
+    @property
+    def hint(self) -> str | None:
+        """What may have been meant instead, if the pattern is odd."""
+        return None if self.option == DENY_GLOB else hint(self.text)
 
-def parse_pattern(text: str, *, option: str = "deny") -> Pattern:
+
+def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False) -> Pattern:
     """Check a pattern. Raises InvalidPattern or UnsafePattern."""
     try:
-        regex = parse_regex(text)
+        regex = parse_regex(text, ignore_case=ignore_case)
     except NotJavaScript as error:
-        raise InvalidPattern(text, option=option) from error
+        raise InvalidPattern(text, option=option, hint=hint(text)) from error
+    if (matcher := _usable(regex)) is None:
+        raise UnsafePattern(text, hint=hint(text))
+    return Pattern(text, option, ignore_case, matcher)
+
+
+def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
+    """Check a glob, which the whole name must fit. Raises InvalidGlob or UnsafePattern."""
+    try:
+        regex = parse_regex(render_glob(glob), ignore_case=ignore_case)
+    except NotJavaScript as error:
+        raise InvalidGlob(glob, why=str(error).capitalize()) from error
+    if (matcher := _usable(regex)) is None:
+        raise UnsafePattern(glob)
+    return Pattern(glob, DENY_GLOB, ignore_case, matcher)
+
+
+def _usable(regex: Regex) -> Matcher | None:
+    """Return the matcher, unless matching could take long."""
     matcher = Matcher(regex)
-    if not is_safe(regex.root) or not matcher.is_affordable():
-        raise UnsafePattern(text)
-    return Pattern(text, option, matcher)
+    return matcher if is_safe(regex.root) and matcher.is_affordable() else None
 
 
 # An escaped character, braces or a class with all that is in them, or any one character.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from mitmproxy.exceptions import OptionsError
 from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.cli.launched import launched
+from tests.cli.launched import launched, run
 from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
-from tests.proxy import SCRIPT, RunningProxy, proxy
+from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
 from tests.proxy import tool as host
 from tests.raw_upstream import free_port
 
@@ -88,6 +89,93 @@ def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: 
             running.interrupt()
             assert await running.exit_code() == 0
             assert running.stderr.count(WARNING) == 1
+
+    asyncio.run(beside_upstream(main))
+
+
+STRICT = (
+    "Error: Nothing is denied: there is no deny or allow pattern\nThe option strict asks for one\n"
+)
+UNMATCHED = (
+    'Error: The pattern "^no" matches no tool\nThe option strict asks for patterns that do\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], STRICT),
+        (["deny=^no"], UNMATCHED),
+        (["deny=^rm", "allow=^no"], UNMATCHED),
+        (["deny_glob=rm_*"], ""),
+        (["deny=^RM", "ignore_case=true"], ""),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["mitmdump", "mcp-tool-filter"])
+def test_with_strict_every_pattern_matches_a_tool(
+    name: str, words: list[str], said: str, tmp_path: Path
+) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        async with strictly(name, words, upstream, tmp_path) as running:
+            if said:
+                assert await running.exit_code() == 1
+                assert running.stderr.endswith(said)
+            else:
+                await running.says("MCP tool filter: ")
+                assert "Warning" not in running.stderr
+
+    asyncio.run(beside_upstream(main))
+
+
+def strictly(
+    name: str, words: list[str], upstream: McpUpstream, home: Path
+) -> AbstractAsyncContextManager[RunningTool]:
+    """Start a host with what our options are called in mitmproxy."""
+    if name == "mitmdump":
+        sets = [word for text in ("strict=true", *words) for word in ("--set", text)]
+        return host(name, "-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *sets, home=home)
+    flags = [f"--{text.removesuffix('=true')}" for text in words]
+    flags = [
+        flag.replace("_", "-", 1) if flag[2:7] in ("deny_", "ignor") else flag for flag in flags
+    ]
+    return launched("-u", f"{upstream.url}/mcp", "--strict", *flags, home=home)
+
+
+@pytest.mark.parametrize("way", [["--stdio"], ["--list-tools"], ["--dry-run"]], ids=str)
+@pytest.mark.parametrize(("words", "said"), [([], STRICT), (["--deny", "^no"], UNMATCHED)], ids=str)
+def test_so_it_is_in_every_other_way(
+    way: list[str], words: list[str], said: str, tmp_path: Path
+) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        flags = ["-u", f"{upstream.url}/mcp", "--strict", *words, *way]
+        ended = await asyncio.to_thread(run, *flags, home=tmp_path)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert ended.stderr == said
+
+    asyncio.run(beside_upstream(main))
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=str)
+@pytest.mark.parametrize(
+    ("pattern", "warning"),
+    [
+        ("^no", 'Warning: the pattern "^no" matches no tool\n'),
+        ("rm_*", 'Warning: the pattern "rm_*": _* matches any number of _, even none; '),
+        ("/^rm/i", 'Warning: the pattern "/^rm/i": Slashes are part of the pattern; '),
+    ],
+)
+def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
+    pattern: str, warning: str, quiet: list[str], tmp_path: Path
+) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        words = ["-u", f"{upstream.url}/mcp", "--deny", pattern, *quiet]
+        async with launched(*words, home=tmp_path) as running:
+            await running.says("Warning")
+            running.interrupt()
+            assert await running.exit_code() == 0
+            assert running.stderr.count(warning) == 1
+            assert ("MCP tool filter: " in running.stderr) != bool(quiet)
 
     asyncio.run(beside_upstream(main))
 

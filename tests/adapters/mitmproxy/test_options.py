@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every pattern, each time it is parsed."""
     seen: list[str] = []
 
-    def parse_and_note(text: str, *, option: str = "deny") -> Pattern:
+    def parse_and_note(text: str, **given: Any) -> Pattern:
         seen.append(text)
-        return parse_pattern(text, option=option)
+        return parse_pattern(text, **given)
 
     monkeypatch.setattr("mcp_tool_filter.policy.config.parse_pattern", parse_and_note)
     return seen

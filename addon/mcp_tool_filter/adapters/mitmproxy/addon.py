@@ -139,10 +139,10 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.once import Once
-from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report, shown_url
+from mcp_tool_filter.observers.report import render_report, shown_url, warnings_about
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.chain import Link
-from mcp_tool_filter.policy.config import Config, refuse_to_open
+from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.sse import render_event
@@ -349,7 +349,7 @@ class ToolFilter:
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec not in self._listeners.by_mode:
                     await self._open(mode)
-            self._warn_once_if_open()
+            self._check_patterns()
             self._ready.set()
         except StartError as error:
             self._stop(str(error))
@@ -357,11 +357,14 @@ class ToolFilter:
             log.exception("cannot start")
             self._stop("Error: The tool filter cannot start\nThis is a bug of ours")
 
-    def _warn_once_if_open(self) -> None:
-        """Say that there is no filter, whatever else the user wants to read."""
-        if self._listeners.config.denies_nothing and not self._has_warned:
+    def _check_patterns(self) -> None:
+        """Say what is wrong with them, whatever else the user wants to read. Raises StartError."""
+        config = self._listeners.config
+        refuse_unmatched(config, self._listeners.unmatched())
+        if not self._has_warned:
             self._has_warned = True
-            self._warn(NOTHING_DENIED)
+            for warning in warnings_about(config):
+                self._warn(warning)
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)

@@ -29,6 +29,7 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.patterns import Pattern
 
 type ObserverOfAll = Callable[[str, Judged], None]
 """Told by which listener a message was judged, too: the full text of its mode."""
@@ -68,6 +69,11 @@ class Listeners:
         self.config = config
         for policy, snapshot in zip(policies, snapshots, strict=True):
             policy.adopt(config, snapshot)
+
+    def unmatched(self) -> list[Pattern]:
+        """Return the patterns that match no tool of any upstream."""
+        lists = [listener.snapshot.unmatched for listener in self.by_mode.values()]
+        return [one for one in lists[0] if all(one in other for other in lists)] if lists else []
 
     async def open(self, mode: ReverseMode, options: Options) -> Listener:
         """Fetch the upstream's tools. Raises StartError if that cannot be done."""

@@ -37,6 +37,9 @@ _OPTIONS = (
         "deny", None, "JavaScript regex: tools it matches are removed. Commas separate several."
     ),
     _Option("allow", None, "JavaScript regex: only tools that one of these matches remain."),
+    _Option("deny_glob", None, "Glob, such as write_*: tools whose whole name fits are removed."),
+    _Option("ignore_case", "false", "Upper and lower case are the same in all patterns."),
+    _Option("strict", "false", "Stop the start if a pattern matches no tool, or there is none."),
     _Option("tools_list", "auto", "Answer tools/list from the snapshot: auto, cache, or upstream."),
     _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: found by itself."),
     _Option(
@@ -69,7 +72,7 @@ _OPTIONS = (
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
 )
 NAMES = frozenset(option.name for option in _OPTIONS)
-_PATTERNS = ("deny", "allow")
+_PATTERNS = ("deny", "allow", "deny_glob")
 
 
 def declare_options(loader: Loader) -> None:

@@ -6,7 +6,7 @@ Each is answered by one line of JSON, at once:
 >>> check({"pattern": "^a", "name": "abc"})
 {'pattern': '^a', 'verdict': 'ok', 'match': True}
 >>> check({"pattern": "*delete*"})["hint"]
-'That is a glob; as a regex, names with that in them: delete'
+'That is a glob; use --deny-glob, or as a regex: delete'
 
 The verdict is ``ok``, ``invalid`` (it is no JavaScript regex), ``unsafe`` (matching it could take
 forever), or ``error`` for a line that asks nothing we understand.

@@ -25,6 +25,7 @@ from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.report import only_warnings
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
@@ -108,7 +109,7 @@ async def _run(master: Master) -> int:
 
 
 def _report_for(settings: Settings) -> Report:
-    return _be_silent if settings.is_quiet else say
+    return _say_warnings if settings.is_quiet else say
 
 
 def _activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
@@ -165,8 +166,9 @@ def _nothing_to_say() -> None:
     pass
 
 
-def _be_silent(_text: str) -> None:
-    pass
+def _say_warnings(report: str) -> None:
+    if warnings := only_warnings(report):
+        say(warnings)
 
 
 class EarlyFetch:

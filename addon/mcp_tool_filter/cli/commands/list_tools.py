@@ -20,11 +20,12 @@ from mcp_tool_filter.cli.settings.flags import FORMATS
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.observers.report import (
-    NOTHING_DENIED,
     estimate_tokens,
     render_report,
     shown_url,
+    warnings_about,
 )
+from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.tools import Definition
 
@@ -36,6 +37,7 @@ def run(settings: Settings, how: str) -> int:
     if how not in (*FORMATS, "report"):
         raise UsageError(f"There is no format {how}", why="It is one of: " + ", ".join(FORMATS))
     known = ask_now(settings)
+    refuse_unmatched(settings.config(), known.snapshot.unmatched)
     match how:
         case "json":
             print(render_json(known))
@@ -43,17 +45,17 @@ def run(settings: Settings, how: str) -> int:
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
             print(render_report(known.who, known.snapshot))
-            _warn_if_open(settings)
+            _warn(settings)
         case _:
             print("\n".join(_table(known)))
             _say_the_rest(known)
-            _warn_if_open(settings)
+            _warn(settings)
     return 0
 
 
-def _warn_if_open(settings: Settings) -> None:
-    if not settings.deny and not settings.allow:
-        say(NOTHING_DENIED)
+def _warn(settings: Settings) -> None:
+    for warning in warnings_about(settings.config()):
+        say(warning)
 
 
 def render_json(known: Known) -> str:

@@ -25,8 +25,9 @@ from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.observers.report import NOTHING_DENIED, render_report
+from mcp_tool_filter.observers.report import only_warnings, render_report, warnings_about
 from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.policy.config import refuse_unmatched
 from mcp_tool_filter.protocol.revisions import Transport
 
 if TYPE_CHECKING:
@@ -116,10 +117,11 @@ def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce |
 
 
 def _report(settings: Settings, known: Known) -> None:
-    if not settings.deny and not settings.allow:
-        _say(NOTHING_DENIED)
-    if not settings.is_quiet:
-        _say(render_report(known.who, known.snapshot))
+    refuse_unmatched(settings.config(), known.snapshot.unmatched)
+    report = render_report(known.who, known.snapshot)
+    said = [only_warnings(report) if settings.is_quiet else report]
+    for text in filter(None, [*said, *warnings_about(settings.config())]):
+        _say(text)
 
 
 def _say(text: str) -> None:

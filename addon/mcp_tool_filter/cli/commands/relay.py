@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.errors import StartError
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
@@ -38,7 +39,7 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Relay
     from mcp_tool_filter.cli.output.log import log_to_stderr
-    from mcp_tool_filter.observers.report import NOTHING_DENIED
+    from mcp_tool_filter.observers.report import warnings_about
     from mcp_tool_filter.observers.verdict_log import VerdictLog
 
     log_to_stderr(settings.verbosity)
@@ -51,8 +52,8 @@ def run(settings: Settings) -> int:
         now=time.monotonic(),
         recorder=recorder,
     )
-    if not config.deny and not config.allow:  # said now: the report comes with the first list
-        _say(NOTHING_DENIED)
+    for warning in warnings_about(config):  # now: the report comes with the first list
+        _say(warning)
     relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
     status = relay.run()
     if recorder:
@@ -83,9 +84,14 @@ def _report(
     settings: Settings, judge: LineJudge, snapshot: Snapshot, rules: RuleThread | None
 ) -> None:
     """Say what is exposed and what is gone, now that the client has seen the whole list."""
-    if settings.is_quiet:
-        return
-    from mcp_tool_filter.observers.report import Introduction, render_report
+    from mcp_tool_filter.observers.report import Introduction, only_warnings, render_report
+    from mcp_tool_filter.policy.config import refuse_unmatched
+
+    try:
+        refuse_unmatched(settings.config(), snapshot.unmatched)
+    except StartError as error:
+        _say(str(error))
+        os._exit(1)  # before anything is answered; the command ends with its stdin
 
     who = Introduction(
         upstream=settings.upstream,
@@ -94,7 +100,9 @@ def _report(
         revision=judge.server.revision,
         listens_at="stdio",
     )
-    _say(render_report(who, snapshot, rules.rules.names if rules else ()))
+    report = render_report(who, snapshot, rules.rules.names if rules else ())
+    if said := only_warnings(report) if settings.is_quiet else report:
+        _say(said)
 
 
 def _say(text: str) -> None:

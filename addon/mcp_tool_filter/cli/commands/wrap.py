@@ -50,12 +50,13 @@ def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as its start would check them."""
     from mcp_tool_filter.policy.config import parse_config
 
-    deny, allow = typed.get("deny"), typed.get("allow")
-    if not deny and not allow:
+    deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
+    if not deny and not allow and not globs:
         raise UsageError("Say what to hide: --deny PATTERN", why="Or what to keep: --allow PATTERN")
-    parse_config(deny=deny, allow=allow)
-    flags = [word for pattern in deny or () for word in ("--deny", pattern)]
-    flags += [word for pattern in allow or () for word in ("--allow", pattern)]
+    parse_config(deny=deny, allow=allow, deny_glob=globs)
+    given = (("--deny", deny), ("--deny-glob", globs), ("--allow", allow))
+    flags = [word for flag, patterns in given for one in patterns or () for word in (flag, one)]
+    flags += ["--ignore-case"] if "ignore-case" in typed else []
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]

@@ -169,6 +169,8 @@ _ALL: Final = (
         flags=(
             FLAGS["deny"],
             FLAGS["allow"],
+            FLAGS["deny-glob"],
+            FLAGS["ignore-case"],
             Flag("flag", "another flag of the filter, such as --flag=--verbose", "FLAG", many=True),
             Flag("scope", "where several files list the server: user, project or local",
                  "SCOPE", choices=("user", "project", "local")),

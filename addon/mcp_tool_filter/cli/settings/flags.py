@@ -46,6 +46,10 @@ GROUPS: Final = {
              "PATTERN", short="d", many=True),
         Flag("allow", "JavaScript regex: only tools that one of these matches remain",
              "PATTERN", many=True),
+        Flag("deny-glob", "glob, such as 'write_*': tools whose whole name fits are removed",
+             "GLOB", many=True),
+        Flag("ignore-case", "upper and lower case are the same in all patterns"),
+        Flag("strict", "stop the start if a pattern matches no tool, or if there is no pattern"),
         Flag("header", 'added to requests to the MCP endpoint: "Name: value"; $VAR and ${VAR} are'
              " expanded; a client's own credentials are kept", "HEADER", short="H", many=True),
         Flag("header-paths", "other paths that get these headers: /path, /below/*, or * for all",
@@ -113,7 +117,7 @@ GROUPS: Final = {
         Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz at this local port",
              "PORT"),
         Flag("verbose", "say more; twice: still more", short="v", many=True),
-        Flag("quiet", "print errors only, and a warning if nothing is denied", short="q"),
+        Flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),
     "More": (
         Flag("config", "read settings from this TOML file", "FILE"),
@@ -130,7 +134,8 @@ FLAGS: Final = {flag.name: flag for group in GROUPS.values() for flag in group}
 _OTHER_NAMES = {
     "--url": "--upstream", "--server": "--upstream", "--target": "--upstream",
     "--mode": "--upstream", "--listen-port": "--port", "--listen-host": "--host",
-    "--block": "--deny", "--exclude": "--deny", "--include": "--allow", "--headers": "--header",
+    "--block": "--deny", "--exclude": "--deny", "--glob": "--deny-glob", "--icase": "--ignore-case",
+    "--include": "--allow", "--headers": "--header",
     "--output": "--record", "--timeout": "--connection-timeout", "--ssl-insecure": "--insecure",
     "--json": "--format json", "--path": "--endpoint", "--debug": "--verbose",
 }  # fmt: skip

@@ -66,6 +66,9 @@ class Settings:
     port: int
     deny: tuple[str, ...]
     allow: tuple[str, ...]
+    deny_glob: tuple[str, ...]
+    ignore_case: bool
+    strict: bool
     headers: tuple[str, ...]
     header_paths: tuple[str, ...]
     header_override: bool
@@ -113,6 +116,9 @@ class Settings:
         return {
             "deny": self.deny or None,
             "allow": self.allow or None,
+            "deny_glob": self.deny_glob or None,
+            "ignore_case": _text(self.ignore_case),
+            "strict": _text(self.strict),
             "tools_list": self.tools_list,
             "endpoint": self.endpoint,
             "upstream_headers": self.headers,
@@ -188,6 +194,9 @@ def settle(given: Given) -> Settings:
         port=_parse_port(one.get("port", str(DEFAULT_PORT))),
         deny=many.get("deny", ()),
         allow=many.get("allow", ()),
+        deny_glob=many.get("deny-glob", ()),
+        ignore_case=_is_on(one, "ignore-case"),
+        strict=_is_on(one, "strict"),
         headers=many.get("header", ()),
         header_paths=many.get("header-paths", ()),
         header_override=_is_on(one, "header-override"),

@@ -18,8 +18,8 @@ from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
 from mcp_tool_filter.errors import EmptyList
 
 _PREFIX = "MCP_TOOL_FILTER_"
-_ADDS_UP = "deny"
-_PATTERNS = ("deny", "allow")
+_ADD_UP = ("deny", "deny-glob")
+_PATTERNS = ("deny", "allow", "deny-glob")
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
 
 
@@ -31,8 +31,8 @@ def gather(typed: Given, environment: Mapping[str, str]) -> Given:
     for source in (read_file(files[-1]) if files else {}, surrounding, typed):
         if _names_upstream(source):
             given = {name: values for name, values in given.items() if name not in _UPSTREAMS}
-        denied = given.get(_ADDS_UP, []) + source.get(_ADDS_UP, [])
-        given |= source | ({_ADDS_UP: denied} if denied else {})
+        sums = {name: given.get(name, []) + source.get(name, []) for name in _ADD_UP}
+        given |= source | {name: values for name, values in sums.items() if values}
     return given
 
 

@@ -1,0 +1,70 @@
+"""A glob is turned into a regex that says the same."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.jsregex.globs import render_glob
+from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.syntax import parse_regex
+
+
+def fits(glob: str, name: str) -> bool:
+    return Matcher(parse_regex(render_glob(glob))).search(name)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("write_*", "write_file"),
+        ("write_*", "write_"),
+        ("*", "anything\nat all"),
+        ("*_db", "drop_db"),
+        ("get_?", "get_a"),
+        ("a.b", "a.b"),
+        ("[!a]x", "bx"),
+        ("{read,write}_*", "write_x"),
+        (r"a\*", "a*"),
+        ("a^b$c|(d)+", "a^b$c|(d)+"),
+    ],
+)
+def test_what_fits(glob: str, name: str) -> None:
+    assert fits(glob, name)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("write_*", "rewrite_file"),
+        ("write", "write_file"),
+        ("*_db", "drop_db_now"),
+        ("get_?", "get_"),
+        ("a.b", "axb"),
+        ("WRITE_*", "write_file"),
+        ("{read,write}_*", "delete_x"),
+    ],
+)
+def test_what_does_not_fit(glob: str, name: str) -> None:
+    assert not fits(glob, name)
+
+
+@given(
+    glob=st.text("ab*?.[]!-_", max_size=6).filter(lambda glob: "[" not in glob or "]" in glob),
+    name=st.text("ab._!-[]", max_size=6),
+)
+def test_python_agrees(glob: str, name: str) -> None:
+    try:
+        found = fits(glob, name)
+    except NotJavaScript:  # a range that is out of order; to Python it is empty
+        return
+    assert found == fnmatchcase(name, glob)
+
+
+def test_a_brace_that_is_not_closed_is_refused() -> None:
+    with pytest.raises(NotJavaScript):
+        render_glob("{a,b")
