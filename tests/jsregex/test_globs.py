@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.globs import render_glob
@@ -57,6 +57,9 @@ def test_what_does_not_fit(glob: str, name: str) -> None:
     glob=st.text("ab*?.[]!-_", max_size=6).filter(lambda glob: "[" not in glob or "]" in glob),
     name=st.text("ab._!-[]", max_size=6),
 )
+@example(glob="[]", name="[]")
+@example(glob="[!]", name="[!]")
+@example(glob="[]a]", name="]")
 def test_python_agrees(glob: str, name: str) -> None:
     try:
         found = fits(glob, name)

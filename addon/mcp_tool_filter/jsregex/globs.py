@@ -11,7 +11,7 @@ import re
 from mcp_tool_filter.jsregex.names import NotJavaScript
 
 # A class, an escaped character, or any one character.
-_PIECE = re.compile(r"\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
+_PIECE = re.compile(r"\[[!^]?+(?:\][^\]]*|[^\]]+)\]|\\.|.", re.DOTALL)
 
 
 def render_glob(glob: str) -> str:
