@@ -54,6 +54,10 @@ class OAuthUpstream:
     scopes: list[str] = field(default_factory=lambda: ["tools"])
     scope_of_calls: str | None = None
     """What a tools/call needs besides."""
+    open_methods: tuple[str, ...] = ()
+    """What needs no login."""
+    challenges_get_only: bool = False
+    """As an upstream of the older transport does."""
     scope_to_enter: str | None = None
     """What each message needs besides."""
     has_resource_metadata: bool = True
@@ -289,6 +293,10 @@ class _Handler(BaseHTTPRequestHandler):
         upstream = self.upstream
         upstream.calls.append((message.get("method", ""), self.headers.get("authorization")))
         grant = self._grant()
+        if message.get("method") in upstream.open_methods:
+            return self._say(200, upstream.answer(message))
+        if grant is None and upstream.challenges_get_only:
+            return self._say(404, {})
         if grant is None:
             return self._challenge()
         wanted = upstream.scope_to_enter

@@ -182,6 +182,20 @@ def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> None:
     play(scene())
 
 
+def test_a_token_serves_to_its_end_while_it_cannot_be_renewed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(refuses_renewal="server_error") as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3590  # of 3600
+            assert credentials.value() is None
+            assert upstream.grant_of(await credentials.renewed())
+            clock.later = 3601
+            with pytest.raises(RenewalFailed):
+                await credentials.renewed()
+
+    play(scene())
+
+
 def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
     async def scene() -> None:
         with oauth_upstream(gives_refresh=False) as upstream:
@@ -241,7 +255,7 @@ def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(tmp_path
     async def scene() -> None:
         with oauth_upstream() as upstream:
             credentials = await logged_in(tmp_path, upstream)
-            credentials.want_scopes(("write", "tools"))
+            await credentials.want_scopes(("write", "tools"))
             await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
             assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]
 

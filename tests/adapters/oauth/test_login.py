@@ -73,6 +73,8 @@ def test_a_login_gives_a_token_that_the_upstream_accepts(
         },
         {"lifetime": "3600"},
         {"gives_refresh": False},
+        {"open_methods": ("initialize",)},
+        {"challenges_get_only": True},
     ],
     ids=str,
 )
@@ -158,10 +160,9 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(
 
 
 def test_who_asks_for_no_login_is_told_so(tmp_path: Path) -> None:
-    with oauth_upstream() as upstream:
-        upstream.grant_of = lambda _authorization: object()  # type: ignore[assignment,method-assign,return-value]  # lets all in
-        with pytest.raises(LoginFailed, match="asks for no login"):
-            login(tmp_path, upstream.url)
+    how: dict[str, Any] = {"open_methods": ("initialize",), "has_resource_metadata": False}
+    with oauth_upstream(**how) as upstream, pytest.raises(LoginFailed, match="asks for no login"):
+        login(tmp_path, upstream.url)
 
 
 def test_tokens_go_over_https_only(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,8 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from mcp_tool_filter.adapters.oauth.store import Store
+from tests.cli.launched import launched
 from tests.oauth_upstream import OAuthUpstream, browser_command, oauth_upstream
-from tests.proxy import REPOSITORY, certified
+from tests.proxy import REPOSITORY, SCRIPT, RunningTool, certified, tool
+from tests.raw_client import post, raw_client
+
+CALL = b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"read_file"}}'
 
 
 def command(*args: str, home: Path, browser: str = "", **more: str) -> subprocess.Popen[str]:
@@ -219,3 +225,56 @@ def test_a_pipe_uses_the_login(tmp_path: Path) -> None:
         assert "Not logged in" in ask("ping", id=4)["error"]["message"]
         out, err = pipe.communicate(timeout=60)
         assert shows_no_secret(upstream, out, err)
+
+
+@pytest.mark.parametrize("host", ["launcher", "mitmdump"])
+async def test_no_output_and_no_recording_has_a_secret(tmp_path: Path, host: str) -> None:
+    """Neither at the highest verbosity, nor in what the process is called."""
+    with oauth_upstream() as upstream:
+        status, _, err = await asyncio.to_thread(run, "login", upstream.url, home=tmp_path)
+        assert status == 0, err
+        recording = tmp_path / "all.flow"
+        environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+        args: tuple[str, ...]
+        hosted: AbstractAsyncContextManager[RunningTool]
+        if host == "launcher":
+            args = ("--upstream", upstream.url, "--deny", "^x", "-vv", "--record", str(recording))
+            hosted = launched(*args, home=tmp_path, environment=environment)
+        else:
+            mode = f"reverse:{upstream.origin}"
+            args = ("-s", SCRIPT, "--mode", mode, "--set", "deny=^x", "--set", "endpoint=/mcp")
+            more = ("-w", str(recording), "--set", "flow_detail=4", "-v")
+            hosted = tool("mitmdump", *args, *more, home=tmp_path, environment=environment)
+        async with hosted as it:
+            await it.says("Login: requests without credentials of their own use yours")
+            await it.listening()
+            async with raw_client(it.port) as client:
+                for _ in range(2):
+                    got = await client.ask(post(CALL))
+                    assert "result" in json.loads(got.body), got
+                    upstream.end_access()
+                upstream.refuses_renewal = "invalid_grant"
+                got = await client.ask(post(CALL))
+                assert json.loads(got.body)["error"]["code"] == -32010
+            command_line = Path(f"/proc/{it.process.pid}/cmdline").read_text()
+            it.interrupt()
+            await it.exit_code()
+        written = recording.read_bytes().decode("latin-1")
+        assert "tools/call" in written
+        assert shows_no_secret(upstream, it.stdout, it.stderr, written, command_line)
+        assert "access-" not in it.stdout + it.stderr + written
+
+
+async def test_a_start_with_an_expired_login_says_what_to_type(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        await asyncio.to_thread(run, "login", upstream.url, home=tmp_path)
+        upstream.end_access()
+        upstream.refuses_renewal = "invalid_grant"
+        environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+        args = ("--upstream", upstream.url, "--deny", "^x")
+        async with launched(*args, home=tmp_path, environment=environment) as it:
+            assert await it.exit_code() == 1
+        assert it.stderr.endswith(
+            f"Error: The login to {upstream.url} has expired\n"
+            f"Type: mcp-tool-filter login {upstream.url}\n"
+        )

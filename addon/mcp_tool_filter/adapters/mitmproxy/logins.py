@@ -89,7 +89,7 @@ class Logins:
 
     def note_refusal(self, flow: HTTPFlow, response: Response) -> bool:
         """Tell whether the upstream has refused our token; its answer is not for the client."""
-        sent = self._sent.get(flow)
+        sent = self._sent.get(flow) if self._by_mode else None
         if sent is None or not sent.value or response.status_code not in (401, 403):
             return False
         sent.is_refused = True

@@ -69,8 +69,13 @@ class Credentials:
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(rejected))
             self._renewing.add_done_callback(_look_at)
-        # One who no longer waits must not take the token from the others.
-        return await asyncio.shield(self._renewing)
+        try:
+            # One who no longer waits must not take the token from the others.
+            return await asyncio.shield(self._renewing)
+        except RenewalFailed:
+            if rejected is None and (last := self._last_resort()):
+                return last
+            raise
 
     async def after_refusal(
         self, status: int, challenges: Sequence[str], rejected: str, *, was_repeated: bool
@@ -80,7 +85,7 @@ class Credentials:
         Raises LoggedOut, with what to type, if that makes no sense; and RenewalFailed.
         """
         if wanted := missing_scopes(status, challenges):
-            self.want_scopes(wanted)
+            await self.want_scopes(wanted)
             rights = " ".join(wanted)[:200]
             raise LoggedOut(self.endpoint, f"lacks the right to do this ({rights})")
         if status == 403:
@@ -89,12 +94,9 @@ class Credentials:
             raise LoggedOut(self.endpoint, "is not accepted")
         return await self.renewed(rejected)
 
-    def want_scopes(self, scopes: tuple[str, ...]) -> None:
+    async def want_scopes(self, scopes: tuple[str, ...]) -> None:
         """Remember what the upstream asked for: the next login will ask for it, too."""
-        state = self._current()
-        wanted = tuple(dict.fromkeys((*state.wanted_scopes, *scopes)))
-        if wanted != state.wanted_scopes:
-            self._store.save(replace(state, wanted_scopes=wanted))
+        await remember_scopes(self._store, self.endpoint, scopes)
 
     def _current(self) -> LoginState:
         """Read the login again if another process has changed it. Raises LoggedOut."""
@@ -120,6 +122,13 @@ class Credentials:
         self._doubtful = value if rejected is not None else None
         return value
 
+    def _last_resort(self) -> str | None:
+        """Return a token that will soon expire, and has not yet."""
+        tokens = self._current().tokens
+        if tokens is None or tokens.expires_at is None or self._clock() >= tokens.expires_at:
+            return None
+        return f"Bearer {tokens.access_token}"
+
     def _is_new(self) -> bool:
         tokens = self._current().tokens
         return tokens is not None and self._clock() < tokens.received_at + _DOUBT
@@ -143,6 +152,15 @@ class Credentials:
         error = RenewalFailed(self.endpoint, why=why)
         self._failed = (self._clock(), error)
         return error
+
+
+async def remember_scopes(store: Store, endpoint: str, scopes: tuple[str, ...]) -> None:
+    """Store what an upstream wants besides. Raises StoreFailed."""
+    async with store.lock(endpoint):  # a renewal in another process must not be undone
+        if (state := store.load(endpoint)) is not None:
+            wanted = tuple(dict.fromkeys((*state.wanted_scopes, *scopes)))
+            if wanted != state.wanted_scopes:
+                store.save(replace(state, wanted_scopes=wanted))
 
 
 _known: dict[tuple[str, str], Credentials] = {}

@@ -46,12 +46,14 @@ class Discovered:
 async def discover(endpoint: str, web: Web) -> Discovered:
     """Ask an upstream how to log in. Raises LoginFailed."""
     try:
-        challenge = await _challenge_of(endpoint, web)
+        status, challenge = await _challenge_of(endpoint, web)
         resource = await _resource_of(endpoint, challenge, web)
-        if resource is None:
-            server = await _server_or_default(endpoint, web)
-        else:
+        if resource is not None:
             server = await _first_server(resource, web)
+        elif challenge is None and 200 <= status < 300:
+            raise WebFailed("It asks for no login")
+        else:
+            server = await _server_or_default(endpoint, web)
         for url in (server.authorization_endpoint, server.token_endpoint):
             web.check(url)
     except (WebFailed, ProtocolError) as error:
@@ -67,18 +69,19 @@ async def discover(endpoint: str, web: Web) -> Discovered:
     )
 
 
-async def _challenge_of(endpoint: str, web: Web) -> Challenge | None:
-    """Ask as a client without credentials would. Raises WebFailed."""
+async def _challenge_of(endpoint: str, web: Web) -> tuple[int, Challenge | None]:
+    """Ask as a client without credentials would; the status, and the challenge. Raises WebFailed.
+
+    Some upstreams challenge only a GET (the older transport), some only what is asked later.
+    """
     answer = await web.post_json(endpoint, _HELLO, [_ACCEPT])
-    if challenge := bearer_challenge(answer.challenges):
-        return challenge
-    if answer.status == 405:  # the older transport begins with a GET
-        answer = await web.get(endpoint)
-        if challenge := bearer_challenge(answer.challenges):
-            return challenge
-    if 200 <= answer.status < 300:
-        raise WebFailed("It asks for no login")
-    return None
+    challenge = bearer_challenge(answer.challenges)
+    if challenge is None and not 200 <= answer.status < 300:
+        opened = await web.get(endpoint)
+        challenge = bearer_challenge(opened.challenges)
+        if answer.status not in (401, 403):
+            answer = opened
+    return answer.status, challenge
 
 
 async def _resource_of(

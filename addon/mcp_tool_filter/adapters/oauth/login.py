@@ -9,12 +9,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
 from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
+from mcp_tool_filter.adapters.oauth.credentials import remember_scopes
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
 from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
@@ -98,7 +99,7 @@ async def wanted_scopes(state: LoginState, store: Store) -> tuple[str, ...]:
         raise LoginFailed(state.endpoint, why="The server does not accept the new token (HTTP 401)")
     wanted = missing_scopes(answer.status, answer.challenges)
     if wanted:
-        store.save(replace(state, wanted_scopes=wanted))
+        await remember_scopes(store, state.endpoint, wanted)
     return wanted
 
 
