@@ -4,7 +4,7 @@
 
 The tool ``answer`` takes ``{"bytes": 1024, "as": "json", "what": "text"}``, or ``"sse"``, and
 ``"rows"``, ``"rows in a text"`` or ``"base64"``. Every tenth tool is
-called ``danger_…``, and denied by whoever stands before it.
+called ``danger_…``, and denied by whatever filter is in front of it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def test_help_has_examples_every_flag_and_the_exit_statuses(
         (
             ["--deny", "^a"],
             2,
-            "Error: There is no upstream to stand before\n"
+            "Error: Missing --upstream URL\n"
             "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp\n",
         ),
         (

@@ -31,7 +31,7 @@ class Filter:
 
 @contextmanager
 def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
-    """Stand before these upstreams (origins), one listener each, until the end of the block."""
+    """Filter these upstreams (origins), one listener each, until the end of the block."""
     with tempfile.TemporaryDirectory() as home:
         command = [str(Path(sys.executable).with_name("mitmdump")), "-s", str(SCRIPT)]
         command += ["--set", f"confdir={home}"]

@@ -207,7 +207,7 @@ async def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
         "  Tools: 4, of which 2 denied, 2 exposed\n"
         '    "^delete_": delete_file\n'
         '    ".*_database$": drop_database\n'
-        f"  Saved: {saved} bytes of context, about {saved // 4} tokens a list\n"
+        f"  Saved: {saved} bytes of context, about {saved // 4} tokens per tools/list\n"
         'Warning: the pattern "^nothing" matches no tool\n'
         "Warning: a tool without an object inputSchema: not exposed\n"
     )

@@ -23,7 +23,7 @@ def test_it_says_who_stands_where_what_is_gone_and_what_that_saves() -> None:
         "  Upstream: files 1.0, Streamable HTTP, 2025-06-18",
         "  Tools: 3, of which 2 denied, 1 exposed",
         '    "^rm": rm_a, rm_b',
-        f"  Saved: {saved} bytes of context, about {saved // 4} tokens a list",
+        f"  Saved: {saved} bytes of context, about {saved // 4} tokens per tools/list",
     ]
 
 

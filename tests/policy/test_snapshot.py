@@ -94,9 +94,9 @@ def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:
         (b'{"inputSchema":{"type":"object"},"name":"\\u0061"}', None),
         (
             definition("a", ',"x":1'),
-            "the upstream changed the tool a: the definition of the start stays",
+            "the upstream changed the tool a: still serving the version seen at start-up",
         ),
-        (definition("new"), "the upstream has a new tool new: not exposed before a restart"),
+        (definition("new"), "the upstream has a new tool new: hidden until you restart the filter"),
         (b"1", "the upstream sent a tool that is no object: not exposed"),
     ],
 )

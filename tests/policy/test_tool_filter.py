@@ -135,7 +135,7 @@ def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
     assert text_of(verdict) == listing("read_file")
     assert isinstance(verdict, Rewrite)
     assert verdict.reason.drift == (
-        "the upstream has a new tool new: not exposed before a restart",
+        "the upstream has a new tool new: hidden until you restart the filter",
     )
 
 
@@ -145,7 +145,7 @@ def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:
     assert text_of(verdict) == listing("read_file")
     assert isinstance(verdict, Rewrite)
     assert verdict.reason.drift == (
-        "the upstream changed the tool read_file: the definition of the start stays",
+        "the upstream changed the tool read_file: still serving the version seen at start-up",
     )
 
 

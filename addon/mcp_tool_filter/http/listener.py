@@ -70,7 +70,7 @@ type Outcome = Passed | Answered
 
 @dataclass(slots=True, kw_only=True)
 class Listener:
-    """What stands before one upstream."""
+    """What sits in front of one upstream."""
 
     upstream: str
     policy: PolicyInForce

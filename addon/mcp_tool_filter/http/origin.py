@@ -56,7 +56,7 @@ def parse_origin(url: str) -> Origin:
         parts = urlsplit(url)
         host, port = _ascii(parts.hostname or ""), parts.port
     except ValueError as error:  # a UnicodeError is one too
-        raise InvalidOption("upstream", url, why=f"It is no URL: {error}") from None
+        raise InvalidOption("upstream", url, why=f"Not a valid URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidOption("upstream", url, why="It must look like http://host:port")
     tls = parts.scheme == "https"

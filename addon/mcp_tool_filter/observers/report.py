@@ -82,7 +82,8 @@ def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Itera
     yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from _denied_lines(snapshot)
     saved = snapshot.denied_bytes
-    yield f"  Saved: {saved:,} bytes of context, about {estimate_tokens(saved)} tokens a list"
+    tokens = estimate_tokens(saved)
+    yield f"  Saved: {saved:,} bytes of context, about {tokens} tokens per tools/list"
     if rules:
         more = len(rules) - _MOST_NAMES
         listed = ", ".join(shown(name) for name in rules[:_MOST_NAMES])

@@ -140,10 +140,11 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
     if (known := snapshot.allowed.get(name)) is not None:
         if known == definition.raw or _means_the_same(known, definition.raw):
             return None
-        return f"the upstream changed the tool {shown(name)}: the definition of the start stays"
+        change = f"the upstream changed the tool {shown(name)}"
+        return f"{change}: still serving the version seen at start-up"
     if name in snapshot.denied:
         return None
-    return f"the upstream has a new tool {shown(name)}: not exposed before a restart"
+    return f"the upstream has a new tool {shown(name)}: hidden until you restart the filter"
 
 
 def shown(name: str) -> str:

@@ -318,8 +318,8 @@ def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
         ("antcache=true", 2, "There is no option antcache: did you mean anticache?"),
         ("http2=perhaps", 2, "Failed to parse option http2"),
         ("stream_large_bodies=1", 1, "stream_large_bodies"),
-        ("deny=^a", 2, "is said with a flag: --deny"),
-        ("mode=reverse:http://elsewhere", 2, "is said with a flag: --upstream"),
+        ("deny=^a", 2, "use --deny instead"),
+        ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
     ],
 )
 def test_an_option_that_cannot_be_set_ends_it(

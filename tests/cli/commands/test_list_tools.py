@@ -1,4 +1,4 @@
-"""What is there, what would go, and why: for people and for scripts."""
+"""The preview of what would be hidden, and why: for people and for scripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
         "a\\x1b[31m\texposed\t16\t",
     ]
     assert stderr.splitlines() == [
-        "3 tools, 1 would go: about 15 tokens a list",
+        "3 tools, 1 would be hidden: about 15 tokens per tools/list",
         'Warning: the pattern "^nothing" matches no tool',
     ]
 

@@ -128,7 +128,7 @@ def test_a_clients_secret_is_read_from_a_variable(tmp_path: Path, secret: str) -
     [
         ((), "Log in to which server?"),
         (("http://mcp.example/mcp",), "https only"),
-        (("ftp://x/",), "Cannot stand before"),
+        (("ftp://x/",), "Unsupported URL scheme: ftp"),
         (("http://127.0.0.1:1/mcp",), "Connection refused"),
         (("x", "--callback-port", "99999"), "--callback-port"),
         (("x", "--client-secret", "a"), "needs --client-id"),

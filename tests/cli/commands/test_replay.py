@@ -30,7 +30,7 @@ def test_a_replay_says_what_a_policy_would_have_done() -> None:
     assert done.stdout == (
         "mcp1-sse.flow: 12 requests\n"
         "  Tools: 17, of which 1 hidden\n"
-        "  Saved: 482 bytes a list\n"
+        "  Saved: 482 bytes per tools/list\n"
         "    read_file: denied by ^read_\n"
         "  Calls that pass: echo 2x, progress 1x, sample 1x, fail 1x\n"
         "  Calls refused: read_file 1x\n"
@@ -64,7 +64,7 @@ def test_a_transcript_shows_both_sides() -> None:
     ("args", "said"),
     [
         (["nowhere.flow"], "Error: Cannot read the recording nowhere.flow\nNo such file or"),
-        ([RECORDINGS / "README.md"], "It is no flow dump of mitmproxy"),
+        ([RECORDINGS / "README.md"], "Not a mitmproxy flow file"),
         (
             [RECORDINGS / "mcp1-sse.flow", "--deny", "^[a-z"],
             'Error: Invalid regex pattern in deny list: "^[a-z"\nPattern must be valid',

@@ -43,7 +43,7 @@ def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
     reverse = [mode for mode in modes if isinstance(mode, ReverseMode)]
     for text, mode in zip(texts, modes, strict=True):
         if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
-            why = "The tool filter stands before an MCP server: --mode reverse:http://host:port"
+            why = "The tool filter sits in front of an MCP server: --mode reverse:http://host:port"
             raise InvalidOption("--mode", text, why=why)
     return reverse
 

@@ -177,7 +177,7 @@ def read_all_flows(path: Path) -> list[Flow]:
     except OSError as error:
         raise UnreadableRecording(path, why=error.strerror or str(error)) from error
     except FlowReadException as error:
-        raise UnreadableRecording(path, why=f"It is no flow dump of mitmproxy: {error}") from error
+        raise UnreadableRecording(path, why=f"Not a mitmproxy flow file: {error}") from error
 
 
 def write_flows(path: Path, flows: Iterable[HTTPFlow]) -> None:

@@ -66,7 +66,7 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
             after = await _look(url, [name for name in (denied, allowed) if name])
             print("\n".join(_lines(settings, before, after, upstream)))
             if stays:
-                say(f"\nThe filter listens at {url}, before {upstream.url}; Ctrl+C ends both.")
+                say(f"\nThe filter listens at {url}, in front of {upstream.url}; Ctrl+C ends both.")
                 await _until_a_signal()
     return 0
 
@@ -137,14 +137,15 @@ def _lines(
     left = {tool["name"] for tool in after.tools}
     patterns = [f"--deny '{text}'" for text in settings.deny]
     patterns += [f"--allow '{text}'" for text in settings.allow]
-    yield f"An MCP server with {len(before.tools)} tools; before it: mcp-tool-filter"
+    yield f"An MCP server with {len(before.tools)} tools; in front of it: mcp-tool-filter"
     yield f"  {' '.join(patterns)}"
     yield ""
     yield from _tool_lines(before, left)
     yield ""
     yield paint(f"The agent saw {_measure(before)}; now it sees {_measure(after)}.", Colour.BOLD)
     saved = before.size - after.size
-    yield f"That saves {saved:,} bytes of context, about {estimate_tokens(saved)} tokens a list."
+    tokens = estimate_tokens(saved)
+    yield f"That saves {saved:,} bytes of context, about {tokens} tokens per tools/list."
     yield ""
     yield from _call_lines(after, upstream)
 

@@ -55,7 +55,7 @@ type Fetcher = Callable[[Target], Awaitable[Fetched]]
 
 
 def run(settings: Settings) -> int:
-    """Stand before the upstream until a signal or its loss; return the exit status."""
+    """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # what the user got wrong is said before anything is begun
     refuse_taken_port(settings)
     log_to_stderr(settings.verbosity, is_watched=settings.inspect)

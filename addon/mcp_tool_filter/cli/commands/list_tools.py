@@ -1,4 +1,4 @@
-"""``--list-tools`` and ``--dry-run``: what is there, what would go, and why."""
+"""``--list-tools`` and ``--dry-run``: preview which tools would be hidden, and why."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _table(known: Known) -> Iterator[str]:
     rows = [_row(known, one) for one in known.definitions if one.name is not None]
     if not rows:
         return
-    head = ("TOOL", "WHAT BECOMES OF IT", "TOKENS", "DESCRIPTION")
+    head = ("TOOL", "STATUS", "TOKENS", "DESCRIPTION")
     head_line, *lines = columns([head, *rows], is_terminal=terminal)
     if terminal:
         yield paint(head_line, Colour.BOLD)
@@ -122,9 +122,9 @@ def _row(known: Known, definition: Definition) -> tuple[str, ...]:
 
 def _say_the_rest(known: Known) -> None:
     """Say on stderr what is no row of the table."""
-    saved = known.snapshot.denied_bytes
+    tokens = estimate_tokens(known.snapshot.denied_bytes)
     exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)
-    say(f"{exposed + gone} tools, {gone} would go: about {estimate_tokens(saved)} tokens a list")
+    say(f"{exposed + gone} tools, {gone} would be hidden: about {tokens} tokens per tools/list")
     for pattern in known.snapshot.unmatched:
         say(f'Warning: the pattern "{pattern.text}" matches no tool')
     for fault in known.snapshot.faults:

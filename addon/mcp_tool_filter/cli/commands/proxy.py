@@ -1,4 +1,4 @@
-"""``mcp-tool-filter --upstream URL``: which way of standing before it?"""
+"""``mcp-tool-filter --upstream URL``: chooses the way to run."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     hidden, exposed = outcome["hidden"], outcome["exposed"]
     yield f"{outcome['recording']}: {outcome['requests']} requests"
     yield f"  Tools: {len(hidden) + len(exposed)}, of which {len(hidden)} hidden"
-    yield f"  Saved: {outcome['saved_bytes']:,} bytes a list"
+    yield f"  Saved: {outcome['saved_bytes']:,} bytes per tools/list"
     for tool, why in hidden.items():
         yield f"    {tool}: {why}"
     yield f"  Calls that pass: {_counted(outcome['passed'])}"

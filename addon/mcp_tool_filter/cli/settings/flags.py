@@ -40,7 +40,7 @@ FORMATS: Final = ("table", "json", "names")
 
 GROUPS: Final = {
     "What to filter": (
-        Flag("upstream", "the MCP server to stand before; a path in it is its endpoint",
+        Flag("upstream", "the URL of the MCP server; a path in it is its endpoint",
              "URL", short="u"),
         Flag("deny", "JavaScript regex: tools it matches are removed; commas separate several",
              "PATTERN", short="d", many=True),
@@ -97,10 +97,10 @@ GROUPS: Final = {
         Flag("insecure", "do not verify the upstream's certificate", short="k"),
     ),
     "Only look": (
-        Flag("list-tools", "what is there, what would go and why; then end", only_typed=True),
+        Flag("list-tools", "preview what would be hidden and why, then exit", only_typed=True),
         Flag("format", "of --list-tools: table, json or names", "FORMAT",
              only_typed=True, choices=FORMATS),
-        Flag("dry-run", "what the start would report; then end", only_typed=True),
+        Flag("dry-run", "print what the start would report, then exit", only_typed=True),
     ),
     "Watch": (
         Flag("inspect", "run under mitmweb and open it in the browser"),

@@ -254,22 +254,28 @@ def split_upstream(url: str) -> tuple[str, str]:
     """Cut a URL into its origin, and its path and query."""
     if not url:
         why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
-        raise UsageError("There is no upstream to stand before", why=why)
+        raise UsageError("Missing --upstream URL", why=why)
     if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:  # whose text may quote a password
-        raise UsageError("--upstream is no URL", why=_LIKE_THIS) from None
+        raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS) from None
     if parts.username is not None:
         why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
         raise UsageError("Credentials in --upstream would be shown", why=why)
     if parts.scheme.lower() not in ("http", "https") or not host:
-        raise UsageError(f"Cannot stand before {parts.scheme}://{host}", why=_LIKE_THIS)
+        raise UsageError(_problem_in(parts.scheme, host), why=_LIKE_THIS)
     origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
     path = parts.path + (f"?{parts.query}" if parts.query else "")
     return origin + (f":{port}" if port else ""), "" if path == "/" else path
+
+
+def _problem_in(scheme: str, host: str) -> str:
+    if host:
+        return f"Unsupported URL scheme: {scheme}"
+    return "--upstream is not a valid URL"
 
 
 def with_scheme(url: str) -> str:
@@ -290,7 +296,7 @@ def _refuse_own_options(sets: Iterable[str]) -> None:
     """A second way to say the same thing would leave it open which one counts."""
     for option in (spec.partition("=")[0] for spec in sets):
         if (flag := _flag_of(option)) in FLAGS:
-            raise UsageError(f"--set {option}=… is said with a flag: --{flag}")
+            raise UsageError(f"--set {option}=…: use --{flag} instead")
 
 
 def _parse_count(flag: str, text: str) -> int:

@@ -15,7 +15,7 @@ EXIT_STATUS = 2
 
 
 class UsageError(StartError):
-    """The command line, the environment or the config file asks for what there is not."""
+    """The command line, the environment or the config file cannot be followed."""
 
     exit_status = EXIT_STATUS
 

@@ -76,7 +76,7 @@ function refusals(listener) {
 
 function section(listener) {
   const about = `${listener.server}, ${listener.transport}, ${listener.revision}`;
-  const saved = `bytes, about ${listener.saved_tokens} tokens a list`;
+  const saved = `bytes, about ${listener.saved_tokens} tokens per tools/list`;
   return element("section", { "data-mode": listener.mode },
     element("h2", {}, listener.upstream),
     element("p", { class: "quiet" }, about),
