@@ -49,7 +49,7 @@ def test_an_endpoint_of_its_own_wins_over_the_path() -> None:
 @pytest.mark.parametrize(
     ("url", "part"),
     [
-        ("", "There is no upstream"),
+        ("", "Missing --upstream URL"),
         ("ftp://localhost", "Unsupported URL scheme: ftp"),
         ("http://", "--upstream is not a valid URL"),
         ("http://localhost:99999", "is not a valid URL"),
