@@ -25,6 +25,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.budget import Budget
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
@@ -371,9 +372,11 @@ class ToolFilter:
         self._rules.attach(listener)
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
-        has_login = self._logins.open(
-            mode.full_spec, target_of(mode, self._listeners.config, ctx.options)
-        )
+        target = target_of(mode, self._listeners.config, ctx.options)
+        has_login = self._logins.open(mode.full_spec, target)
+        if listener.config.only_mcp:
+            for document in await fetch_login_documents(target, listener.fetched.endpoint):
+                listener.logins.learn_document(document)
         self._report(render_report(who, listener.snapshot, self._rules.names))
         if has_login:
             self._report("  Login: requests without credentials of their own use yours")
