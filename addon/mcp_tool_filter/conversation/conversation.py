@@ -29,6 +29,7 @@ from mcp_tool_filter.conversation.session import Exchanges, exchange_for
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import (
     Situation,
+    decide_accepted,
     decide_from_client,
     decide_from_upstream,
     join_from_client,
@@ -274,16 +275,19 @@ class Conversation:
         told = Judged(
             Direction.FROM_UPSTREAM, None, _FORWARD, self.client, snapshot, None, len(raw), origin
         )
-        known = None if policy.links else self._recall(raw, snapshot) or self._accept(raw, snapshot)
-        if known:
+        recalled = None if policy.links else self._recall(raw, snapshot)
+        known = recalled or self._accept(raw, snapshot)
+        if known and not policy.links:
             told.message, verdict = known
             told.exchange = self.exchanges.answered_by(told.message)
             return self._decided_for_upstream(told, verdict)
-        told.message = message = parse_message(raw, policy.config.limits)
+        message = known[0] if known else parse_message(raw, policy.config.limits)
+        told.message = message
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, told)
         told.exchange = self.exchanges.answered_by(message)
-        decision = decide_from_upstream(message, self._answer_situation(told))
+        decide = decide_accepted if known else decide_from_upstream
+        decision = decide(message, self._answer_situation(told))
         if waits(decision):
             return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):

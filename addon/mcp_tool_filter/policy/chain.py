@@ -103,6 +103,11 @@ def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verd
     return then(linked, partial(_or_else, verdict))
 
 
+def decide_accepted(message: Single, situation: Situation) -> Decision[Verdict]:
+    """Ask only the links about what the tool filter need not look at."""
+    return _ask_links(message, situation, situation.links, _filter_changed_from_upstream)
+
+
 def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verdict:
     """Apply the tool filter to what has waited: the patterns may have been edited meanwhile."""
     if situation.direction is Direction.FROM_UPSTREAM:

@@ -6,6 +6,8 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Together
@@ -354,3 +356,40 @@ def test_what_no_rule_concerns_is_not_looked_at() -> None:
     assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
     assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))
     assert not has_rules_for(policy, Subject(single(result({})), Circumstances()))
+
+
+LOGS = {"log": {"message": ""}}
+FIELDS = st.sampled_from(["a", "b"])
+TEXTS = st.sampled_from(["x", "xy", "yx", "", "z1"])
+CONDITIONS = st.one_of(
+    st.tuples(st.just("param_equals"), FIELDS, TEXTS | st.integers(0, 2)),
+    st.tuples(st.just("param_matches"), FIELDS, st.sampled_from(["^x", "y$", "x|z", "z\\d", ""])),
+    st.tuples(st.just("param_exists"), FIELDS, st.none()),
+)
+
+
+def as_condition(one: tuple[str, str, object]) -> dict[str, object]:
+    name, field, value = one
+    if name == "param_exists":
+        return {name: field}
+    return {name: {"field": field, "pattern" if name == "param_matches" else "value": value}}
+
+
+@given(
+    st.lists(st.lists(CONDITIONS, max_size=2), min_size=9, max_size=14),
+    st.dictionaries(st.sampled_from(["a", "b", "A"]), TEXTS | st.integers(0, 2)),
+)
+def test_the_index_changes_no_outcome(
+    written: list[list[tuple[str, str, object]]], params: dict[str, object]
+) -> None:
+    """With a trace all rules are asked in order; without one, the index chooses."""
+    listed = [
+        {"id": f"r{n}", "conditions": list(map(as_condition, one)), "actions": [LOGS]}
+        for n, one in enumerate(written)
+    ]
+    policy = load_policy(json.dumps({"interceptor": {"rules": listed}}).encode())
+    quick, slow = (
+        judged(policy, request("m", params), trace=trace) for trace in (None, list[Evaluated]())
+    )
+    assert quick.matched == slow.matched
+    assert quick.refusal == slow.refusal

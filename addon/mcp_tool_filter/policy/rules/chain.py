@@ -16,6 +16,7 @@ from mcp_tool_filter.policy.rules.actions import (
     Script,
 )
 from mcp_tool_filter.policy.rules.edits import ImpossibleChange
+from mcp_tool_filter.policy.rules.index import Candidate, RuleIndex
 from mcp_tool_filter.policy.rules.interceptors import (
     RESOURCE_METHODS,
     InterceptedExchange,
@@ -33,7 +34,7 @@ from mcp_tool_filter.policy.rules.judgement import (
     Refusal,
     refuse,
 )
-from mcp_tool_filter.policy.rules.model import Candidate, Policy, Rule, RuleIndex
+from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
 from mcp_tool_filter.policy.rules.perform import (
     Clock,
@@ -46,6 +47,7 @@ from mcp_tool_filter.policy.rules.perform import (
     text_from_python,
 )
 from mcp_tool_filter.policy.rules.python_values import to_python
+from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.protocol.messages import Request
 
@@ -59,7 +61,7 @@ def has_rules_for(policy: Policy, subject: Subject) -> bool:
         return False
     index = policy.responses if subject.is_response else policy.requests
     return bool(
-        index.candidates(subject)
+        index.candidates(subject).possible(subject)
         or _interceptor_for(policy, subject)
         or (policy.chain.default_block and not subject.is_response)
     )
@@ -175,7 +177,7 @@ class _Walk:
         return self.policy.responses if is_response else self.policy.requests
 
     def _follow_rules(self) -> Deciding[None]:
-        waiting = list(self._index.candidates(self.run.subject))
+        waiting = self._candidates()
         while waiting:
             if self.policy.chain.parallel:
                 yield from self._run_together(waiting)
@@ -184,9 +186,15 @@ class _Walk:
             yield from self._evaluate(candidate)
             if self.ends:
                 return
-            if (self.run.subject.method, self.run.subject.tool) != (subject.method, subject.tool):
-                changed = self._index.candidates(self.run.subject)
-                waiting = [one for one in changed if one.order > candidate.order]
+            if self.run.subject is not subject:  # others may match the changed message
+                waiting = self._candidates(after=candidate.order)
+
+    def _candidates(self, after: int = -1) -> list[Candidate]:
+        """Return the rules that could match; all there are if somebody wants to know why."""
+        known = self._index.candidates(self.run.subject)
+        if self.trace is not None:
+            return [one for one in known.each if one.order > after]
+        return list(known.possible(self.run.subject, after))
 
     def _evaluate(self, candidate: Candidate) -> Deciding[None]:
         rule = candidate.rule

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
 from mcp_tool_filter.policy.chain import Situation, decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
@@ -74,6 +75,7 @@ class RulesLink:
         self._upstream = upstream
         self._clock = clock
         self._salt = salt
+        self._numbers = count(1)
         self._asked = AskedBefore()
         self._asked_of_clients = AskedBefore()
 
@@ -99,11 +101,11 @@ class RulesLink:
         session.note_request(message.method)
         if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
             noted = self._note(situation.exchange, policy, session)
-        about = self._about(situation, session)
-        subject = Subject(message, about)
+        subject = Subject(message)
         if not has_rules_for(policy, subject):
             self._remember(message, situation, policy, session)
             return Forward()
+        subject.about = self._about(situation, session)
         judging = judge(policy, subject, self._clock)
         return answered(
             self._request_decided(judging, message, situation, policy, session, noted),
@@ -182,17 +184,20 @@ class RulesLink:
         session: RuleSession,
         noted: _Noted | None,
     ) -> Decision[Verdict]:
-        request = self._request_of(message, situation, session)
         exchange = situation.exchange
         if exchange is not None and situation.direction is Direction.FROM_UPSTREAM:
             seconds = max(0.0, self._clock() - exchange.asked_at)
             session.note_response(exchange.method, seconds, is_error=message.result is None)
         stores = noted.stores if noted else []
+        if not stores and not policy.reads_responses:
+            return Forward()
         if noted:
             noted.stores = []
-        subject = Subject(message, self._about(situation, session), request)
+        request = self._request_of(message, situation, session)
+        subject = Subject(message, None, request)
         if not stores and not has_rules_for(policy, subject):
             return Forward()
+        subject.about = self._about(situation, session)
         return answered(self._response_decided(subject, policy, stores), self._at_once)
 
     def _response_decided(
@@ -237,16 +242,21 @@ class RulesLink:
     def _session_of(self, client: Client, now: float) -> RuleSession:
         session = client.session
         if session is not None and session.id:
-            return self.sessions.get(session.id, session.started, now)
-        if client.claimed_session and client.upstream_has_sessions:
-            return self.sessions.get(client.claimed_session, None, now)
+            return self.sessions.get(session.id, partial(str, session.id), session.started, now)
+        claimed = client.claimed_session
+        if claimed and client.upstream_has_sessions:
+            return self.sessions.get(claimed, partial(str, claimed), None, now)
         if session is not None:  # the transport has one, and it has no id
             known = session.notes.get(_NOTE)
             if not isinstance(known, str):
-                known = session.notes[_NOTE] = f"session-{id(session):x}"
-            return self.sessions.get(known, session.started, now)
-        who = b"\0".join([client.address.encode(), client.identity])
-        return self.sessions.get(f"client-{identify(self._salt, who)}", None, now)
+                known = session.notes[_NOTE] = f"session-{next(self._numbers)}"
+            return self.sessions.get((known,), partial(str, known), session.started, now)
+        who = client.address, client.identity
+        return self.sessions.get(who, partial(self._name, *who), None, now)
+
+    def _name(self, address: str, identity: bytes) -> str:
+        """Name a session that is known by its client's address and credentials only."""
+        return f"client-{identify(self._salt, address.encode() + bytes(1) + identity)}"
 
     def _about(self, situation: Situation, session: RuleSession) -> Circumstances:
         client = situation.client or _NOBODY

@@ -9,8 +9,9 @@ from mcp_tool_filter.policy.rules.load_actions import read_action
 from mcp_tool_filter.policy.rules.load_conditions import read_conditions
 from mcp_tool_filter.policy.rules.load_interceptors import read_interceptors
 from mcp_tool_filter.policy.rules.mistakes import InvalidRules
-from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, Rule, StateSettings
+from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, StateSettings
 from mcp_tool_filter.policy.rules.reading import Spot, Table
+from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.source import Unreadable, read_source
 
 RULE_KEYS = ("name", "enabled", "priority", "on", "conditions", "metadata")

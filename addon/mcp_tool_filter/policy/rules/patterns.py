@@ -8,6 +8,7 @@ from functools import cached_property
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.allowance import FOR_A_TEXT, Allowance, TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
+from mcp_tool_filter.jsregex.literal import required_text
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.names import NotJavaScript
 from mcp_tool_filter.jsregex.spans import Finder
@@ -22,6 +23,11 @@ class PatternGivenUp(Exception):
 class RulePattern:
     text: str
     _regex: Regex = field(repr=False, compare=False)
+
+    @cached_property
+    def required(self) -> str:
+        """A text that must stand in whatever the pattern matches; empty if none is known."""
+        return required_text(self._regex.root)
 
     def is_in(self, text: str) -> bool:
         """Tell whether the pattern is found in a text. Raises PatternGivenUp."""

@@ -45,8 +45,8 @@ from mcp_tool_filter.policy.rules.edits import ImpossibleChange
 from mcp_tool_filter.policy.rules.fields import Document
 from mcp_tool_filter.policy.rules.json_patch import apply_patch
 from mcp_tool_filter.policy.rules.judgement import Judgement, Refusal, Store, refuse
-from mcp_tool_filter.policy.rules.model import Rule
 from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
+from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
 from mcp_tool_filter.policy.rules.values import quote

@@ -7,7 +7,7 @@ address of the client.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.protocol.messages import Request
@@ -68,20 +68,25 @@ class RuleSessions:
     def __init__(self, ttl: float = 3600.0, *, most: int = MOST_SESSIONS) -> None:
         self.ttl = ttl
         self._most = most
-        self._sessions: OrderedDict[str, RuleSession] = OrderedDict()
+        self._sessions: OrderedDict[Hashable, RuleSession] = OrderedDict()
         self._cleaned = 0.0
 
-    def get(self, id: str, started: float | None, now: float) -> RuleSession:
-        """Return a session, which begins now unless it is known to have ``started`` before."""
-        session = self._sessions.get(id)
+    def get(
+        self, key: Hashable, name: Callable[[], str], started: float | None, now: float
+    ) -> RuleSession:
+        """Return the session of this key; a new one gets a name as its id.
+
+        It begins now unless it is known to have ``started`` before.
+        """
+        session = self._sessions.get(key)
         if session is None or now - session.used > self.ttl:
-            session = RuleSession(id, now if started is None else started, now)
-            self._sessions[id] = session
+            session = RuleSession(name(), now if started is None else started, now)
+            self._sessions[key] = session
             while len(self._sessions) > self._most:
                 self._sessions.popitem(last=False)
         session.used = now
         session.messages += 1
-        self._sessions.move_to_end(id)
+        self._sessions.move_to_end(key)
         if now - self._cleaned > _CLEAN_EVERY:
             self.clean_up(now)
         return session

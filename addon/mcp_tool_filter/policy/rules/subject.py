@@ -21,7 +21,7 @@ def _passes(_message: Single) -> Verdict:
     return Forward()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: each message that rules concern has one
 class Circumstances:
     """What is known of a message besides its text."""
 
@@ -47,6 +47,9 @@ class Circumstances:
     """What the host gave with the message; its effects go by it."""
 
 
+_NOTHING_KNOWN = Circumstances()
+
+
 class Subject:
     """A message as it is by now, and what rules have read of it."""
 
@@ -63,12 +66,12 @@ class Subject:
     def __init__(
         self,
         message: Single,
-        about: Circumstances,
+        about: Circumstances | None = None,
         request: Request | Notification | None = None,
     ) -> None:
         """``request`` is what a response answers, as it was forwarded."""
         self.message = message
-        self.about = about
+        self.about = about or _NOTHING_KNOWN
         self.request = message if not isinstance(message, Response) else request
         self.method = self.request.method if self.request else None
         self.tool = tool_in(self.request)
@@ -90,8 +93,8 @@ class Subject:
             return self.request.params if self.request else None
         if not isinstance(self.message, Response):
             return None
-        if name == "result":
-            return self.message.result
+        if name == "result" or self.message.result is not None:
+            return self.message.result if name == "result" else None
         place = self.message.place
         document = self.document("error")
         error = document.open(Value(place.start, place.end)).get("error")

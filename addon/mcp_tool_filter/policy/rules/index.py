@@ -1,0 +1,152 @@
+"""Finds the rules that could match a message without asking each of them.
+
+What depends on the method and the tool is asked once for each pair. Of the rules that remain, most
+begin with a condition on a field that must have one of some texts, or match a pattern: these are
+found by the text that stands there. Every rule that is left out would not have matched, and would
+have read nothing more; so the outcome, refusals included, is as if all had been asked in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches, Reads
+from mcp_tool_filter.policy.rules.fields import Field
+from mcp_tool_filter.policy.rules.rule import Rule
+from mcp_tool_filter.policy.rules.subject import Subject
+
+_MOST_KNOWN = 4096  # pairs of method and tool, whose rules are remembered
+_LONGEST_KNOWN = 256  # characters of a method or tool
+_SHORT = 256  # characters
+_FEW = 8  # rules; so many are asked as quickly
+
+type Part = tuple[str, Field]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rule that could match, and what is still to be asked."""
+
+    rule: Rule
+    order: int
+    rest: tuple[Condition, ...]
+
+
+@dataclass(slots=True)
+class _OnField:
+    """The candidates whose first question is what stands at one field, by their position."""
+
+    texts: dict[str, list[int]] = field(default_factory=dict)
+    literals: list[tuple[str, int]] = field(default_factory=list)
+    """A text that must be there for the pattern of a candidate to match."""
+    all: list[int] = field(default_factory=list)
+    _any_literal: re.Pattern[str] | None = None
+
+    def with_literal_in(self, text: str) -> list[int]:
+        """Return the candidates whose pattern could match a text."""
+        if len(text) <= _SHORT and len(self.literals) > _FEW:
+            if self._any_literal is None:
+                pieces = sorted({re.escape(literal) for literal, _ in self.literals})
+                self._any_literal = re.compile("|".join(pieces))
+            if self._any_literal.search(text) is None:  # for a short text quicker than all of them
+                return []
+        return [at for literal, at in self.literals if literal in text]
+
+
+class Candidates:
+    """The rules that could match messages of one method and tool, in their order."""
+
+    __slots__ = ("_by_field", "_others", "each")
+
+    def __init__(self, each: Sequence[Candidate]) -> None:
+        self.each = tuple(each)
+        self._by_field: dict[Part, _OnField] = {}
+        self._others: list[int] = []
+        for position, candidate in enumerate(self.each):
+            self._add(position, candidate.rest[0] if candidate.rest else None)
+
+    def _add(self, position: int, first: Condition | None) -> None:
+        if isinstance(first, IsOneOf) and all(isinstance(one, str) for one in first.values):
+            on_field = self._on(first.part, first.field, position)
+            for text in first.values:
+                assert isinstance(text, str)
+                on_field.texts.setdefault(text, []).append(position)
+        elif isinstance(first, Matches) and first.pattern.required:
+            on_field = self._on(first.part, first.field, position)
+            on_field.literals.append((first.pattern.required, position))
+        else:
+            self._others.append(position)
+
+    def _on(self, part: str, field: Field, position: int) -> _OnField:
+        on_field = self._by_field.setdefault((part, field), _OnField())
+        on_field.all.append(position)
+        return on_field
+
+    def possible(self, subject: Subject, after: int = -1) -> Sequence[Candidate]:
+        """Return those that could match this message and come after the one of this order."""
+        if len(self.each) <= _FEW or not self._by_field:
+            found = self.each
+        else:
+            positions = set(self._others)
+            for (part, field), on_field in self._by_field.items():
+                positions.update(_positions(subject, part, field, on_field))
+            if len(positions) == len(self.each):
+                found = self.each
+            else:
+                found = tuple(self.each[position] for position in sorted(positions))
+        return found if after < 0 else [one for one in found if one.order > after]
+
+
+def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) -> Sequence[int]:
+    try:
+        found = subject.find(part, field)
+    except ProtocolError:
+        return on_field.all  # each of them refuses the message when its turn comes
+    positions: list[int] = []
+    for value in found:
+        text = value.text
+        if text is not None:
+            positions += on_field.texts.get(text, ())
+            if on_field.literals:
+                positions += on_field.with_literal_in(text)
+    return positions
+
+
+_NONE = Candidates(())
+
+
+class RuleIndex:
+    """The rules of one direction."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._known: dict[tuple[str | None, str | None], Candidates] = {}
+
+    def candidates(self, subject: Subject) -> Candidates:
+        """Return the rules that could match, as far as method and tool decide."""
+        if not self._rules:
+            return _NONE
+        key = subject.method, subject.tool
+        known = self._known.get(key)
+        if known is None:
+            known = Candidates(self._choose(subject))
+            if len(subject.method or "") + len(subject.tool or "") <= _LONGEST_KNOWN:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = known
+        return known
+
+    def _choose(self, subject: Subject) -> list[Candidate]:
+        chosen = []
+        for order, rule in enumerate(self._rules):
+            static = [one for one in rule.conditions if one.reads < Reads.MESSAGE]
+            if all(one.holds(subject, 0.0) for one in static):
+                rest = tuple(one for one in rule.conditions if one.reads is Reads.MESSAGE)
+                chosen.append(Candidate(rule, order, rest))
+        return chosen
+
+    def __len__(self) -> int:
+        return len(self._rules)

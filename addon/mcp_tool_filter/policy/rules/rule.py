@@ -1,0 +1,42 @@
+"""One rule: what must hold, and what is done then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp_tool_filter.policy.rules.actions import (
+    CHANGES,
+    REFUSALS,
+    Action,
+    Allow,
+    CallFunction,
+    Script,
+)
+from mcp_tool_filter.policy.rules.conditions import Condition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    id: str
+    conditions: tuple[Condition, ...]
+    labels: tuple[str, ...]
+    """How the policy writes each condition."""
+    actions: tuple[Action, ...]
+    action_names: tuple[str, ...]
+    for_requests: bool
+    for_responses: bool
+    name: str = ""
+    priority: int = 0
+
+    @property
+    def changes_message(self) -> bool:
+        return any(isinstance(one, CHANGES) for one in self.actions)
+
+    @property
+    def may_wait(self) -> bool:
+        return any(isinstance(one, Script | CallFunction) for one in self.actions)
+
+    @property
+    def always_ends(self) -> bool:
+        """Whenever it matches, no later rule is evaluated (with ``fail_fast``)."""
+        return any(isinstance(one, Allow | REFUSALS) for one in self.actions)
