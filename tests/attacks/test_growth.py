@@ -27,6 +27,7 @@ import zstandard
 from mcp_tool_filter.adapters.fetch.mcp_replies import messages_in
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.challenges import parse_challenges
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
@@ -147,6 +148,7 @@ def learn_login(raw: bytes) -> None:
     paths.learn_head("/token", [text(raw)], [text(raw)])
     paths.learn_document(raw)
     is_login_document(text(raw))
+    parse_challenges([text(raw)])
 
 
 def judge_head(raw: bytes) -> None:

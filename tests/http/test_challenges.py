@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.http.challenges import bearer_challenge, parse_challenges
+from mcp_tool_filter.http.challenges import bearer_challenge, missing_scopes, parse_challenges
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,20 @@ def test_nothing_is_raised(headers: list[str]) -> None:
 
 def test_a_long_header_is_cut() -> None:
     assert len(parse_challenges(["Bearer a=b, " * 100_000])) < 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "challenge", "scopes"),
+    [
+        (403, 'Bearer error="insufficient_scope", scope="a b"', ("a", "b")),
+        (403, "Bearer error=insufficient_scope, scope=a", ("a",)),
+        (403, 'Bearer error="insufficient_scope"', ()),
+        (403, 'Bearer error="insufficient_scope", scope="a \x1b[31m \xe9"', ("a",)),
+        (403, 'Bearer scope="a"', ()),
+        (401, 'Bearer error="insufficient_scope", scope="a"', ()),
+    ],
+)
+def test_a_403_says_which_scopes_are_missing(
+    status: int, challenge: str, scopes: tuple[str, ...]
+) -> None:
+    assert missing_scopes(status, [challenge]) == scopes

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _LONGEST = 8192
+_MOST_SCOPES = 50
+_SCOPE = re.compile(r"[!#-\[\]-~]{1,256}")  # RFC 6749, section 3.3
 # A token, then what may follow it: a value, or nothing, or (after a scheme) a blank.
 _WORD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BLANK = re.compile(r"[ \t]*")
@@ -45,7 +47,13 @@ def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:
     challenge = bearer_challenge(challenges) if status == 403 else None
     if challenge is None or challenge.params.get("error") != "insufficient_scope":
         return ()
-    return tuple(challenge.params.get("scope", "").split())
+    return scopes_in(challenge)
+
+
+def scopes_in(challenge: Challenge) -> tuple[str, ...]:
+    """Return the scopes that a challenge names."""
+    said = challenge.params.get("scope", "").split()
+    return tuple(scope for scope in said if _SCOPE.fullmatch(scope))[:_MOST_SCOPES]
 
 
 def _challenges_in(header: str) -> Iterator[Challenge]:

@@ -20,6 +20,7 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.exchange import Answered, HttpExchange
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, ids_in, render_batch, render_error
 from mcp_tool_filter.protocol.sse import render_event
 
@@ -120,6 +121,8 @@ def answer_without_login(
 ) -> Answered:
     """Tell a client in one sentence why its request was not sent, or not accepted."""
     sentence = f"{error.what}. {error.why}"
+    reply = render_error(None, NOT_LOGGED_IN, sentence)
+    listener.tell_refused(Reply(reply, Reason(Why.FORBIDDEN, detail="login")), flow)
     if exchange.is_legacy and (stream := listener.legacy.stream_of(flow.request.path)):
         ids = stream.conversation.exchanges.take(ids_in(flow.request.raw_content or b""))
         for id in ids:
@@ -128,5 +131,5 @@ def answer_without_login(
     ids = exchange.conversation.exchanges.take_all()
     replies = [*(render_error(id, NOT_LOGGED_IN, sentence) for id in ids), *exchange.owed]
     if not replies:
-        return Answered(502, render_error(None, NOT_LOGGED_IN, sentence))
+        return Answered(502, reply)
     return Answered(200, replies[0] if len(replies) == 1 else render_batch(replies))

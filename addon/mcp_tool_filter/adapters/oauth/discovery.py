@@ -15,7 +15,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import INITIALIZE
 from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.challenges import Challenge, bearer_challenge
+from mcp_tool_filter.http.challenges import Challenge, bearer_challenge, scopes_in
 from mcp_tool_filter.http.oauth_metadata import (
     ResourceMetadata,
     ServerMetadata,
@@ -155,6 +155,6 @@ def _endpoint_of(endpoint: str, resource: ResourceMetadata | None) -> str:
 
 def _scopes(challenge: Challenge | None, resource: ResourceMetadata | None) -> tuple[str, ...]:
     """Take the scopes of the challenge, else all that the resource has (MCP 2025-11-25)."""
-    if challenge and (said := challenge.params.get("scope")):
-        return tuple(said.split())
+    if challenge and (said := scopes_in(challenge)):
+        return said
     return resource.scopes if resource else ()
