@@ -6,7 +6,6 @@ Each sends without an end; the proxy holds a bounded part of it, and meanwhile a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -14,7 +13,7 @@ from wsproto.events import BytesMessage, TextMessage
 
 from tests.attacks.answers import ASKED, SSE, event
 from tests.attacks.requests import HOST, JSON
-from tests.attacks.stage import PROBE, Link, Stage, open_stage
+from tests.attacks.stage import PROBE, Link, Stage
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.raw_client import RawClient, get, raw_client
 from tests.raw_upstream import RawRequest, chunk
@@ -24,14 +23,6 @@ MOST = 64 * 1024 * 1024
 """Bytes after which the proxy must have hung up; sockets and their buffers hold some, too."""
 PIECE = b"x" * 65536
 POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from tests.attacks.answers import ATTACKS, Attack
-from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.attacks.stage import DENIED, MARK, Link, Stage, shows
 from tests.raw_upstream import RawRequest
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from tests.attacks.honest import EXCHANGES, Exchange, plain
-from tests.attacks.stage import Link, Stage, open_stage
+from tests.attacks.stage import Link, Stage
 from tests.raw_upstream import RawRequest
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)

@@ -23,7 +23,7 @@ from mcp_tool_filter.protocol.revisions import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages
 from tests.attacks.requests import CALL, PING, SMUGGLED, bodies
-from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.attacks.stage import DENIED, MARK, Link, Stage, shows
 from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.mcp_upstream import RESULT
 from tests.proxy import certified, proxy
@@ -138,14 +138,6 @@ def attacks() -> Iterator[Attack]:
 
 
 ATTACKS = list(attacks())
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)

@@ -28,14 +28,8 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        home = tmp_path_factory.mktemp("home")
-        headers = [f"Authorization: {TOKEN}"]
-        stage, stack = open_stage(runner, home, upstream_headers=headers)
-        yield stage
-        runner.run(stack.aclose())
+STAGE = {"upstream_headers": [f"Authorization: {TOKEN}"]}
+"""The options of the addon, for the fixture ``stage``."""
 
 
 async def _respond(request: RawRequest, link: Link) -> None:

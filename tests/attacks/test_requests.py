@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from tests.attacks.requests import ATTACKS, Attack
-from tests.attacks.stage import DENIED, Stage, open_stage, shows
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
+from tests.attacks.stage import DENIED, Stage, shows
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)

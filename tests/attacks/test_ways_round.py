@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from tests.attacks.answers import ASKED, SSE
 from tests.attacks.requests import CALL, JSON, PING, post
-from tests.attacks.stage import DENIED, Link, Stage, open_stage
+from tests.attacks.stage import DENIED, Link, Stage
 from tests.raw_upstream import RawRequest, chunk
 
 SPELLINGS = [
@@ -91,14 +88,6 @@ STRANGERS = [
     "xlocalhost",
     "localhost_",
 ]
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from wsproto.events import BytesMessage, Event, Ping, TextMessage
 
 from tests.attacks.answers import messages
-from tests.attacks.requests import HOST, _masked, bodies
-from tests.attacks.stage import DENIED, MARK, Link, Stage, open_stage, shows
+from tests.attacks.requests import HOST, bodies, masked
+from tests.attacks.stage import DENIED, MARK, Link, Stage, shows
 from tests.mcp_upstream import RESULT
 from tests.raw_client import RawClient, raw_client
 from tests.raw_upstream import RawRequest, answer
@@ -45,14 +44,6 @@ def between_pings(body: bytes) -> list[Event]:
 
 
 CUTS = [as_text, as_bytes, in_fragments, between_pings]
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with asyncio.Runner() as runner:
-        stage, stack = open_stage(runner, tmp_path_factory.mktemp("home"))
-        yield stage
-        runner.run(stack.aclose())
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -122,7 +113,7 @@ def test_what_is_said_right_behind_the_upgrade_is_judged(stage: Stage) -> None:
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         async with raw_client(stage.port) as client:
-            await client.say(upgrade + _masked(call) + _masked(END))
+            await client.say(upgrade + masked(call) + masked(END))
             await client.head()
             await _until(client, b"Tool not found")
 
@@ -143,7 +134,7 @@ def test_an_extension_hides_nothing(stage: Stage, extension: str) -> None:
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             b"Sec-WebSocket-Extensions: " + extension.encode() + b"\r\n\r\n"
         )
-        frame = _masked(BODIES["plain"], first=0xC1)  # as if it were compressed
+        frame = masked(BODIES["plain"], first=0xC1)  # as if it were compressed
         await stage.all_that_comes(upgrade + frame)
 
     stage.play(scene())
@@ -159,7 +150,7 @@ def test_a_refused_upgrade_leaves_no_tunnel(stage: Stage) -> None:
         async with raw_client(stage.port) as client:
             with pytest.raises(AssertionError):
                 await connect(client.reader, client.writer)
-            client.writer.write(_masked(BODIES["plain"]))
+            client.writer.write(masked(BODIES["plain"]))
 
     stage.play(scene())
     assert not shows(stage.upstream.raw, DENIED)

@@ -140,7 +140,7 @@ def _unchunked(raw: bytes) -> bytes:
 
 
 def _honest() -> Iterable[honest.Exchange]:
-    return (*honest.in_bodies(), *honest.in_http())
+    return honest.EXCHANGES
 
 
 def main(directory: str) -> None:
