@@ -7,9 +7,12 @@ told what is needed, and sees no SyntaxError.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from types import FrameType
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.errors import StartError
@@ -25,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
         return 0
+    _end_cleanly_on_sigterm()
     try:
         status = _run(args)
         sys.stdout.flush()
@@ -35,14 +39,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StartError as error:
         print(error, file=sys.stderr)
         return int(getattr(error, "exit_status", 1))
-    except KeyboardInterrupt:
-        return 0
+    except KeyboardInterrupt:  # a proxy ends with 0 by itself
+        return 128 + signal.SIGINT
 
 
 def _run(args: list[str]) -> int:
     module = _module_of(args[0]) if args and not args[0].startswith("-") else None
     command = import_module(f"mcp_tool_filter.cli.commands.{module or 'proxy'}")
     return int(command.run(args[1:] if module else args))
+
+
+def _end_cleanly_on_sigterm() -> None:
+    """Let what was begun be put away; a proxy decides otherwise."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    with suppress(ValueError):  # another thread than the first runs us
+        signal.signal(signal.SIGTERM, end)
 
 
 def _module_of(name: str) -> str | None:

@@ -18,7 +18,7 @@ from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER
 from tests.cli.launched import run
 
 ASKED = [
-    (["--de"], ["--deny"]),
+    (["--de"], ["--deny", "--deny-glob"]),
     (["doc"], ["doctor"]),
     (["config", "c"], ["claude-code", "claude-desktop", "codex", "cursor"]),
     (["--tools-list", ""], ["auto", "cache", "upstream"]),

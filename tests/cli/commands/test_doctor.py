@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,22 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert failures(lines) == []
     assert "ok   2 tools: 1 exposed, 1 denied, 14 tokens saved" in lines
     assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)
+
+
+def test_programs_can_read_it(tmp_path: Path) -> None:
+    status, lines = examined(tmp_path, "-d", "^delete", "--json")
+    found = json.loads("\n".join(lines))
+    assert (status, found["ok"]) == (1, False)
+    assert {tuple(check) for check in found["checks"]} == {("ok", "text", "advice")}
+    assert [check for check in found["checks"] if not check["ok"]] == [
+        {
+            "ok": False,
+            "text": 'The pattern "^delete" matches no tool',
+            "advice": "Is it spelt right? mcp-tool-filter --list-tools shows the names",
+        }
+    ]
+    status, lines = examined(tmp_path, "-d", "^a$", "--json")
+    assert (status, json.loads("\n".join(lines))["ok"]) == (0, True)
 
 
 def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:

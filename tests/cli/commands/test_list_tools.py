@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from pathlib import Path
+
+import pytest
 
 from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_upstream import Peer, raw_upstream
 
 TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), tool("a\x1b[31m")]
 
@@ -130,3 +134,53 @@ async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
             return await it.exit_code(), it.stderr
 
     assert (await main())[0] == 0
+
+
+def test_json_can_be_asked_for_with_one_flag(tmp_path: Path) -> None:
+    _, short, _ = said(tmp_path, "--list-tools", "--json", "-d", "^rm_")
+    _, long, _ = said(tmp_path, "--list-tools", "--format", "json", "-d", "^rm_")
+    one, other = json.loads(short), json.loads(long)
+    assert one.pop("upstream") != other.pop("upstream")  # another port
+    assert one == other
+
+
+def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
+    status, stdout, stderr = said(tmp_path, "--dry-run", "--json", "-p", "7000")
+    document = json.loads(stdout)
+    assert (status, stderr) == (0, "")
+    assert document["listensAt"] == "http://127.0.0.1:7000/mcp?key=…"
+    assert document["warnings"] == ["nothing is denied: there is no deny or allow pattern"]
+    assert [each["name"] for each in document["tools"]] == ["read_file", "rm_rf", "a\x1b[31m"]
+
+
+def test_json_alone_is_refused(tmp_path: Path) -> None:
+    status, stdout, stderr = said(tmp_path, "--json")
+    assert (status, stdout) == (2, "")
+    assert stderr.startswith("Error: --json needs --list-tools or --dry-run\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+@pytest.mark.parametrize("words", [["--list-tools"], ["--dry-run", "--json"], ["doctor"]], ids=str)
+def test_who_interrupts_it_gets_no_answer_and_the_usual_status(
+    words: list[str], number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    """A script must not take what is not there for "no tools"."""
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            reached.set()
+            await peer.left()
+
+        async with (
+            raw_upstream(script) as upstream,
+            launched(*words, "--upstream", upstream.url, "-d", "^a", home=tmp_path) as it,
+        ):
+            await reached.wait()
+            it.interrupt(number)
+            assert (await it.exit_code(), it.stderr) == (status, "")
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,10 @@ class Finding:
     text: str
     advice: str = ""
 
+    def as_json(self) -> dict[str, object]:
+        """This form is stable: members may be added, none changes."""
+        return {"ok": self.is_well, "text": self.text, "advice": self.advice or None}
+
 
 def run(argv: Sequence[str]) -> int:
     """Print a line for each check; return 0 if all is well, else 1."""
@@ -52,14 +57,22 @@ def run(argv: Sequence[str]) -> int:
     if "help" in typed:
         return show_help(command)
     settings = settle(gather(typed, os.environ))
-    all_well = True
+    findings = []
     for finding in examine(settings):
-        all_well = all_well and finding.is_well
-        mark = paint("ok  ", Colour.GREEN) if finding.is_well else paint("FAIL", Colour.RED)
-        print(f"{mark} {finding.text}", flush=True)
-        if finding.advice:
-            print(f"     {finding.advice}", flush=True)
+        findings.append(finding)
+        if "json" not in typed:
+            _print(finding)
+    all_well = all(finding.is_well for finding in findings)
+    if "json" in typed:
+        print(json.dumps({"ok": all_well, "checks": [one.as_json() for one in findings]}, indent=2))
     return 0 if all_well else 1
+
+
+def _print(finding: Finding) -> None:
+    mark = paint("ok  ", Colour.GREEN) if finding.is_well else paint("FAIL", Colour.RED)
+    print(f"{mark} {finding.text}", flush=True)
+    if finding.advice:
+        print(f"     {finding.advice}", flush=True)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -113,7 +126,7 @@ def _attempt(check: Callable[[], object], text: str) -> Finding:
     try:
         check()
     except StartError as error:
-        return Finding(False, error.what, error.why)
+        return Finding(False, error.what, "; ".join(filter(None, (error.why, error.hint))))
     return Finding(True, text)
 
 

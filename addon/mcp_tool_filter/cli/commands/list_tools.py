@@ -34,13 +34,15 @@ _DESCRIPTION = 60
 
 def run(settings: Settings, how: str) -> int:
     """Print the tools in one of the formats, or as the start would report them."""
-    if how not in (*FORMATS, "report"):
+    if how not in (*FORMATS, "report", "report-json"):
         raise UsageError(f"There is no format {how}", why="It is one of: " + ", ".join(FORMATS))
     known = ask_now(settings)
     refuse_unmatched(settings.config(), known.snapshot.unmatched)
     match how:
         case "json":
-            print(render_json(known))
+            print(json.dumps(as_json(known), indent=2))
+        case "report-json":
+            print(json.dumps(as_json(known) | _as_report(known, settings), indent=2))
         case "names":
             print("\n".join(map(shown, known.snapshot.allowed)))
         case "report":
@@ -58,22 +60,28 @@ def _warn(settings: Settings) -> None:
         say(warning)
 
 
-def render_json(known: Known) -> str:
-    """Write all that is known. This form is stable: members may be added, none changes."""
+def as_json(known: Known) -> dict[str, object]:
+    """Return all that is known. This form is stable: members may be added, none changes."""
     snapshot = known.snapshot
-    return json.dumps(
-        {
-            "upstream": shown_url(known.who.upstream),
-            "server": known.who.server,
-            "transport": known.who.transport,
-            "revision": known.who.revision,
-            "tools": [_tool(known, one) for one in known.definitions if one.name is not None],
-            "savedBytes": snapshot.denied_bytes,
-            "unmatchedPatterns": [pattern.text for pattern in snapshot.unmatched],
-            "faults": list(snapshot.faults),
-        },
-        indent=2,
-    )
+    return {
+        "upstream": shown_url(known.who.upstream),
+        "server": known.who.server,
+        "transport": known.who.transport,
+        "revision": known.who.revision,
+        "tools": [_tool(known, one) for one in known.definitions if one.name is not None],
+        "savedBytes": snapshot.denied_bytes,
+        "unmatchedPatterns": [pattern.text for pattern in snapshot.unmatched],
+        "faults": list(snapshot.faults),
+    }
+
+
+def _as_report(known: Known, settings: Settings) -> dict[str, object]:
+    """Return what only a start would say."""
+    warnings = warnings_about(settings.config())
+    return {
+        "listensAt": shown_url(known.who.listens_at),
+        "warnings": [warning.removeprefix("Warning: ") for warning in warnings],
+    }
 
 
 def _tool(known: Known, definition: Definition) -> dict[str, object]:

@@ -10,14 +10,14 @@ from importlib import import_module
 from types import FrameType
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.cli.settings.flags import parse_flags
+from mcp_tool_filter.cli.settings.flags import Given, parse_flags
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
+from mcp_tool_filter.cli.settings.usage import UsageError
 
 
 def run(argv: Sequence[str]) -> int:
     """Do what the flags say; return the exit status. Raises StartError."""
-    signal.signal(signal.SIGTERM, _leave)
     typed = parse_flags(argv)
     if "version" in typed:
         print(f"mcp-tool-filter {__version__}")
@@ -28,11 +28,25 @@ def run(argv: Sequence[str]) -> int:
     if not argv and not {"upstream", "upstream-cmd"} & given.keys():
         return _show_help()
     settings = settle(given)
-    if "list-tools" in given or "dry-run" in given or "format" in given:
-        how = given.get("format", ["table"])[-1] if "dry-run" not in given else "report"
+    if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
-    way = _way(settings)
-    return int(import_module(f"mcp_tool_filter.cli.commands.{way}").run(settings))
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _way_to_look(given: Given) -> str | None:
+    """Return how to print what would be hidden, if the filter should not run at all."""
+    prints_json = "json" in given
+    if "dry-run" in given:
+        return "report-json" if prints_json else "report"
+    if "list-tools" in given or "format" in given:
+        return "json" if prints_json else given.get("format", ["table"])[-1]
+    if prints_json:
+        raise UsageError("--json needs --list-tools or --dry-run")
+    return None
 
 
 def _way(settings: Settings) -> str:

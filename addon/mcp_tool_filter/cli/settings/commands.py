@@ -98,6 +98,7 @@ _ALL: Final = (
         about="Checks one thing after another: Python and mitmproxy, the patterns and other"
         " settings, the port, whether the upstream can be reached, how it speaks MCP, whether it"
         " lets us in, and its tools.",
+        flags=(_JSON,),
         has_settings=True,
         notes="Exit status: 0 if everything is fine, else 1.",
     ),

@@ -101,6 +101,7 @@ GROUPS: Final = {
         Flag("format", "of --list-tools: table, json or names", "FORMAT",
              only_typed=True, choices=FORMATS),
         Flag("dry-run", "print what the start would report, then exit", only_typed=True),
+        Flag("json", "with --list-tools or --dry-run: print JSON", only_typed=True),
     ),
     "Watch": (
         Flag("inspect", "run under mitmweb and open it in the browser"),
@@ -137,7 +138,7 @@ _OTHER_NAMES = {
     "--block": "--deny", "--exclude": "--deny", "--glob": "--deny-glob", "--icase": "--ignore-case",
     "--include": "--allow", "--headers": "--header",
     "--output": "--record", "--timeout": "--connection-timeout", "--ssl-insecure": "--insecure",
-    "--json": "--format json", "--path": "--endpoint", "--debug": "--verbose",
+    "--path": "--endpoint", "--debug": "--verbose",
 }  # fmt: skip
 
 _TWO_UPSTREAMS = (
