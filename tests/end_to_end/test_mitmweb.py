@@ -212,6 +212,13 @@ class TestApi:
         assert web.command("mcp.sessions")[0].endswith("0 sessions")
 
 
+CUT_NAMES = """
+return [...document.querySelectorAll("td code")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
+  .map((one) => one.textContent);
+"""
+
+
 class TestBrowser:
     def test_flows_are_marked_commented_and_readable(self, web: Web, page: Page) -> None:
         web.client.tools()
@@ -266,6 +273,7 @@ class TestBrowser:
         assert row(page, "hidden-tool", "file_delete")[1:] == [
             "denied by ^(file|email)_(delete|send)$",
             "1",
+            "Show",
         ]
         assert row(page, "shown-tool", "file_read")[1] == "1"
         assert page.errors() == []
@@ -290,11 +298,62 @@ class TestBrowser:
         page.screenshot(picture)
         assert picture.stat().st_size > 10_000
 
-    def test_on_a_narrow_screen_nothing_is_cut_off(self, web: Web, page: Page) -> None:
-        page.resize(420, 800)
+    @pytest.mark.parametrize("width", [390, 1440])
+    def test_nothing_is_cut_off(self, width: int, web: Web, page: Page, tmp_path: Path) -> None:
+        web.client.call("file_read")
+        page.resize(width, 900)
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "file_delete", "tools/call file_read")
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        assert page.run(CUT_NAMES) == []
+        page.screenshot(tmp_path / "page.png")
+
+    def test_messages_are_shown_as_they_happen_and_lead_to_their_flow(
+        self, web: Web, page: Page
+    ) -> None:
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "Nothing has passed yet." if not web.state()["recent"] else "ms")
+        web.client.call("file_read")
+        web.client.call("file_delete")
+        page.wait_for("tools/call file_read", "refused (^(file|email)_(delete|send)$)")
+        [flow] = [one["flow"] for one in web.state()["recent"] if one["verdict"] == "refused"][:1]
+        assert page.run(f"return !!document.querySelector('a[href*=\"{flow}\"]')")
+        steps = web.state()["steps"]
+        assert sum(step["calls"] for step in steps) >= 1
+        assert sum(step["refused"] for step in steps) >= 1
+
+    def test_a_click_hides_a_tool_and_another_takes_it_back(self, web: Web, page: Page) -> None:
+        before = web.option("deny")
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "file_read")
+        page.find('button[aria-label="Hide file_read"]').click()
+        page.wait_for("1 tool to hide, 0 to show", "--deny '^file_read$'")
+        assert "file_read" in web.client.tools()  # nothing has changed so far
+        page.find('button[aria-label="Apply the changes"]').click()
+        page.until(lambda: "file_read" not in web.client.tools(), "hidden tool")
+        page.wait_for("The patterns in force were changed here.")
+        page.find('button[aria-label="Undo the last change"]').click()
+        page.until(lambda: "file_read" in web.client.tools(), "shown tool")
+        assert ",".join(web.option("deny")) == ",".join(before)
+        assert page.errors() == []
+
+    def test_a_click_shows_a_hidden_tool_alone(self, web: Web, page: Page) -> None:
         page.go(web.url(f"/mcp?token={PASSWORD}"))
         page.wait_for("Live", "file_delete")
-        assert page.run("return document.documentElement.scrollWidth") <= 420
+        page.find('button[aria-label="Show file_delete"]').click()
+        page.find('button[aria-label="Apply the changes"]').click()
+        page.until(lambda: "file_delete" in web.client.tools(), "shown tool")
+        assert "email_send" not in web.client.tools()
+
+    def test_without_the_token_the_page_says_how_to_get_in(self, web: Web, page: Page) -> None:
+        page.go(web.url("/mcp"))
+        page.wait_for("This page needs mitmweb's token")
+        assert "file_delete" not in page.text
+
+    def test_the_list_of_flows_shows_tool_and_verdict(self, web: Web, page: Page) -> None:
+        web.client.call("file_read")
+        page.go(web.url(f"/?token={PASSWORD}"))
+        page.wait_for("tools/call file_read: forwarded")
 
     def test_patterns_can_be_edited_and_a_bad_one_is_not_adopted(
         self, web: Web, page: Page

@@ -27,6 +27,7 @@ class Watching:
         audit: Audit | None,
         sinks: Sequence[Sink] = (),
         client_of: Callable[[object], str] = lambda _origin: "",
+        flow_of: Callable[[object], str] = lambda _origin: "",
         *,
         metrics_port: int | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
@@ -39,6 +40,7 @@ class Watching:
             instance=secrets.token_hex(4),
             clock=time.monotonic,
             client_of=client_of,
+            flow_of=flow_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
         )

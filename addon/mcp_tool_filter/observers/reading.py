@@ -84,6 +84,9 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         yield f"event {number}: too long to be shown"
         return
     data = event.data
+    if data == b"":
+        yield f"event {number}: empty"
+        return
     if data is None:
         yield f"event {number}: {event.raw.decode('utf-8', 'replace').strip()}"
         return

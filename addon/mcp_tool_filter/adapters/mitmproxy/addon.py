@@ -46,6 +46,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     check_answer_head,
     client_address,
     correct_length,
+    flow_id,
     frame_as_stream,
     head_of,
     is_head,
@@ -262,15 +263,19 @@ class ToolFilter:
 
     def _begin_watching(self) -> bool:
         config = self._listeners.config
-        if config.audit is None and config.metrics_port is None and not self._sinks:
+        sinks = list(self._sinks)
+        if ctx.master.addons.get("view") is not None:
+            sinks.append(self.views.dashboard.timeline.note)
+        if config.audit is None and config.metrics_port is None and not sinks:
             return True
         from mcp_tool_filter.adapters.watching import Watching  # of no use to most
 
         try:
             self._watching = Watching(
                 config.audit,
-                self._sinks,
+                sinks,
                 client_address,
+                flow_id,
                 metrics_port=config.metrics_port,
                 state=self._state,
             )

@@ -247,3 +247,8 @@ def client_address(flow: object) -> str:
         return ""
     host, port = flow.client_conn.peername[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def flow_id(flow: object) -> str:
+    """Return what mitmproxy calls a flow, in its pages and recordings."""
+    return flow.id if isinstance(flow, HTTPFlow) else ""

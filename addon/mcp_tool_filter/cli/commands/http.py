@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from mcp_tool_filter.cli.output.activity import Activity
 
-_WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
 
 # What takes longest to import, each about as long as the next.
 _SLICES = (
@@ -254,7 +253,6 @@ def mitmproxy_options(settings: Settings) -> dict[str, object]:
         "save_stream_file": settings.record,
         "store_streamed_bodies": True if settings.record or settings.inspect else None,
         "web_open_browser": settings.browser if settings.inspect else None,
-        "web_columns": _WEB_COLUMNS if settings.inspect else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -53,6 +53,8 @@ class Auditor:
     clock: Callable[[], float] = lambda: 0.0
     client_of: Callable[[object], str] = lambda _origin: ""
     """Names the client behind a message's origin, such as its address."""
+    flow_of: Callable[[object], str] = lambda _origin: ""
+    """Names what the host calls a message's flow."""
     arguments: Arguments = Arguments.HASH
     includes_passed: bool = False
     """Make entries of messages of class pass, too."""
@@ -134,7 +136,8 @@ class Auditor:
     def _head(self, judged: Judged) -> Entry:
         now = self.now()
         client = judged.client
-        return {
+        flow = self.flow_of(judged.origin) if judged.origin is not None else ""
+        return ({"flow": flow} if flow else {}) | {
             "v": VERSION,
             "time": now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z",
             "instance": self.instance,

@@ -258,7 +258,7 @@ class TestFlows:
     @pytest.mark.parametrize(
         ("body", "mark", "comment"),
         [
-            (call("read_file"), "", "forwarded"),
+            (call("read_file"), "", "tools/call read_file: forwarded"),
             (
                 call("delete_file"),
                 ":no_entry_sign:",

@@ -21,8 +21,13 @@ _SHOWN_OF_AN_ID = 8
 
 
 class ToolLine(TypedDict):
+    id: str
+    """The name as it is."""
     name: str
+    """The name, fit to be shown."""
     exposed: bool
+    by_deny: bool
+    """A deny pattern takes it away, so that it can be shown again."""
     why: str
     """The pattern that took it away."""
     bytes: int
@@ -74,6 +79,10 @@ class Overview:
     clock: Callable[[], float] = time
     refused_edit: str = ""
     """Why the last edit of an option was not adopted."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return all of it as JSON can hold it."""
+        return {"listeners": self.render(), "refused_edit": self.refused_edit}
 
     def render(self) -> list[ListenerLines]:
         return [self._lines(mode, listener) for mode, listener in self.listeners.items()]
@@ -141,14 +150,18 @@ def _hidden(tool: ToolLine) -> str:
 def _tool_lines(snapshot: Snapshot, counted: Statistics) -> Iterator[ToolLine]:
     for name, definition in snapshot.allowed.items():
         yield _tool_line(name, "", len(definition), counted)
-    for name in snapshot.denied:
-        yield _tool_line(name, pattern_of(name, snapshot), 0, counted)
+    for name, pattern in snapshot.denied.items():
+        yield _tool_line(name, pattern_of(name, snapshot), 0, counted, by_deny=bool(pattern))
 
 
-def _tool_line(name: str, why: str, size: int, counted: Statistics) -> ToolLine:
+def _tool_line(
+    name: str, why: str, size: int, counted: Statistics, *, by_deny: bool = False
+) -> ToolLine:
     label = shown(name)
     return ToolLine(
+        id=name,
         name=label,
+        by_deny=by_deny,
         exposed=not why,
         why=why,
         bytes=size,

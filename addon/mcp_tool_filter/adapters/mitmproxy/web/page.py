@@ -1,24 +1,23 @@
-"""The page ``/mcp`` in mitmweb: the tool filter at a glance.
-
-It is one of mitmweb's own pages, behind its token. Its files stand in ``files/``; what it shows
-it asks for every second at ``/mcp/state``.
-"""
+"""The page ``/mcp`` in mitmweb: the tool filter at a glance, behind mitmweb's token."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.mitmproxy.web.overview import Overview
+from mcp_tool_filter.adapters.dashboard import FILES, TYPES, Dashboard
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
-_FILES = Path(__file__).parent / "files"
-_TYPES = {"page.js": "text/javascript", "page.css": "text/css"}
+_NO_TOKEN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>MCP tool filter</title>
+<h1>This page needs mitmweb's token</h1>
+<p>mitmweb printed an address with <code>?token=…</code> when it started. Open that address once in
+this browser, then come back to this page.</p></html>"""
 
 
-def add_page(master: Master, overview: Overview) -> None:
+def add_page(master: Master, dashboard: Dashboard) -> None:
     """Let mitmweb serve the page; other masters have no ``app``."""
     app = getattr(master, "app", None)
     if app is None:
@@ -27,20 +26,54 @@ def add_page(master: Master, overview: Overview) -> None:
     from mitmproxy.tools.web.app import RequestHandler
 
     class Page(RequestHandler):
+        def auth_fail(self, invalid_password: bool) -> None:
+            self.set_header("Content-Type", TYPES["page.html"])
+            self.write(_NO_TOKEN)
+
         def get(self) -> None:
-            self.set_header("Content-Type", "text/html; charset=UTF-8")
-            self.write((_FILES / "page.html").read_bytes())
+            # The page's requests carry the token that this sets as a cookie.
+            _ = self.xsrf_token
+            self.set_header("Content-Type", TYPES["page.html"])
+            self.write((FILES / "page.html").read_bytes())
 
     class File(RequestHandler):
         def get(self, name: str) -> None:
-            self.set_header("Content-Type", f"{_TYPES[name]}; charset=UTF-8")
-            self.write((_FILES / name).read_bytes())
+            self.set_header("Content-Type", TYPES[name])
+            self.write((FILES / name).read_bytes())
 
     class State(RequestHandler):
         def get(self) -> None:
             self.set_header("Cache-Control", "no-store")
-            self.write({"listeners": overview.render(), "refused_edit": overview.refused_edit})
+            self.write(dashboard.state())
+
+    class Change(RequestHandler):
+        def post(self, name: str) -> None:
+            try:
+                answer = CHANGES[name](dashboard, json.loads(self.request.body or b"{}"))
+            except (ValueError, KeyError, TypeError):
+                self.set_status(400)
+                return
+            self.write(answer)
 
     app.add_handlers(
-        r".*", [(r"/mcp/?", Page), (r"/mcp/(page\.js|page\.css)", File), (r"/mcp/state", State)]
+        r".*",
+        [
+            (r"/mcp/?", Page),
+            (r"/mcp/(page\.js|page\.css)", File),
+            (r"/mcp/state", State),
+            (r"/mcp/(preview|apply|undo)", Change),
+        ],
     )
+
+
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError("not a list of names")
+    return value
+
+
+CHANGES: dict[str, Callable[[Dashboard, dict[str, object]], dict[str, object]]] = {
+    "preview": lambda board, said: board.preview(_names(said["hide"]), _names(said["show"])),
+    "apply": lambda board, said: board.apply(_names(said["deny"])),
+    "undo": lambda board, _said: board.undo(),
+}

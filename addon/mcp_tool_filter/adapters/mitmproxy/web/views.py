@@ -18,11 +18,15 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from mitmproxy import ctx
+from mitmproxy.exceptions import OptionsError
 from mitmproxy.hooks import UpdateHook
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.master import Master
+from mitmproxy.options import Options
 
+from mcp_tool_filter.adapters.dashboard import Dashboard
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.adapters.mitmproxy.settings import was_set
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.adapters.mitmproxy.web.overview import (
     ListenerLines,
@@ -45,6 +49,9 @@ from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal
 from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 from mcp_tool_filter.protocol.messages import Message, Request, singles
 
@@ -61,8 +68,10 @@ type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
 
 type _Render = Callable[[Iterable[ListenerLines]], Iterator[str]]
 
+WEB_COLUMNS = ["icon", "method", "path", "status", "comment", "size", "time"]
 _MOST_SENTENCES = 50
 _SECONDS_BETWEEN_UPDATES = 0.25
+_FORWARDED = "forwarded"
 _REFUSED, _HIDDEN, _INVALID = ":no_entry_sign:", ":see_no_evil:", ":warning:"
 # mitmweb takes no other letters than these, and the point.
 _COMMANDS = {
@@ -100,6 +109,13 @@ class FlowObserver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._statistics: dict[str, Statistics] = {}
         self._overview = Overview(listeners, self._statistics, clock)
+        self.dashboard = Dashboard(
+            self._overview.as_json,
+            lambda: next((one.config for one in listeners.values()), Config()),
+            lambda: [one.snapshot for one in listeners.values()],
+            _edit_deny,
+            flows=True,
+        )
 
     # Told by the tool filter, before it changes anything
 
@@ -128,7 +144,7 @@ class FlowObserver:
         self._statistics.setdefault(spec, Statistics()).note(judged, self._clock())
         if not isinstance(flow, HTTPFlow) or not (seen := self._seen.get(flow)):
             return
-        self._comment(flow, describe(judged.verdict, judged.snapshot), judged.verdict)
+        self._comment(flow, _sentence_about(judged), judged.verdict)
         self._keep_tools(spec, listener, seen.kept, judged.message)
         if self.observe:
             self.observe(flow, judged)
@@ -162,7 +178,8 @@ class FlowObserver:
 
     def running(self) -> None:
         self.configure(())
-        add_page(ctx.master, self._overview)
+        add_page(ctx.master, self.dashboard)
+        _show_comments(ctx.options)
 
     def follow_stream(self, flow: HTTPFlow) -> None:
         """From now on keep what goes into a stream callable, and what comes out."""
@@ -224,9 +241,10 @@ class FlowObserver:
         sentences = flow.comment.split("\n\n") if flow.comment else []
         if sentence in sentences or len(sentences) >= _MOST_SENTENCES:
             return
-        if sentences == ["forwarded"]:
+        is_first = len(sentences) == 1 and sentences[0].endswith(_FORWARDED)
+        if is_first and sentence != _FORWARDED and not sentences[0].startswith("tools/call"):
             sentences = []  # the rest says more
-        if sentence != "forwarded" or not sentences:
+        if sentence != _FORWARDED or not sentences:
             flow.comment = "\n\n".join([*sentences, sentence])
         if mark := _mark(verdict):
             flow.marked = mark
@@ -240,6 +258,31 @@ class FlowObserver:
         if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
             self._introduced.add(spec)
             keep_fetched(kept, listener.fetched)
+
+
+def _sentence_about(judged: Judged) -> str:
+    """Say what became of a message; of a request that goes on, what it is."""
+    sentence = describe(judged.verdict, judged.snapshot)
+    asked = judged.exchange
+    if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
+        return sentence
+    tool = f" {shown(asked.tool)}" if asked.tool else ""
+    return f"{shown(asked.method)}{tool}: {sentence}"
+
+
+def _edit_deny(deny: list[str]) -> str:
+    """Edit the option as mitmweb's own page does; return why that is refused, or nothing."""
+    try:
+        ctx.options.update(deny=deny)
+    except OptionsError as error:
+        return str(error)
+    return ""
+
+
+def _show_comments(options: Options) -> None:
+    """Let mitmweb's list show tool and verdict, unless the user has chosen the columns."""
+    if "web_columns" in options and not was_set(options, "web_columns"):
+        options.update(web_columns=WEB_COLUMNS)
 
 
 def _mark(verdict: Verdict) -> str:

@@ -2,6 +2,10 @@
 "use strict";
 
 const SECOND = 1000;
+const SVG = "http://www.w3.org/2000/svg";
+const changes = { hide: new Set(), show: new Set() };
+let last = "";
+let state = null;
 
 function element(name, attributes, ...children) {
   const made = document.createElement(name);
@@ -10,6 +14,35 @@ function element(name, attributes, ...children) {
   return made;
 }
 
+function drawn(name, attributes, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function button(text, label, action) {
+  const made = element("button", { type: "button", "aria-label": label }, text);
+  made.addEventListener("click", action);
+  return made;
+}
+
+function counted(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+async function ask(path, body) {
+  const token = /(?:^|; )_mitmproxy_xsrf=([^;]*)/.exec(document.cookie);
+  const headers = { "Content-Type": "application/json" };
+  if (token) headers["X-XSRFToken"] = token[1];
+  const answer = await fetch(`/mcp/${path}`,
+    { method: "POST", credentials: "same-origin", headers, body: JSON.stringify(body) });
+  if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
+  return answer.json();
+}
+
+// Figures and tables
+
 function figure(label, value, more) {
   const shown = element("dd", {}, value.toLocaleString("en"));
   if (more) shown.append(" ", element("small", {}, more));
@@ -17,13 +50,14 @@ function figure(label, value, more) {
 }
 
 function table(kind, heads, rows) {
-  const head = element("tr", {}, ...heads.map((text, at) => element("th", cell(at, heads), text)));
+  const head = element("tr", {},
+    ...heads.map((text, at) => element("th", { scope: "col", ...cell(at, heads) }, text)));
   return element("table", { "data-table": kind }, element("thead", {}, head),
     element("tbody", {}, ...rows));
 }
 
 function cell(at, heads) {
-  return at && /calls|refused|bytes|waiting|ago/i.test(heads[at]) ? { class: "number" } : {};
+  return at && /calls|refused|bytes|waiting|ago|hits/i.test(heads[at]) ? { class: "number" } : {};
 }
 
 function row(heads, values, kind) {
@@ -45,13 +79,39 @@ function part(title, heads, rows, nothing) {
   return element("div", {}, element("h3", {}, title), shown);
 }
 
+// Tools, with a switch each
+
+function pressed(tool) {
+  if (changes.hide.has(tool.id)) return true;
+  if (changes.show.has(tool.id)) return false;
+  return !tool.exposed;
+}
+
+function toggle(tool) {
+  const wasPending = changes.hide.delete(tool.id) || changes.show.delete(tool.id);
+  if (!wasPending) (tool.exposed ? changes.hide : changes.show).add(tool.id);
+  draw();
+}
+
+function switchOf(tool) {
+  const hidden = pressed(tool);
+  const made = button(hidden ? "Show" : "Hide", `${hidden ? "Show" : "Hide"} ${tool.name}`,
+    () => toggle(tool));
+  if (hidden === tool.exposed) made.classList.add("changed");
+  if (!tool.exposed && !tool.by_deny) {
+    made.disabled = true;
+    made.title = "It is not on the allow list";
+  }
+  return made;
+}
+
 function tools(listener, exposed) {
-  const heads = exposed ? ["Tool", "Calls", "Bytes"] : ["Tool", "Why", "Refused"];
+  const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
     const name = element("code", { title: tool.name }, tool.name);
     const values = exposed
-      ? [name, tool.calls || "", tool.bytes.toLocaleString("en")]
-      : [name, element("code", {}, tool.why), tool.refused || ""];
+      ? [name, tool.calls || "", tool.bytes.toLocaleString("en"), switchOf(tool)]
+      : [name, element("code", {}, tool.why), tool.refused || "", switchOf(tool)];
     return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
   });
   return exposed
@@ -82,8 +142,8 @@ function section(listener) {
     element("p", { class: "quiet" }, about),
     ...listener.warnings.map((text) => element("p", { class: "warning" }, text)),
     element("dl", {},
-      figure("Exposed", listener.exposed, "tools"),
-      figure("Hidden", listener.hidden, "tools"),
+      figure("Exposed", listener.exposed, listener.exposed === 1 ? "tool" : "tools"),
+      figure("Hidden", listener.hidden, listener.hidden === 1 ? "tool" : "tools"),
       figure("Context saved", listener.saved_bytes, saved),
       figure("Lists given", listener.lists),
       figure("Calls", listener.calls),
@@ -94,29 +154,153 @@ function section(listener) {
       element("div", {}, tools(listener, true))));
 }
 
-let last = "";
+// What happens: a chart of the last ten minutes, and the last messages
+
+function bars(steps) {
+  const most = Math.max(1, ...steps.map((step) => step.calls + step.refused));
+  const width = 600 / steps.length;
+  const rows = steps.flatMap((step, at) => {
+    const calls = (step.calls / most) * 76;
+    const refused = (step.refused / most) * 76;
+    const place = { x: (at * width + 1).toFixed(1), width: (width - 2).toFixed(1) };
+    return [
+      drawn("rect", { ...place, y: 80 - calls, height: calls, class: "calls" }),
+      drawn("rect", { ...place, y: 80 - calls - refused, height: refused, class: "refusals" }),
+    ];
+  });
+  const calls = steps.reduce((sum, step) => sum + step.calls, 0);
+  const refused = steps.reduce((sum, step) => sum + step.refused, 0);
+  const label = `Last ten minutes: ${counted(calls, "call")}, ${refused} refused`;
+  return chart(label, rows);
+}
+
+function latency(steps) {
+  const times = steps.map((step) => step.p50_ms);
+  const most = Math.max(1, ...times.filter((time) => time !== null));
+  const width = 600 / steps.length;
+  const dots = times.flatMap((time, at) => (time === null ? [] : [
+    drawn("circle", { cx: (at + 0.5) * width, cy: 78 - (time / most) * 72, r: 3, class: "calls" }),
+  ]));
+  return chart(`Median time of the upstream, at most ${most.toFixed(1)} ms`, dots);
+}
+
+function chart(label, marks) {
+  const picture = drawn("svg", { viewBox: "0 0 600 82", role: "img", "aria-label": label },
+    drawn("line", { x1: 0, x2: 600, y1: 80.5, y2: 80.5, class: "axis" }), ...marks);
+  return element("figure", {}, element("figcaption", {}, label), picture);
+}
+
+function verdict(entry) {
+  const why = entry.rule || entry.pattern || entry.why || "";
+  if (entry.error_code !== undefined) return `error ${entry.error_code}`;
+  if (entry.answered === false) return "no answer";
+  return why ? `${entry.verdict} (${why})` : entry.verdict;
+}
+
+function recent() {
+  const heads = ["Time", "Message", "Verdict", "ms"];
+  const rows = state.recent.slice(0, 30).map((entry) => {
+    const text = [entry.method || "unreadable", entry.tool || entry.uri || ""].join(" ").trim();
+    const name = state.flows && entry.flow
+      ? element("a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` }, text)
+      : element("span", {}, text);
+    const refused = entry.verdict === "refused" || entry.verdict === "dropped";
+    return row(heads, [String(entry.time || "").slice(11, 19), name, verdict(entry),
+      entry.upstream_ms === undefined ? "" : entry.upstream_ms.toFixed(1)],
+    refused ? "refused-message" : "");
+  });
+  return part("Last messages", heads, rows, "Nothing has passed yet.");
+}
+
+function activity() {
+  const place = document.getElementById("activity");
+  place.hidden = false;
+  place.replaceChildren(
+    element("h2", {}, "Activity"),
+    element("div", { class: "columns" }, bars(state.steps), latency(state.steps)),
+    recent());
+}
+
+// Changes by a click
+
+async function pending() {
+  const place = document.getElementById("pending");
+  const some = changes.hide.size + changes.show.size;
+  place.hidden = !some && !state.can_undo;
+  if (place.hidden) return;
+  if (!some) {
+    place.replaceChildren(
+      element("p", {}, "The patterns in force were changed here."),
+      element("pre", {}, state.deny.map((text) => `--deny '${text}'`).join(" ")),
+      button("Undo the last change", "Undo the last change", () => change("undo", {})));
+    return;
+  }
+  const wanted = { hide: [...changes.hide], show: [...changes.show] };
+  const found = await ask("preview", wanted);
+  place.replaceChildren(
+    element("p", {}, `${counted(changes.hide.size, "tool")} to hide, ${changes.show.size} to show.`
+      + " Keep it at the next start with:"),
+    element("pre", {}, found.command || "(no pattern)"),
+    button("Apply", "Apply the changes", () => change("apply", { deny: found.deny })),
+    button("Discard", "Discard the changes", () => { forget(); draw(); }));
+}
+
+function forget() {
+  changes.hide.clear();
+  changes.show.clear();
+}
+
+async function change(path, body) {
+  const { problem } = await ask(path, body);
+  document.getElementById("refused").textContent = problem || "";
+  if (!problem) forget();
+  last = "";
+  await look();
+}
+
+function draw() {
+  const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
+  if (state.listeners.length) {
+    document.getElementById("listeners").replaceChildren(...state.listeners.map(section));
+  }
+  activity();
+  pending().catch(late);
+  if (focused) {  // a keyboard stays where it was
+    const again = [...document.querySelectorAll("button")].find((one) =>
+      one.getAttribute("aria-label").replace(/^(Show|Hide) /, "")
+        === focused.replace(/^(Show|Hide) /, ""));
+    if (again) again.focus();
+  }
+}
+
+function late(error) {
+  document.body.classList.add("late");
+  document.getElementById("live").textContent = `Not up to date: ${error.message}`;
+}
+
+async function look() {
+  const answer = await fetch("/mcp/state", { credentials: "same-origin" });
+  if (!answer.ok) throw new Error(answer.status === 403 ? "Log in again" : answer.status);
+  const text = await answer.text();
+  if (text !== last) {  // so that a selection in the page survives
+    last = text;
+    state = JSON.parse(text);
+    const refused = state.refused_edit;
+    if (refused) {
+      document.getElementById("refused").textContent =
+        `The last edit of an option was not adopted. ${refused}`;
+    } else if (!changes.hide.size && !changes.show.size) {
+      document.getElementById("refused").textContent = "";
+    }
+    document.getElementById("flows").hidden = !state.flows;
+    draw();
+  }
+  document.body.classList.remove("late");
+  document.getElementById("live").textContent = "Live";
+}
 
 async function update() {
-  const live = document.getElementById("live");
-  try {
-    const answer = await fetch("/mcp/state", { credentials: "same-origin" });
-    if (!answer.ok) throw new Error(answer.status === 403 ? "Log in again" : answer.status);
-    const text = await answer.text();
-    if (text !== last) {  // so that a selection in the page survives
-      last = text;
-      const { listeners, refused_edit: refused } = JSON.parse(text);
-      document.getElementById("refused").textContent =
-        refused && `The last edit of an option was not adopted. ${refused}`;
-      if (listeners.length) {
-        document.getElementById("listeners").replaceChildren(...listeners.map(section));
-      }
-    }
-    document.body.classList.remove("late");
-    live.textContent = "Live";
-  } catch (error) {
-    document.body.classList.add("late");
-    live.textContent = `Not up to date: ${error.message}`;
-  }
+  await look().catch(late);
   setTimeout(update, SECOND);
 }
 

@@ -1,0 +1,97 @@
+"""What the page ``/mcp`` shows and does, whoever serves it: mitmweb, or ``--dashboard``.
+
+The page asks for the state every second. A click on a tool asks what the patterns would be then,
+and "apply" edits the option ``deny`` as mitmweb's own page does, with the same checks.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.observers.timeline import Timeline
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.switches import switched
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.snapshot import Snapshot
+
+FILES = Path(__file__).parent / "mitmproxy" / "web" / "files"
+TYPES = {
+    "page.html": "text/html; charset=UTF-8",
+    "page.js": "text/javascript; charset=UTF-8",
+    "page.css": "text/css; charset=UTF-8",
+}
+_MOST_UNDONE = 50
+
+type Edit = Callable[[list[str]], str]
+"""Sets the deny patterns; returns what is wrong with them, or nothing."""
+
+
+class Dashboard:
+    """One for each process."""
+
+    def __init__(
+        self,
+        overview: Callable[[], dict[str, object]],
+        config: Callable[[], Config],
+        snapshots: Callable[[], Sequence[Snapshot]],
+        edit: Edit,
+        *,
+        flows: bool = False,
+    ) -> None:
+        """``flows`` tells that a message's flow can be looked at under ``/#/flows/ID``."""
+        self._overview = overview
+        self._config = config
+        self._snapshots = snapshots
+        self._edit = edit
+        self._flows = flows
+        self._before: list[list[str]] = []
+        self.timeline = Timeline()
+
+    def state(self) -> dict[str, object]:
+        """Return all that the page shows."""
+        return {
+            **self._overview(),
+            "recent": self.timeline.recent(),
+            "steps": self.timeline.steps(),
+            "flows": self._flows,
+            "deny": self._deny(),
+            "can_undo": bool(self._before),
+        }
+
+    def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
+        """Return the patterns that hide and show these tools, and how to keep them."""
+        names = list(dict.fromkeys(name for one in self._snapshots() for name in _names_in(one)))
+        deny = switched(self._config().deny, names, set(hide), set(show))
+        return {"deny": deny, "command": shlex.join(_flags(deny))}
+
+    def apply(self, deny: Sequence[str]) -> dict[str, object]:
+        """Set the patterns; say what is wrong with them, or nothing."""
+        before = self._deny()
+        problem = self._edit(list(deny))
+        if not problem and before != list(deny):
+            self._before = [*self._before[-_MOST_UNDONE:], before]
+        return {"problem": problem}
+
+    def undo(self) -> dict[str, object]:
+        """Set the patterns of before the last change."""
+        if not self._before:
+            return {"problem": "There is nothing to undo"}
+        problem = self._edit(self._before[-1])
+        if not problem:
+            self._before.pop()
+        return {"problem": problem}
+
+    def _deny(self) -> list[str]:
+        return [pattern.text for pattern in self._config().deny]
+
+
+def _names_in(snapshot: Snapshot) -> list[str]:
+    return [*snapshot.allowed, *snapshot.denied]
+
+
+def _flags(deny: Sequence[str]) -> list[str]:
+    return [word for pattern in deny for word in ("--deny", pattern)]

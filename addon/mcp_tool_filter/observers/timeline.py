@@ -1,0 +1,89 @@
+"""The last messages, and how many there were over time: what a page shows as it happens.
+
+>>> timeline = Timeline(clock=lambda: 25.0)
+>>> timeline.note({"verdict": "forwarded", "tool": "read", "upstream_ms": 4.0})
+>>> timeline.note({"verdict": "refused", "tool": "rm"})
+>>> timeline.steps()[-1]
+{'calls': 1, 'refused': 1, 'p50_ms': 4.0}
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from mcp_tool_filter.observers.audit.entries import Entry
+
+STEP = 10.0
+"""Seconds that are counted together."""
+_STEPS = 60
+_MOST_RECENT = 100
+_MOST_TIMES = 1000  # in one step
+
+
+class Step(TypedDict):
+    calls: int
+    refused: int
+    p50_ms: float | None
+    """The median of the upstream's time."""
+
+
+@dataclass(slots=True)
+class _Counted:
+    number: int
+    calls: int = 0
+    refused: int = 0
+    times: list[float] = field(default_factory=list)
+
+
+class Timeline:
+    """One for each process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: deque[tuple[int, Entry]] = deque(maxlen=_MOST_RECENT)
+        self._number = 0
+        self._counted: deque[_Counted] = deque(maxlen=_STEPS)
+
+    def note(self, entry: Entry) -> None:
+        """Take an entry; see ``observers/audit/entries``."""
+        self._number += 1
+        self._recent.appendleft((self._number, entry))
+        step = self._step()
+        if entry.get("verdict") in ("refused", "dropped"):
+            step.refused += 1
+        elif "tool" in entry:
+            step.calls += 1
+        took = entry.get("upstream_ms")
+        if isinstance(took, float) and len(step.times) < _MOST_TIMES:
+            step.times.append(took)
+
+    def _step(self) -> _Counted:
+        number = int(self._clock() // STEP)
+        if not self._counted or self._counted[-1].number != number:
+            self._counted.append(_Counted(number))
+        return self._counted[-1]
+
+    def recent(self) -> list[Entry]:
+        """Return the last entries, newest first, each with a number of its own."""
+        return [{"number": number, **entry} for number, entry in self._recent]
+
+    def steps(self) -> list[Step]:
+        """Return the counts of the last ten minutes, oldest first; times of silence are zero."""
+        now = int(self._clock() // STEP)
+        known = {one.number: one for one in self._counted}
+        return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
+
+
+def _rendered(step: _Counted | None) -> Step:
+    if step is None:
+        return Step(calls=0, refused=0, p50_ms=None)
+    times = sorted(step.times)
+    return Step(
+        calls=step.calls,
+        refused=step.refused,
+        p50_ms=times[len(times) // 2] if times else None,
+    )

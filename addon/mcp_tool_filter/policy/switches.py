@@ -1,0 +1,36 @@
+"""Deny patterns changed by a click: hide this tool, show that one.
+
+>>> from mcp_tool_filter.policy.patterns import parse_pattern
+>>> names = ["delete_file", "delete_user", "read_file"]
+>>> switched([parse_pattern("^delete_")], names, hide=["read_file"], show=["delete_user"])
+['^delete_file$', '^read_file$']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from mcp_tool_filter.policy.exact import deny_for
+from mcp_tool_filter.policy.patterns import Pattern
+
+
+def switched(
+    deny: Sequence[Pattern], names: Sequence[str], hide: Collection[str], show: Collection[str]
+) -> list[str]:
+    """Return deny patterns that hide and show these tools as well, and no other of ``names``.
+
+    A pattern that matches a tool to be shown is replaced by one for the others that it matches.
+    """
+    patterns: list[str] = []
+    hidden: set[str] = set()
+    for pattern in deny:
+        matched = [name for name in names if pattern.matches(name)]
+        kept = [name for name in matched if name not in show]
+        if len(kept) == len(matched):
+            patterns.append(pattern.text)
+        elif kept:
+            patterns.append(deny_for(kept, names))
+        hidden.update(kept)
+    if more := [name for name in names if name in hide and name not in hidden]:
+        patterns.append(deny_for(more, names))
+    return patterns
