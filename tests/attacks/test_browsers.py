@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL, Link, Upstrea
 from tests.browser import Page, browser
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import get, post, raw_client
-from tests.raw_upstream import RawRequest, answer
+from tests.raw_upstream import RawRequest, answer, hang_up
 
 FETCH = """
 const [url, body, headers] = arguments;
@@ -60,10 +60,15 @@ def cors_for(origin: str, request: RawRequest) -> str:
 async def a_page() -> AsyncIterator[str]:
     """Serve an empty page; its URL."""
 
+    writers: list[asyncio.StreamWriter] = []  # browsers connect before they need to
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<p>")
-        await writer.drain()
+        writers.append(writer)
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
+            writer.write(head + b"<p>")
+            await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -71,6 +76,7 @@ async def a_page() -> AsyncIterator[str]:
         yield f"http://localhost:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        await hang_up(writers)
 
 
 @pytest.fixture(scope="module")
