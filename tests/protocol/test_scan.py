@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.levels import _levels_exceed
 from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, _levels_exceed, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, fold, scan
 
 NODE = shutil.which("node")
 

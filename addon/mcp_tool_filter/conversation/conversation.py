@@ -38,11 +38,13 @@ from mcp_tool_filter.policy.chain import (
     keep_space,
     refusal,
 )
-from mcp_tool_filter.policy.effects import Decision, then, together, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, then, together, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.tool_filter import decide_found_listing
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.long_lists import read_in_steps
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -64,6 +66,8 @@ from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
 _DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
+_LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
+_LET_OTHERS_GO_ON = Delay(0.0)
 _LONGEST_REVISION = 64  # characters
 
 
@@ -281,6 +285,14 @@ class Conversation:
             told.message, verdict = known
             told.exchange = self.exchanges.answered_by(told.message)
             return self._decided_for_upstream(told, verdict)
+        if known is None and self._may_be_long_list(raw):
+            return self._from_upstream_in_steps(raw, told)
+        return self._read_from_upstream(raw, told, known)
+
+    def _read_from_upstream(
+        self, raw: bytes, told: Judged, known: tuple[Response, Verdict] | None = None
+    ) -> Decision[Judged]:
+        policy, snapshot = self.policy, told.snapshot
         message = known[0] if known else parse_message(raw, policy.config.limits)
         told.message = message
         if isinstance(message, Batch):
@@ -299,6 +311,39 @@ class Conversation:
         ):
             policy.judged.remember(raw, decision, snapshot)
         return self._decided_for_upstream(told, decision)
+
+    def _may_be_long_list(self, raw: bytes) -> bool:
+        """Tell whether a message may take so long to read that others should be served meanwhile.
+
+        (Where there are rules, they need to read all of it anyway.)
+        """
+        if len(raw) < _LONG or self.policy.links:
+            return False
+        return "tools/list" in self.exchanges.methods
+
+    def _from_upstream_in_steps(self, raw: bytes, told: Judged) -> Deciding[Judged]:
+        """Read and decide on a long list; the patterns that are in force at the end count."""
+        policy = self.policy
+        try:
+            found = None
+            for found in read_in_steps(raw, policy.config.limits):
+                if found is None:
+                    yield _LET_OTHERS_GO_ON
+            told.snapshot = snapshot = policy.snapshot
+            asked = self.exchanges.answered_by(found.response) if found else None
+            if found is None or asked is None or asked.method != "tools/list":
+                usual = self._read_from_upstream(raw, told)
+                return (yield from usual) if waits(usual) else usual
+            told.message, told.exchange = found.response, asked
+            decided = decide_found_listing(found.listing, snapshot)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
+        verdict = keep_space(found.response.place.text, decided)
+        if revision := self._new_revision(asked):
+            policy.envelopes.learn(revision, found.listing)
+        elif isinstance(verdict, Forward | Rewrite):  # which it is
+            policy.judged.remember(raw, verdict, snapshot)
+        return self._decided_for_upstream(told, verdict)
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message; whoever waits for one that cannot be judged gets an error."""

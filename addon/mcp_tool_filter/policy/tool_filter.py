@@ -78,10 +78,23 @@ def decide_listing(
     ``is_ours`` has been changed by a rule on purpose: what it says of allowed tools stays.
     """
     listing = _listing_in(message, expected)
-    rest = besides_content(message) if listing is None else listing.surroundings
+    if listing is not None:
+        return decide_found_listing(listing, snapshot, is_ours=is_ours)
+    _refuse_hidden_tool_in(besides_content(message), snapshot)
+    return Forward()
+
+
+def decide_found_listing(
+    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
+) -> Forward | Rewrite:
+    """Do the same with a list that has been read."""
+    _refuse_hidden_tool_in(listing.surroundings, snapshot)
+    return _rewrite(listing, snapshot, is_ours=is_ours)
+
+
+def _refuse_hidden_tool_in(rest: str, snapshot: Snapshot) -> None:
     if shows_tool(rest, snapshot.denied):
         raise ProtocolError("the definition of a hidden tool outside of a tool list")
-    return Forward() if listing is None else _rewrite(listing, snapshot, is_ours=is_ours)
 
 
 def _listing_in(message: Single, expected: bool) -> Listing | None:
@@ -96,7 +109,7 @@ def _listing_in(message: Single, expected: bool) -> Listing | None:
     return listing
 
 
-def _rewrite(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Verdict:
+def _rewrite(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Forward | Rewrite:
     kept = dict(_kept(listing, snapshot, is_ours=is_ours))
     if list(kept.values()) == [definition.raw for definition in listing.definitions]:
         return Forward()

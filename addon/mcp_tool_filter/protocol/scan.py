@@ -23,11 +23,11 @@ import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.levels import nests_deeper
 from mcp_tool_filter.protocol.limits import (
     MOST_IN_BATCH,
     MOST_LISTED,
@@ -65,15 +65,11 @@ _LIMITS = Limits()
 _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
-_NO_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_STEPS = bytes.maketrans(b"[]", b"\x01\xff")  # one level in, one level out
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _TOO_DEEP = "nested too deeply"
 _FEW = 16  # parts
 _LONG = 10_000  # characters; to check less is quick by any way
-_CHUNK = 64 * 1024  # bytes
 _HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x323AF))
 
 
@@ -135,11 +131,11 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
     text = decode(raw)
     try:
         budget = _Budget(MOST_PARTS, _Budget(MOST_LISTED))
-        root = _read_root(text, _after_space(text, 0), outline, limits.depth, budget)
+        root = _read_root(text, after_space(text, 0), outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
-    except (ProtocolError, ValueError, StopIteration, IndexError, RecursionError) as error:
-        if _nests_deeper(text, 0, len(text), limits.depth):
+    except (ProtocolError, ValueError, IndexError, RecursionError) as error:
+        if nests_deeper(text, 0, len(text), limits.depth):
             raise OverLimit(f"nested deeper than {limits.depth} levels") from None
         if isinstance(error, ProtocolError):
             raise
@@ -169,51 +165,6 @@ def decode(raw: bytes) -> str:
     if text.startswith("\ufeff"):
         raise ProtocolError("begins with a byte order mark")
     return text
-
-
-def _nests_deeper(text: str, start: int, end: int, most: int) -> bool:
-    """Tell whether a part of the text nests more levels than so many, as far as it is JSON."""
-    if not opens_more(text, ("[", "{"), start, end, most):
-        return False
-    raw = text[start:end].encode()
-    quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
-    structure = quotes_only.translate(_ONE_KIND, _NO_STRUCTURE)
-    pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
-    return _levels_exceed(b"".join(pieces[::2]), most)  # every other piece is a string
-
-
-def _levels_exceed(brackets: bytes, most: int) -> bool:
-    """Tell whether brackets, all of one kind, ever stand more than so many deep."""
-    brackets += b"]" * (brackets.count(b"[") - brackets.count(b"]"))
-    # Most containers hold no other. Without these there is exactly one level less, and to take
-    # them out is a hundred times as fast as to count.
-    is_shrinking = True
-    while is_shrinking and most > 0:
-        fewer = brackets.replace(b"[]", b"")
-        is_shrinking = 2 * len(fewer) < len(brackets)
-        brackets, most = fewer, most - (len(fewer) < len(brackets))
-    depth = 0
-    for at in range(0, len(brackets), _CHUNK):
-        steps = memoryview(brackets[at : at + _CHUNK].translate(_STEPS)).cast("b")
-        levels = list(accumulate(steps, initial=depth))
-        if max(levels) > most:
-            return True
-        depth = levels[-1]
-    return False
-
-
-def opens_more[Text: (str, bytes)](
-    text: Text, opening: tuple[Text, Text], start: int, end: int, most: int
-) -> bool:
-    """Tell whether there are more than so many brackets. (To count all takes 25 times as long.)"""
-    for bracket in opening:
-        at = text.find(bracket, start, end)
-        while at >= 0:
-            most -= 1
-            if most < 0:
-                return True
-            at = text.find(bracket, at + 1, end)
-    return False
 
 
 def fold(key: str) -> str:
@@ -269,6 +220,15 @@ def has_lone_surrogate(text: str) -> bool:
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
+def skip_value(text: str, at: int) -> int:
+    """Return where a value ends. Raises ValueError, RecursionError if there is none."""
+    try:
+        end: int = _scan_value(text, at)[1]
+    except StopIteration:  # which would end a generator
+        raise ValueError("no JSON value") from None
+    return end
+
+
 def _refuse_constant(name: str) -> object:
     raise ProtocolError(f"{name} is not JSON")
 
@@ -311,8 +271,8 @@ def _read(
             return _read_object(text, at, outline, room - 1, most, budget)
         if first == "[" and EACH in outline:
             return _read_array(text, at, outline[EACH], room - 1, most, budget)
-    end = _scan_value(text, at)[1]
-    if end - at > 2 * room and _nests_deeper(text, at, end, room):
+    end = skip_value(text, at)
+    if end - at > 2 * room and nests_deeper(text, at, end, room):
         raise OverLimit(_TOO_DEEP)
     return Value(at, end)
 
@@ -331,26 +291,26 @@ def _read_object(
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
-    at = _after_space(text, start + 1)
+    at = after_space(text, start + 1)
     if text[at] == "}":
         return Value(start, at + 1, None, ())
     while text[at] == '"':
         key, end = scanstring(text, at + 1, True)
-        colon = end if text[end] == ":" else _after_space(text, end)
+        colon = end if text[end] == ":" else after_space(text, end)
         if text[colon] != ":":
             break
         part = outline.get(key)
-        value = _read(text, _after_space(text, colon + 1), part, room, most, budget)
+        value = _read(text, after_space(text, colon + 1), part, room, most, budget)
         members.append(Member(key, at, value))
         if len(members) > most:
             raise OverLimit(_too_many(most))
-        end = _after_space(text, value.end)
+        end = after_space(text, value.end)
         if text[end] == "}":
             budget.spend(len(members))
             return Value(start, end + 1, None, tuple(members))
         if text[end] != ",":
             break
-        at = _after_space(text, end + 1)
+        at = after_space(text, end + 1)
     raise ProtocolError("not valid JSON")
 
 
@@ -365,7 +325,7 @@ def _read_array(
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     elements: list[Value] = []
-    at = _after_space(text, start + 1)
+    at = after_space(text, start + 1)
     if text[at] == "]":
         return Value(start, at + 1, None, None, ())
     while True:
@@ -373,13 +333,13 @@ def _read_array(
         elements.append(value)
         if len(elements) > most:
             raise OverLimit(_too_many(most))
-        end = _after_space(text, value.end)
+        end = after_space(text, value.end)
         if text[end] == "]":
             budget.spend(len(elements))
             return Value(start, end + 1, None, None, tuple(elements))
         if text[end] != ",":
             raise ProtocolError("not valid JSON")
-        at = _after_space(text, end + 1)
+        at = after_space(text, end + 1)
 
 
 def _too_many(most: int) -> str:
@@ -387,7 +347,7 @@ def _too_many(most: int) -> str:
     return f"more than {most} {what}"
 
 
-def _after_space(text: str, at: int) -> int:
+def after_space(text: str, at: int) -> int:
     if text[at] == " ":  # as most write it: one
         at += 1
     return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]

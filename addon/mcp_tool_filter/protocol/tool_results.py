@@ -26,9 +26,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.levels import opens_more
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Place, Response
-from mcp_tool_filter.protocol.scan import Value, decode, opens_more
+from mcp_tool_filter.protocol.scan import Value, decode
 
 if TYPE_CHECKING:
     from msgspec import Raw
