@@ -41,7 +41,7 @@ from mcp_tool_filter.policy.chain import (
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, then, together, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.tool_filter import decide_found_listing
+from mcp_tool_filter.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from mcp_tool_filter.protocol.long_lists import read_in_steps
@@ -61,7 +61,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS
 from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
-from mcp_tool_filter.protocol.tools import parse_listing, shows_tool
+from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
@@ -329,21 +329,34 @@ class Conversation:
             for found in read_in_steps(raw, policy.config.limits):
                 if found is None:
                     yield _LET_OTHERS_GO_ON
-            told.snapshot = snapshot = policy.snapshot
             asked = self.exchanges.answered_by(found.response) if found else None
             if found is None or asked is None or asked.method != "tools/list":
-                usual = self._read_from_upstream(raw, told)
+                usual = self._read_from_upstream(raw, self._again(told))
                 return (yield from usual) if waits(usual) else usual
             told.message, told.exchange = found.response, asked
-            decided = decide_found_listing(found.listing, snapshot)
+            decided = yield from self._decide_in_steps(told, found.listing)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
         verdict = keep_space(found.response.place.text, decided)
         if revision := self._new_revision(asked):
             policy.envelopes.learn(revision, found.listing)
         elif isinstance(verdict, Forward | Rewrite):  # which it is
-            policy.judged.remember(raw, verdict, snapshot)
+            policy.judged.remember(raw, verdict, told.snapshot)
         return self._decided_for_upstream(told, verdict)
+
+    def _decide_in_steps(self, told: Judged, listing: Listing) -> Deciding[Verdict]:
+        while True:
+            self._again(told)
+            for verdict in decide_in_steps(listing, told.snapshot):
+                if verdict is None:
+                    yield _LET_OTHERS_GO_ON
+                elif told.snapshot is self.policy.snapshot:
+                    return verdict
+
+    def _again(self, told: Judged) -> Judged:
+        """Judge by what is in force now."""
+        told.snapshot = self.policy.snapshot
+        return told
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message; whoever waits for one that cannot be judged gets an error."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.list_from import ListFrom
@@ -11,6 +12,7 @@ from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Single, render_error
 from mcp_tool_filter.protocol.tools import (
+    Definition,
     Listing,
     ListRequest,
     ToolCall,
@@ -79,17 +81,26 @@ def decide_listing(
     """
     listing = _listing_in(message, expected)
     if listing is not None:
-        return decide_found_listing(listing, snapshot, is_ours=is_ours)
+        *_, verdict = decide_in_steps(listing, snapshot, is_ours=is_ours)
+        assert verdict is not None
+        return verdict
     _refuse_hidden_tool_in(besides_content(message), snapshot)
     return Forward()
 
 
-def decide_found_listing(
-    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False
-) -> Forward | Rewrite:
-    """Do the same with a list that has been read."""
+def decide_in_steps(
+    listing: Listing, snapshot: Snapshot, *, is_ours: bool = False, step: int = 1000
+) -> Iterator[Forward | Rewrite | None]:
+    """Do the same with a list that has been read: yield None between steps, then the verdict."""
     _refuse_hidden_tool_in(listing.surroundings, snapshot)
-    return _rewrite(listing, snapshot, is_ours=is_ours)
+    kept: dict[str, bytes] = {}
+    drift: list[str] = []
+    for some in batched(listing.definitions, step):
+        kept.update(_kept(some, snapshot, is_ours=is_ours))
+        if not is_ours:
+            drift += filter(None, (drift_of(definition, snapshot) for definition in some))
+        yield None
+    yield _with_kept(listing, kept, drift)
 
 
 def _refuse_hidden_tool_in(rest: str, snapshot: Snapshot) -> None:
@@ -109,8 +120,9 @@ def _listing_in(message: Single, expected: bool) -> Listing | None:
     return listing
 
 
-def _rewrite(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Forward | Rewrite:
-    kept = dict(_kept(listing, snapshot, is_ours=is_ours))
+def _with_kept(
+    listing: Listing, kept: Mapping[str, bytes], drift: Iterable[str]
+) -> Forward | Rewrite:
     if list(kept.values()) == [definition.raw for definition in listing.definitions]:
         return Forward()
     hidden = tuple(
@@ -118,14 +130,14 @@ def _rewrite(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Forward 
         for definition in listing.definitions
         if definition.name not in kept
     )
-    changed = () if is_ours else listing.definitions
-    drift = (drift_of(definition, snapshot) for definition in changed)
-    reason = Reason(Why.HIDDEN, hidden, drift=tuple(filter(None, drift)))
+    reason = Reason(Why.HIDDEN, hidden, drift=tuple(drift))
     return Rewrite(listing.with_tools(kept.values()), reason)
 
 
-def _kept(listing: Listing, snapshot: Snapshot, *, is_ours: bool) -> Iterator[tuple[str, bytes]]:
-    for definition in listing.definitions:
+def _kept(
+    definitions: Iterable[Definition], snapshot: Snapshot, *, is_ours: bool
+) -> Iterator[tuple[str, bytes]]:
+    for definition in definitions:
         name = definition.name
         if name is not None and definition.problem is None and name in snapshot.allowed:
             yield name, definition.raw if is_ours else snapshot.allowed[name]
