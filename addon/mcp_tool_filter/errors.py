@@ -90,13 +90,13 @@ class UnknownOption(StartError):
 
 
 class ConnectFailed(StartError):
-    def __init__(self, url: str, *, why: str) -> None:
-        super().__init__(f"Failed to connect to upstream MCP at {url}", why=why)
+    def __init__(self, url: str, *, why: str, hint: str | None = None) -> None:
+        super().__init__(f"Failed to connect to upstream MCP at {url}", why=why, hint=hint)
 
 
 class FetchFailed(StartError):
-    def __init__(self, *, why: str) -> None:
-        super().__init__("Failed to fetch tool list from upstream MCP", why=why)
+    def __init__(self, *, why: str, hint: str | None = None) -> None:
+        super().__init__("Failed to fetch tool list from upstream MCP", why=why, hint=hint)
 
 
 class LostUpstream(StartError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import tomllib
 
 import pytest
@@ -83,6 +84,19 @@ def test_the_filters_own_command_is_said_on_stderr_without_secrets(
     assert "--header 'X-Key: …'" in said
     assert "--port 9" in said
     assert "hunter" not in said
+    assert f'--upstream "{URL}?key=$KEY"' in said
+    assert "(set KEY to what your URL has there)" in said
+
+
+def test_the_command_works_in_a_shell_that_has_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"{URL}?api-key=a$b&q='x\"`"
+    assert main(["config", "cursor", "-u", url, "-d", "^a$"]) == 0
+    line = capsys.readouterr().err.splitlines()[-1].replace("mcp-tool-filter", "printf '%s\\n'", 1)
+    variables = {"API_KEY": "a$b", "Q": "'x\"`"}
+    ended = subprocess.run(
+        ["sh", "-c", line], env=variables, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines() == ["--upstream", url, "--deny", "^a$"]
 
 
 def test_an_address_for_everybody_is_the_loopback_for_a_client_here(
@@ -104,7 +118,7 @@ def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixt
         ([], "Which client? It comes after config"),
         (["cusor"], "There is no client cusor: did you mean cursor?"),
         (["cursor", "-u", URL, "--port", "0"], "--port 0 takes another port each time"),
-        (["cursor"], "There is no upstream"),
+        (["cursor"], "Missing --upstream URL"),
     ],
 )
 def test_what_is_missing_is_said(

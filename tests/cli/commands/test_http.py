@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import ssl
 import stat
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ import pytest
 from mitmproxy.io import FlowReader
 
 from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
-from tests.cli.launched import RunningLauncher, launched
+from tests.cli.launched import RunningLauncher, launched, run
 from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
 from tests.proxy import certified
 from tests.raw_client import Answer, h2_client, post, raw_client
@@ -378,5 +379,72 @@ def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
             async with launched(home=tmp_path, environment=environment) as it:
                 await it.serving()
                 assert re.search("1 denied, 1 exposed", it.stderr)
+
+    asyncio.run(main())
+
+
+def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "session.flow"
+    ended = run("-u", "http://127.0.0.1:1", "-w", str(file), "-p", "0", home=tmp_path)
+    said = f"Error: Cannot write the recording {file}\nThere is no folder {file.parent}\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+    assert not file.parent.exists()
+
+
+def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["-u", "http://127.0.0.1:1", "-p", "0", "--inspect", "--no-browser"]
+        ended = run(*words, "--set", f"web_port={port}", home=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(
+        f"Error: Cannot show mitmweb at 127.0.0.1:{port}\n"
+        "Address already in use; without web_port it takes a free one\n"
+    )
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with demo_upstream() as upstream:
+            wrong = upstream.url.replace("/mcp", "/wrong")
+            async with launched("-u", wrong, "-d", "^file", home=tmp_path) as it:
+                assert await it.exit_code() == 1
+                assert it.stderr.startswith("Error: Failed to fetch tool list from upstream MCP\n")
+                assert it.stderr.endswith(f"\nHint: MCP is at {upstream.url}\n")
+
+    asyncio.run(main())
+
+
+def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.left()
+
+    async def main() -> None:
+        async with (
+            raw_upstream(script, tls=certified(tmp_path)) as upstream,
+            launched("-u", upstream.url, "-d", "^rm", home=tmp_path) as it,
+        ):
+            assert await it.exit_code() == 1
+            *_, why, hint = it.stderr.splitlines()
+            assert why.startswith("certificate verify failed: ")
+            assert hint.startswith("Hint: --ca FILE trusts its certificate")
+
+    asyncio.run(main())
+
+
+def test_an_upstream_that_keeps_its_list_to_itself_is_waited_for_as_long_as_told(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        words = ["-d", "^rm", "--tool-list-timeout", "200"]
+        async with (
+            mcp_upstream(lists=lambda _request, _id: b"") as upstream,
+            launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as it,
+        ):
+            assert await it.exit_code() == 1
+            assert it.stderr.endswith("Request timeout after 200ms\n")
 
     asyncio.run(main())

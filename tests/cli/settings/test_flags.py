@@ -33,6 +33,29 @@ def test_what_is_wrong_is_named_and_what_was_perhaps_meant(argv: list[str], said
     assert complaint(*argv) == said
 
 
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["npx", "-y", "a-server"], "mcp-tool-filter -- npx -y a-server"),
+        (["-d", "^a b", "uvx", "s"], "mcp-tool-filter -d '^a b' -- uvx s"),
+        (["--stdio", "npx", "s"], "mcp-tool-filter --stdio -- npx s"),
+        (["./server", "--port", "1"], "mcp-tool-filter -- ./server --port 1"),
+        (["-H", "X: hunter2", "npx", "s"], "mcp-tool-filter [FLAGS] -- npx s"),
+        (["sh", "-c", "x"], "mcp-tool-filter -- sh -c x"),
+    ],
+)
+def test_who_forgets_the_dashes_gets_the_right_line(argv: list[str], line: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_flags(argv)
+    assert raised.value.why == line
+
+
+def test_a_url_alone_is_an_upstream() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_flags(["http://localhost:3000/mcp", "--deny", "^a"])
+    assert raised.value.why == "A URL comes after --upstream: http://localhost:3000/mcp"
+
+
 def test_no_other_flag_is_taken_for_the_one_that_was_typed() -> None:
     """An abbreviation that works today would mean something else tomorrow."""
     assert "--allow" in complaint("--allo", "^a")

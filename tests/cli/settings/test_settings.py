@@ -64,6 +64,27 @@ def test_what_is_no_upstream_is_refused_and_no_password_is_said(url: str, part: 
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--stdio"],
+            "Error: --stdio needs a server\n"
+            "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS",
+        ),
+        (
+            ["-u", "npx -y a-server"],
+            "Error: --upstream is not a valid URL\n"
+            "A server's command comes after --: mcp-tool-filter -- npx -y a-server",
+        ),
+    ],
+)
+def test_who_mixes_up_commands_and_urls_gets_the_right_line(argv: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        read_settings(argv, {})
+    assert str(raised.value) == said
+
+
 def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
     file = tmp_path / "filter.toml"
     file.write_text('port = 1\nhost = "127.0.0.3"\nmessage_limit = "3MB"\nallow = ["^c"]\n')

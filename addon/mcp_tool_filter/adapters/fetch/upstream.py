@@ -13,10 +13,11 @@ then knows no tools/list (-32601) has it no tools, and no pages.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_tool_filter.adapters.fetch.http_client import (
@@ -76,6 +77,12 @@ _USUAL_PATHS: Final = (
     "/api/sse",
 )
 _NOWHERE = f"no MCP found at {' '.join(_USUAL_PATHS)}: the endpoint option says where it is"
+_NO_SUCH_PAGE = re.compile(r"HTTP 40[45]\b")
+_HINTS = {  # what a reason contains, to what to do about it
+    "certificate verify failed": "--ca FILE trusts its certificate (in mitmproxy: --set"
+    " ssl_verify_upstream_trusted_ca=FILE)",
+    "TLS error": "If the upstream speaks plain http on this port, write http://",
+}
 _NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
 _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
 
@@ -139,7 +146,22 @@ class _NotHere(Exception):
 
 async def fetch(target: Target) -> Fetched:
     """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
-    return await fetch_from(target, lambda opened: _Search(target, opened).find())
+    try:
+        return await fetch_from(target, lambda opened: _Search(target, opened).find())
+    except FetchFailed as error:
+        if target.endpoint and _NO_SUCH_PAGE.search(error.why):
+            error.hint = await _find_elsewhere(target)
+        raise
+
+
+async def _find_elsewhere(target: Target) -> str | None:
+    """Say where MCP is, if it is at a usual path and not where the user said."""
+    try:
+        async with AsyncExitStack() as opened, asyncio.timeout(target.connect_timeout):
+            found = await _Search(replace(target, endpoint=None), opened).find()
+    except (TimeoutError, HttpFailed, Refused, ProtocolError, LoginNeeded):
+        return None
+    return f"MCP is at {target.url}{found.client.path}"
 
 
 def login_to(target: Target) -> Login | None:
@@ -181,7 +203,8 @@ async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Foun
     except LoginNeeded as needed:
         raise needed.error from None
     except HttpFailed as error:
-        raise ConnectFailed(target.url, why=plain(str(error))) from None
+        why = plain(str(error))
+        raise ConnectFailed(target.url, why=why, hint=_hint_for(why)) from None
     except (Refused, ProtocolError) as error:
         raise FetchFailed(why=_why(error, target)) from None
 
@@ -395,6 +418,10 @@ def _why(error: Exception, target: Target) -> str:
         known = any(name.lower() == "authorization" for name, _ in target.headers)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
     return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
+
+
+def _hint_for(why: str) -> str | None:
+    return next((hint for part, hint in _HINTS.items() if part in why), None)
 
 
 def _milliseconds(seconds: float) -> int:

@@ -26,7 +26,6 @@ from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
-from mcp_tool_filter.observers.report import shown_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,41 @@ def run(argv: Sequence[str]) -> int:
     snippet = CLIENTS[named](_place(settings))
     say(snippet.where)
     print(snippet.text, flush=True)
-    say(f"Start the filter first, and leave it running:\n{command_line(typed)}")
+    say("Start the filter first, and leave it running:")
+    if variables := [variable for _, variable in _variables_for(settings.endpoint)]:
+        say(f"(set {' and '.join(variables)} to what your URL has there)")
+    say(command_line(typed))
     return 0
 
 
 def command_line(typed: Given) -> str:
     """Return how to start the filter. What a header says is shown only if it names a variable."""
-    return shlex.join(["mcp-tool-filter", *filter_words(typed)])
+    words = map(_quoted, filter_words(typed))
+    return " ".join(["mcp-tool-filter", *words])
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a shell, but let the variables of a URL be expanded."""
+    if not re.match(r"https?://[^?]*\?.*=\$", word):
+        return shlex.quote(word)
+    return '"' + re.sub(r'([\\"`]|\$(?![A-Z_]))', r"\\\1", word) + '"'
+
+
+def _variables_for(url: str) -> list[tuple[str, str]]:
+    """Return each parameter of a URL that has a value, and a variable for that value."""
+    names = re.findall(r"(?<=[?&])([^=&]+)=[^&]", url)
+    return [(name, re.sub(r"\W", "_", name, flags=re.ASCII).upper()) for name in names]
+
+
+def _without_values(url: str) -> str:
+    """Return a URL with variables in place of the values, which may be keys.
+
+    >>> _without_values("http://localhost:3000/mcp?api-key=secret&q=")
+    'http://localhost:3000/mcp?api-key=$API_KEY&q='
+    """
+    for name, variable in _variables_for(url):
+        url = re.sub(rf"([?&]{re.escape(name)}=)[^&]+", rf"\1${variable}", url, count=1)
+    return url
 
 
 def filter_words(typed: Given) -> list[str]:
@@ -83,7 +110,7 @@ def filter_words(typed: Given) -> list[str]:
 def _shown(name: str, value: str) -> str:
     match name:
         case "upstream":
-            return shown_url(value)
+            return _without_values(value)
         case "env":
             return value.partition("=")[0] + "=…"
         case "header" if not re.search(r":\s*(?:\w+\s+)?\$\{?\w+\}?\s*$", value):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # what the user got wrong is said before anything is begun
     refuse_taken_port(settings)
+    _refuse_missing_folder(settings.record)
     log_to_stderr(settings.verbosity, is_watched=settings.inspect)
     if settings.record:
         os.umask(0o077)  # a recording holds credentials
@@ -261,6 +263,15 @@ def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
     """Return them in mitmproxy's form: all of ours are lists of texts."""
     given = {name: text for name, text in settings.texts.items() if text is not None}
     return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
+
+
+def _refuse_missing_folder(record: str | None) -> None:
+    """Refuse a recording in a folder that is not there: mitmproxy would make one."""
+    if record is None:
+        return
+    folder = Path(record.removeprefix("+")).expanduser().parent  # mitmproxy appends after a plus
+    if not folder.is_dir():
+        raise StartError(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
 
 
 def refuse_taken_port(settings: Settings) -> None:

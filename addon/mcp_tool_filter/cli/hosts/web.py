@@ -10,6 +10,7 @@ from mitmproxy.tools.web.master import WebMaster
 
 from mcp_tool_filter.adapters.mitmproxy.settings import was_set
 from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.errors import StartError
 
 
 def make_options() -> Options:
@@ -21,6 +22,9 @@ def make_master(options: Options, addon: object) -> WebMaster:
     master = WebMaster(options, with_termlog=False)
     if not was_set(options, "web_port"):
         options.update(web_port=_port_near(options.web_port))
+    elif not _is_free(options.web_port, options.web_host):
+        what = f"Cannot show mitmweb at {options.web_host}:{options.web_port}"
+        raise StartError(what, why="Address already in use; without web_port it takes a free one")
     manager = master.addons
     manager.chain.insert(0, manager.register(addon))
     manager.invoke_addon_sync(addon, ConfigureHook(set(options.keys())))
@@ -41,11 +45,16 @@ class _WebAddress:
 def _port_near(port: int) -> int:
     """Return the usual port, or the next that is free."""
     for candidate in range(port, port + 100):
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("127.0.0.1", candidate))
-            except OSError:
-                continue
+        if _is_free(candidate, "127.0.0.1"):
             return candidate
     return port
+
+
+def _is_free(port: int, host: str) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
@@ -141,6 +143,10 @@ _OTHER_NAMES = {
     "--path": "--endpoint", "--debug": "--verbose",
 }  # fmt: skip
 
+_SECRETIVE = re.compile("-H|--header|--env")
+_RUNNERS = re.compile(
+    r"(?:npx|uvx|uv|pipx|bunx|bun|deno|node|python[\d.]*|docker|podman)(?:\.exe)?"
+)
 _TWO_UPSTREAMS = (
     "For two upstreams start two filters, each with its own --port; or one mitmdump -s"
     ' "$(mcp-tool-filter addon-path)" --mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2'
@@ -194,6 +200,8 @@ def parse_flags(
                 *flag.spellings, action="append_const", const="true", dest=flag.name
             )
     found, rest = parser.parse_known_args(typed)
+    if takes_command and (forgotten := _forgotten_dashes(typed, rest)):
+        raise forgotten
     if wrong := [word for word in rest if is_flag(word)]:
         raise _unknown_flag(wrong[0], flags, help)
     words = rest if takes_command else [*rest, *command]
@@ -203,6 +211,31 @@ def parse_flags(
     given |= {name: values for name, values in vars(found).items() if values}
     _refuse_doubles(given, flags)
     return given | ({COMMAND: command} if command and takes_command else {})
+
+
+def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError | None:
+    """Return what to say to someone who has typed a server's command without ``--``."""
+    word = rest[0] if rest else ""
+    if is_flag(word) or not _is_program(word):
+        return None
+    if "://" in word:
+        return UsageError(
+            f"There is no command {word}", why=f"A URL comes after --upstream: {word}"
+        )
+    at = list(typed).index(word)
+    before = ["[FLAGS]"] if any(map(_SECRETIVE.match, typed[:at])) else map(shlex.quote, typed[:at])
+    line = " ".join(["mcp-tool-filter", *before, "--", shlex.join(typed[at:])])
+    return UsageError(f"A server's command comes after --, such as {word}", why=line)
+
+
+def _is_program(word: str) -> bool:
+    if not word or _RUNNERS.fullmatch(word) or "/" in word:
+        return bool(word)
+    from shutil import which
+
+    from mcp_tool_filter.cli.settings.commands import COMMANDS
+
+    return word not in COMMANDS and which(word) is not None
 
 
 def is_flag(word: str) -> bool:

@@ -178,6 +178,9 @@ def settle(given: Given) -> Settings:
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
     command = many.get(COMMAND) or _split_command(one.get("upstream-cmd", ""))
+    if _is_on(one, "stdio") and not command and not one.get("upstream"):
+        why = "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS"
+        raise UsageError("--stdio needs a server", why=why)
     origin, path = ("", "") if command else split_upstream(one.get("upstream", ""))
     if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
         raise UsageError(f"--{misplaced} is for an upstream that is a command")
@@ -255,6 +258,9 @@ def split_upstream(url: str) -> tuple[str, str]:
     if not url:
         why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
         raise UsageError("Missing --upstream URL", why=why)
+    if re.search(r"\s", url.strip()):
+        why = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
+        raise UsageError("--upstream is not a valid URL", why=why)
     if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
         url = f"http://{url}"
     try:
