@@ -11,7 +11,9 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import choose_layer
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
+    choose_layer,
+)
 from mcp_tool_filter.adapters.mitmproxy.streams import (
     close_leftover,
     connect_failed,

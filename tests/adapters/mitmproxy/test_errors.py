@@ -15,10 +15,12 @@ from aioquic.asyncio.client import connect
 from aioquic.quic.configuration import QuicConfiguration
 from mitmproxy.http import HTTPFlow, Response
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     ErrorAnswer,
     Failure,
     install_error_answers,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
     stream_of,
 )
 from mcp_tool_filter.adapters.mitmproxy.streams import lose

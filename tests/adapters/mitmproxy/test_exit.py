@@ -20,8 +20,12 @@ ADDON = """
 import sys
 sys.path.insert(0, {path!r})
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
-    ErrorAnswer, choose_layer, install_error_answers
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
+    ErrorAnswer,
+    install_error_answers,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
+    choose_layer,
 )
 from mitmproxy.http import Response
 

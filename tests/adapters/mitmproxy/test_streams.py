@@ -14,7 +14,9 @@ import pytest
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.test.tflow import tflow
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
+    Injected,
+)
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, end, inject, open_flows
 from tests.adapters.mitmproxy.streaming import Streaming, until
 from tests.h2_upstream import UpstreamStream, h2_upstream

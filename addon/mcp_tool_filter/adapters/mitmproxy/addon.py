@@ -85,15 +85,19 @@ from mcp_tool_filter.adapters.mitmproxy.options import (
     unknown_option,
 )
 from mcp_tool_filter.adapters.mitmproxy.rules import Rules
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     ErrorAnswer,
     Failure,
-    choose_layer,
-    guard_connections,
     install_error_answers,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
     install_meter,
     install_resume,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
+    choose_layer,
+    guard_connections,
 )
 from mcp_tool_filter.adapters.mitmproxy.settings import (
     Loopback,

@@ -20,7 +20,12 @@ from mitmproxy.proxy.layers.http._http1 import Http1Connection
 from mitmproxy.proxy.layers.http._http2 import Http2Connection
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import SafeStream, http_layer_of
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+    http_layer_of,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
+    SafeStream,
+)
 from mcp_tool_filter.adapters.mitmproxy.streams import give_up
 from mcp_tool_filter.observers.once import Once
 

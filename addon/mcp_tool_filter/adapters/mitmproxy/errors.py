@@ -5,7 +5,10 @@ from __future__ import annotations
 from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import ErrorAnswer, Failure
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
+    ErrorAnswer,
+    Failure,
+)
 from mcp_tool_filter.conversation.conversation import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from mitmproxy.http import Headers, HTTPFlow, Request, Response
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
+    Injected,
+)
 from mcp_tool_filter.conversation.conversation import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of

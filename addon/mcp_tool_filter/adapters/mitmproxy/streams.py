@@ -23,8 +23,10 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     Failure,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     GiveUp,
     Held,
     Inject,
@@ -33,8 +35,12 @@ from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     Lose,
     Order,
     ReadOn,
-    SafeStream,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
     is_guarded,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
+    SafeStream,
     open_streams,
     stream_of,
 )

@@ -24,7 +24,9 @@ from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
     hook_runner,
 )
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import RunHook
+from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
+    RunHook,
+)
 
 PEER, OTHER = tclient_conn(), tclient_conn()
 

@@ -9,7 +9,9 @@ import pytest
 from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy.layer import NextLayer
 
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import choose_layer
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
+    choose_layer,
+)
 from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly, send_again
 from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.proxy import certified, proxy

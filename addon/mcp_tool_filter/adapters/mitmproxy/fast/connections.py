@@ -28,7 +28,9 @@ from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
 from mitmproxy.utils.asyncio_utils import create_task
 
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, args_of
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import RunHook
+from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
+    RunHook,
+)
 
 _MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
 _LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone

@@ -27,7 +27,9 @@ from mitmproxy.proxy.layers.http._events import RequestHeaders
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, PatientHttp1Client
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
+    FilteredHttpLayer,
+)
 
 _NEVER_PAUSE = (BoundedHttp1Server, PatientHttp1Client)
 

@@ -18,7 +18,9 @@ from mcp_tool_filter.adapters.mitmproxy.fast.malloc import keep_room
 from mcp_tool_filter.adapters.mitmproxy.fast.messages import install_quick_checks
 from mcp_tool_filter.adapters.mitmproxy.fast.option_values import make_values_quick
 from mcp_tool_filter.adapters.mitmproxy.fast.routing import QuickHttpLayer
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import use_shortcuts
+from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
+    use_shortcuts,
+)
 
 
 def speed_up(master: Master) -> None:

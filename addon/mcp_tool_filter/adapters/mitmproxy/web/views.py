@@ -25,7 +25,9 @@ from mitmproxy.master import Master
 from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.dashboard import Dashboard
-from mcp_tool_filter.adapters.mitmproxy.safe.layers import Injected
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
+    Injected,
+)
 from mcp_tool_filter.adapters.mitmproxy.settings import was_set
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.adapters.mitmproxy.web.overview import (
