@@ -182,34 +182,31 @@ CREDENTIALS = "\r\nAccess-Control-Allow-Credentials: true"
         (STAR, "", [], []),
     ],
 )
-def test_we_say_what_one_answer_of_the_upstream_said(
+async def test_we_say_what_one_answer_of_the_upstream_said(
     tmp_path: Path,
     of_preflight: str,
     of_answer: str | None,
     origin: list[str],
     credentials: list[str],
 ) -> None:
-    async def main() -> None:
-        async with raised(tmp_path) as (upstream, it), raw_client(it.port) as client:
+    async with raised(tmp_path) as (upstream, it), raw_client(it.port) as client:
 
-            async def respond(request: RawRequest, link: Link) -> None:
-                is_preflight = request.line.startswith("OPTIONS")
-                more = of_preflight if is_preflight else of_answer or ""
-                await link.say(answer(RESULT, kind=f"application/json{more}"))
+        async def respond(request: RawRequest, link: Link) -> None:
+            is_preflight = request.line.startswith("OPTIONS")
+            more = of_preflight if is_preflight else of_answer or ""
+            await link.say(answer(RESULT, kind=f"application/json{more}"))
 
-            upstream.respond = respond
-            await client.ask(get(headers=PREFLIGHT).replace(b"GET", b"OPTIONS"))
-            if of_answer is not None:
-                ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-                await client.ask(post(ping, headers=PAGES_OWN))
-            for body in (CALL.encode(), b"no JSON"):
-                got = await client.ask(post(body, headers=PAGES_OWN))
-                assert got.all("access-control-allow-origin") == origin
-                assert got.all("access-control-allow-credentials") == credentials
-                elsewhere = await client.ask(post(body, path="/other", headers=PAGES_OWN))
-                assert elsewhere.all("access-control-allow-origin") == []
-            other = PAGES_OWN.replace(b":6274", b":6275")
-            got = await client.ask(post(CALL.encode(), headers=other))
-            assert got.all("access-control-allow-origin") == []
-
-    asyncio.run(main())
+        upstream.respond = respond
+        await client.ask(get(headers=PREFLIGHT).replace(b"GET", b"OPTIONS"))
+        if of_answer is not None:
+            ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+            await client.ask(post(ping, headers=PAGES_OWN))
+        for body in (CALL.encode(), b"no JSON"):
+            got = await client.ask(post(body, headers=PAGES_OWN))
+            assert got.all("access-control-allow-origin") == origin
+            assert got.all("access-control-allow-credentials") == credentials
+            elsewhere = await client.ask(post(body, path="/other", headers=PAGES_OWN))
+            assert elsewhere.all("access-control-allow-origin") == []
+        other = PAGES_OWN.replace(b":6274", b":6275")
+        got = await client.ask(post(CALL.encode(), headers=other))
+        assert got.all("access-control-allow-origin") == []

@@ -193,7 +193,7 @@ def test_a_definition_does_not_get_through(stage: Stage, attack: answers.Attack)
     assert not shows(stage.play(scene()), DENIED, MARK)
 
 
-def test_no_trailer_of_the_upstream_gets_through(tmp_path: Path) -> None:
+async def test_no_trailer_of_the_upstream_gets_through(tmp_path: Path) -> None:
     async def script(stream: UpstreamStream) -> None:
         stream.head([(b":status", b"200"), (b"content-type", b"application/json")])
         stream.say(RESULT)
@@ -212,14 +212,11 @@ def test_no_trailer_of_the_upstream_gets_through(tmp_path: Path) -> None:
             pages=(answers.TOOLS,),
         )
 
-    async def scene() -> None:
-        options = {"deny": [f"^{DENIED}$"], "fail_fast": ["false"]}
-        async with (
-            h2_upstream(script, tls=certified(tmp_path)) as upstream,
-            proxy(ToolFilter(fetch=fetch), to=upstream.url, home=tmp_path, **options) as running,
-            h2_client(running.port) as client,
-        ):
-            heard = await _over(client, client.ask(body=PING, headers=JSON))
-            assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)
-
-    asyncio.run(scene())
+    options = {"deny": [f"^{DENIED}$"], "fail_fast": ["false"]}
+    async with (
+        h2_upstream(script, tls=certified(tmp_path)) as upstream,
+        proxy(ToolFilter(fetch=fetch), to=upstream.url, home=tmp_path, **options) as running,
+        h2_client(running.port) as client,
+    ):
+        heard = await _over(client, client.ask(body=PING, headers=JSON))
+        assert (heard.data, heard.trailers, heard.ended) == (RESULT, {}, True)

@@ -68,23 +68,20 @@ async def _answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("started_as", [mitmdump, launcher])
-def test_a_sample_of_all_meets_the_same_filter(started_as: object, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with listening() as upstream, started_as(upstream, tmp_path) as port:  # type: ignore[operator]
-            assert await _answers(port)
-            for request in REQUESTS:
-                upstream.forget()
-                await speak(port, request.raw, answers=request.answers)
-                assert not shows(upstream.raw, DENIED), request.name
-            for answer in ANSWERS:
-                heard = await _heard(upstream, port, answer.asked, answer.said, answer.ends)
-                assert not shows(heard, DENIED, MARK), answer.name
-            for exchange in HONEST:
-                heard = await _heard(upstream, port, exchange.asked, exchange.said, exchange.ends)
-                assert plain(heard) == plain(b"".join(exchange.said)), exchange.name
-            assert await _answers(port)
-
-    asyncio.run(scene())
+async def test_a_sample_of_all_meets_the_same_filter(started_as: object, tmp_path: Path) -> None:
+    async with listening() as upstream, started_as(upstream, tmp_path) as port:  # type: ignore[operator]
+        assert await _answers(port)
+        for request in REQUESTS:
+            upstream.forget()
+            await speak(port, request.raw, answers=request.answers)
+            assert not shows(upstream.raw, DENIED), request.name
+        for answer in ANSWERS:
+            heard = await _heard(upstream, port, answer.asked, answer.said, answer.ends)
+            assert not shows(heard, DENIED, MARK), answer.name
+        for exchange in HONEST:
+            heard = await _heard(upstream, port, exchange.asked, exchange.said, exchange.ends)
+            assert plain(heard) == plain(b"".join(exchange.said)), exchange.name
+        assert await _answers(port)
 
 
 async def _heard(

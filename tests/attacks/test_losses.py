@@ -74,70 +74,67 @@ def error_in(answered: Answer) -> tuple[object, object]:
 
 
 @in_each_host
-def test_a_request_that_the_upstream_breaks_off_fails_alone(host: str, tmp_path: Path) -> None:
+async def test_a_request_that_the_upstream_breaks_off_fails_alone(
+    host: str, tmp_path: Path
+) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
         if request.line.startswith("POST /mcp"):
             await peer.say(answer(RESULT))
         else:
             await BAD_MOMENTS[int(request.line[len("POST /")])](request, peer)
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-        ):
-            for number, moment in enumerate(BAD_MOMENTS):
-                async with raw_client(it.port) as client:
-                    body = CALL % (40 + number, b"read_file")
-                    await client.say(post(body, path=f"/{number}"))
-                    got = await client.answer()
-                    got = Answer(got.head, got.body.partition(b"\n\n")[2] or got.body)
-                    assert error_in(got) == (40 + number, LOST), moment
-                    assert (await client.ask(post(FINE))).body == RESULT, moment
-            await still_serves(it)
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+    ):
+        for number, moment in enumerate(BAD_MOMENTS):
+            async with raw_client(it.port) as client:
+                body = CALL % (40 + number, b"read_file")
+                await client.say(post(body, path=f"/{number}"))
+                got = await client.answer()
+                got = Answer(got.head, got.body.partition(b"\n\n")[2] or got.body)
+                assert error_in(got) == (40 + number, LOST), moment
+                assert (await client.ask(post(FINE))).body == RESULT, moment
+        await still_serves(it)
 
 
 @in_each_host
-def test_a_websocket_that_the_upstream_destroys_fails_alone(host: str, tmp_path: Path) -> None:
+async def test_a_websocket_that_the_upstream_destroys_fails_alone(
+    host: str, tmp_path: Path
+) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
         await (resets(request, peer) if "/ws" in request.line else peer.say(answer(RESULT)))
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-        ):
-            for _ in range(3):
-                async with raw_client(it.port) as client:
-                    got = await client.ask(get(path="/ws", headers=WEBSOCKET))
-                    assert (got.status, error_in(got)) == (502, (None, LOST))
-            await still_serves(it)
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+    ):
+        for _ in range(3):
+            async with raw_client(it.port) as client:
+                got = await client.ask(get(path="/ws", headers=WEBSOCKET))
+                assert (got.status, error_in(got)) == (502, (None, LOST))
+        await still_serves(it)
 
 
 @in_each_host
 @pytest.mark.parametrize("who", ["upstream", "client"])
-def test_a_long_post_that_is_broken_off_fails_alone(host: str, who: str, tmp_path: Path) -> None:
+async def test_a_long_post_that_is_broken_off_fails_alone(
+    host: str, who: str, tmp_path: Path
+) -> None:
     padding = b" " * 9_000_000
     body = (CALL % (7, b"read_file"))[:-1] + padding + b"}"
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-        ):
-            async with raw_client(it.port) as client:
-                if who == "client":
-                    await client.say(post(body)[:5_000_000])
-                    client.abort()
-                else:
-                    await _break_off(upstream, client, post(body))
-            await still_serves(it)
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+    ):
+        async with raw_client(it.port) as client:
+            if who == "client":
+                await client.say(post(body)[:5_000_000])
+                client.abort()
+            else:
+                await _break_off(upstream, client, post(body))
+        await still_serves(it)
 
 
 async def _break_off(upstream: McpUpstream, client: RawClient, request: bytes) -> None:
@@ -163,7 +160,7 @@ HEAD = [(b":status", b"200"), (b"content-type", b"application/json")]
 @in_each_host
 @pytest.mark.parametrize("how", ["reset", "refuse", "cancel", "go away"])
 @pytest.mark.parametrize("when", ["before", "during"])
-def test_an_http2_upstream_that_ends_a_stream_is_not_lost(
+async def test_an_http2_upstream_that_ends_a_stream_is_not_lost(
     host: str, how: str, when: str, tmp_path: Path
 ) -> None:
     broken: list[UpstreamStream] = []
@@ -183,98 +180,86 @@ def test_an_http2_upstream_that_ends_a_stream_is_not_lost(
         else:
             stream.reset({"reset": 2, "refuse": 7, "cancel": 8}[how])
 
-    async def scene() -> None:
-        async with (
-            h2_upstream(script, tls=certified(tmp_path), http1=to_the_fetch) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-        ):
-            async with h2_client(it.port) as client:
-                got = await client.over(client.ask(body=FINE))
-                assert json.loads(got.data)["error"] == LOST
-                again = await client.over(client.ask(body=FINE))
-                assert again.data == RESULT, "the connection is still in order"
-            async with h2_client(it.port) as client:
-                await asyncio.sleep(0.2)
-                assert (await client.over(client.ask(body=FINE))).data == RESULT
-            assert it.process.returncode is None
-
-    asyncio.run(scene())
+    async with (
+        h2_upstream(script, tls=certified(tmp_path), http1=to_the_fetch) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+    ):
+        async with h2_client(it.port) as client:
+            got = await client.over(client.ask(body=FINE))
+            assert json.loads(got.data)["error"] == LOST
+            again = await client.over(client.ask(body=FINE))
+            assert again.data == RESULT, "the connection is still in order"
+        async with h2_client(it.port) as client:
+            await asyncio.sleep(0.2)
+            assert (await client.over(client.ask(body=FINE))).data == RESULT
+        assert it.process.returncode is None
 
 
 @in_each_host
-def test_idle_clients_leave_descriptors_for_the_others(host: str, tmp_path: Path) -> None:
+async def test_idle_clients_leave_descriptors_for_the_others(host: str, tmp_path: Path) -> None:
     """Those above the cap are told so; when the others leave, there is room again."""
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            hosted(host, upstream.url, tmp_path, descriptors=256) as it,
-        ):
-            async with AsyncExitStack() as idle, raw_client(it.port) as early:
-                assert (await early.ask(post(FINE))).body == RESULT
-                for _ in range(256):
-                    await idle.enter_async_context(raw_client(it.port))
-                async with raw_client(it.port) as late:
-                    got = await late.ask(post(FINE))
-                    assert (got.status, got.all("connection")) == (503, ["close"])
-                    assert json.loads(got.body)["error"]["code"] == -32000
-                    assert await late.rest() == b""
-                assert (await early.ask(post(FINE))).body == RESULT
-            await still_serves(it)
-            assert "Traceback" not in it.stdout + it.stderr
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        hosted(host, upstream.url, tmp_path, descriptors=256) as it,
+    ):
+        async with AsyncExitStack() as idle, raw_client(it.port) as early:
+            assert (await early.ask(post(FINE))).body == RESULT
+            for _ in range(256):
+                await idle.enter_async_context(raw_client(it.port))
+            async with raw_client(it.port) as late:
+                got = await late.ask(post(FINE))
+                assert (got.status, got.all("connection")) == (503, ["close"])
+                assert json.loads(got.body)["error"]["code"] == -32000
+                assert await late.rest() == b""
+            assert (await early.ask(post(FINE))).body == RESULT
+        await still_serves(it)
+        assert "Traceback" not in it.stdout + it.stderr
 
 
 @in_each_host
-def test_a_cap_on_clients_can_be_chosen(host: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            hosted(host, upstream.url, tmp_path, "max_clients=1") as it,
-            raw_client(it.port) as one,
-        ):
-            assert (await one.ask(post(FINE))).body == RESULT
+async def test_a_cap_on_clients_can_be_chosen(host: str, tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        hosted(host, upstream.url, tmp_path, "max_clients=1") as it,
+        raw_client(it.port) as one,
+    ):
+        assert (await one.ask(post(FINE))).body == RESULT
+        async with raw_client(it.port) as other:
+            long = post(b"x" * 20_000_000)
+            assert (await other.ask(long)).status == 503
+        one.close()
+        status = 503
+        while status == 503:  # until the proxy has noticed
             async with raw_client(it.port) as other:
-                long = post(b"x" * 20_000_000)
-                assert (await other.ask(long)).status == 503
-            one.close()
-            status = 503
-            while status == 503:  # until the proxy has noticed
-                async with raw_client(it.port) as other:
-                    status = (await other.ask(post(FINE))).status
-
-    asyncio.run(scene())
+                status = (await other.ask(post(FINE))).status
 
 
 @in_each_host
-def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_are_short(
+async def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_are_short(
     host: str, tmp_path: Path
 ) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
         await peer.left()
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-            hosted(host, upstream.url, tmp_path, descriptors=256) as it,
-            AsyncExitStack() as idle,
-            raw_client(it.port) as waiting,
-        ):
-            await waiting.say(post(FINE))
-            await upstream.raw.asked(len(upstream.raw.requests) + 1)
-            for _ in range(100):
-                await idle.enter_async_context(raw_client(it.port))
-            await upstream.raw.stop()
-            assert error_in(await waiting.answer()) == (1, LOST)
-            assert await it.exit_code() == 1
-            assert "Error: Lost connection to upstream MCP\nShutting down proxy" in it.stderr
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        hosted(host, upstream.url, tmp_path, descriptors=256) as it,
+        AsyncExitStack() as idle,
+        raw_client(it.port) as waiting,
+    ):
+        await waiting.say(post(FINE))
+        await upstream.raw.asked(len(upstream.raw.requests) + 1)
+        for _ in range(100):
+            await idle.enter_async_context(raw_client(it.port))
+        await upstream.raw.stop()
+        assert error_in(await waiting.answer()) == (1, LOST)
+        assert await it.exit_code() == 1
+        assert "Error: Lost connection to upstream MCP\nShutting down proxy" in it.stderr
 
 
 @in_each_host
-def test_open_streams_of_an_http2_client_do_not_hold_up_its_calls(
+async def test_open_streams_of_an_http2_client_do_not_hold_up_its_calls(
     host: str, tmp_path: Path
 ) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
@@ -284,14 +269,11 @@ def test_open_streams_of_an_http2_client_do_not_hold_up_its_calls(
         else:
             await peer.say(answer(RESULT))
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            h2_client(it.port) as client,
-        ):
-            for number in [client.ask("GET") for _ in range(20)]:
-                await client.until(number, lambda stream: b"hello" in stream.data)
-            assert (await client.over(client.ask(body=FINE))).data == RESULT
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        h2_client(it.port) as client,
+    ):
+        for number in [client.ask("GET") for _ in range(20)]:
+            await client.until(number, lambda stream: b"hello" in stream.data)
+        assert (await client.over(client.ask(body=FINE))).data == RESULT

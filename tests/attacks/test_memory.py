@@ -43,29 +43,28 @@ async def begin(it: RunningTool, clients: AsyncExitStack, headers: bytes) -> Raw
 @pytest.mark.parametrize(
     ("headers", "most", "status"), [(FOREIGN, 60, 403), (MCP_HEADERS, MOST, 503)]
 )
-def test_unfinished_bodies_are_held_within_the_budget(
+async def test_unfinished_bodies_are_held_within_the_budget(
     host: str, headers: bytes, most: int, status: int, tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            AsyncExitStack() as clients,
-        ):
-            before = megabytes(it)
-            begun = [await begin(it, clients, headers) for _ in range(MANY)]
-            refused = await begun[0].answer()
-            assert refused.status == status
-            assert json.loads(refused.body)["error"]["message"]
-            async with raw_client(it.port) as other:
-                assert (await other.ask(FINE)).body == RESULT
-            assert megabytes(it) - before < most
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        AsyncExitStack() as clients,
+    ):
+        before = megabytes(it)
+        begun = [await begin(it, clients, headers) for _ in range(MANY)]
+        refused = await begun[0].answer()
+        assert refused.status == status
+        assert json.loads(refused.body)["error"]["message"]
+        async with raw_client(it.port) as other:
+            assert (await other.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < most
 
 
 @in_each_host
-def test_unfinished_bodies_of_http2_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
+    host: str, tmp_path: Path
+) -> None:
     async def scene() -> None:
         async with (
             mcp_upstream(tools=TOOLS) as upstream,
@@ -93,36 +92,35 @@ def test_unfinished_bodies_of_http2_are_held_within_the_budget(host: str, tmp_pa
             rest = rest[piece:]
         return number
 
-    asyncio.run(scene())
+    await scene()
 
 
 @in_each_host
-def test_answers_that_nobody_reads_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+async def test_answers_that_nobody_reads_are_held_within_the_budget(
+    host: str, tmp_path: Path
+) -> None:
     whole = answer(RESULT.replace(b"[]", b'["%s"]' % (b"x" * 9_000_000)))
 
     async def respond(request: RawRequest, peer: Peer) -> None:
         await peer.say(whole if "/long" in request.line else answer(RESULT))
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            AsyncExitStack() as clients,
-        ):
-            before = megabytes(it)
-            for number in range(2 * MANY):
-                client = await clients.enter_async_context(raw_client(it.port))
-                await client.say(FINE.replace(b"/mcp", b"/long"))
-                await upstream.raw.asked(number + 1)
-            async with raw_client(it.port) as other:
-                assert (await other.ask(FINE)).body == RESULT
-            assert megabytes(it) - before < MOST
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        AsyncExitStack() as clients,
+    ):
+        before = megabytes(it)
+        for number in range(2 * MANY):
+            client = await clients.enter_async_context(raw_client(it.port))
+            await client.say(FINE.replace(b"/mcp", b"/long"))
+            await upstream.raw.asked(number + 1)
+        async with raw_client(it.port) as other:
+            assert (await other.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < MOST
 
 
 @in_each_host
-def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
+async def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
         if request.line.startswith("GET"):
             await peer.say(SSE_HEAD)
@@ -132,29 +130,26 @@ def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path: Path)
         else:
             await peer.say(answer(RESULT))
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=respond) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            AsyncExitStack() as clients,
-        ):
-            before = megabytes(it)
-            for _ in range(MANY):
-                client = await clients.enter_async_context(raw_client(it.port))
-                await client.say(get())
-                await client.head()
-            for peer in upstream.raw.peers:
-                with suppress(ConnectionError):
-                    await peer.writer.drain()
-            async with raw_client(it.port) as other:
-                assert (await other.ask(FINE)).body == RESULT
-            assert megabytes(it) - before < MOST
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=TOOLS, respond=respond) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        AsyncExitStack() as clients,
+    ):
+        before = megabytes(it)
+        for _ in range(MANY):
+            client = await clients.enter_async_context(raw_client(it.port))
+            await client.say(get())
+            await client.head()
+        for peer in upstream.raw.peers:
+            with suppress(ConnectionError):
+                await peer.writer.drain()
+        async with raw_client(it.port) as other:
+            assert (await other.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < MOST
 
 
 @in_each_host
-def test_a_client_that_asks_and_does_not_read_is_not_answered_for_ever(
+async def test_a_client_that_asks_and_does_not_read_is_not_answered_for_ever(
     host: str, tmp_path: Path
 ) -> None:
     """Each of its few bytes would make a long list wait for it; when it reads, it gets them all."""
@@ -163,21 +158,18 @@ def test_a_client_that_asks_and_does_not_read_is_not_answered_for_ever(
     version = b"MCP-Protocol-Version: 2025-06-18\r\n"
     ask = post(b'{"jsonrpc":"2.0","id":7,"method":"tools/list"}', headers=MCP_HEADERS + version)
 
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=[long]) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            raw_client(it.port) as client,
-        ):
-            before = megabytes(it)
-            asking = asyncio.create_task(client.say(ask * many))
-            for _ in range(50):
-                async with raw_client(it.port) as other:
-                    assert (await other.ask(FINE)).body == RESULT
-            for _ in range(many):
-                assert (await client.answer()).body.startswith(b'{"')
-            await asking
-            assert (await client.ask(FINE)).body == RESULT
-            assert megabytes(it) - before < 100
-
-    asyncio.run(scene())
+    async with (
+        mcp_upstream(tools=[long]) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        before = megabytes(it)
+        asking = asyncio.create_task(client.say(ask * many))
+        for _ in range(50):
+            async with raw_client(it.port) as other:
+                assert (await other.ask(FINE)).body == RESULT
+        for _ in range(many):
+            assert (await client.answer()).body.startswith(b'{"')
+        await asking
+        assert (await client.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < 100

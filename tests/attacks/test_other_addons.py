@@ -221,34 +221,28 @@ CALLING = {name for name in OTHERS if "calls" in name}
 )
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("other", sorted(OTHERS.keys() - CALLING))
-def test_no_definition_gets_past(
+async def test_no_definition_gets_past(
     other: str, is_first: bool, said: bytes, what: str, tmp_path: Path
 ) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(said)
 
-    async def scene() -> None:
-        addons = [ToolFilter()]
-        addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
-        async with raised(tmp_path, *addons) as (upstream, running):
-            upstream.respond = respond
-            heard = await speak(running.port, ASKED[what])
-            assert not shows(heard, DENIED, MARK), heard
-
-    asyncio.run(scene())
+    addons = [ToolFilter()]
+    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
+    async with raised(tmp_path, *addons) as (upstream, running):
+        upstream.respond = respond
+        heard = await speak(running.port, ASKED[what])
+        assert not shows(heard, DENIED, MARK), heard
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_no_call_gets_past(other: str, is_first: bool, tmp_path: Path) -> None:
-    async def scene() -> None:
-        addons = [ToolFilter()]
-        addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
-        async with raised(tmp_path, *addons) as (upstream, running):
-            await speak(running.port, post(CALL))
-            assert not shows(upstream.raw, DENIED)
-
-    asyncio.run(scene())
+async def test_no_call_gets_past(other: str, is_first: bool, tmp_path: Path) -> None:
+    addons = [ToolFilter()]
+    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
+    async with raised(tmp_path, *addons) as (upstream, running):
+        await speak(running.port, post(CALL))
+        assert not shows(upstream.raw, DENIED)
 
 
 class HasTextForAHook:
@@ -260,7 +254,7 @@ class HasTextForAHook:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
-def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
+async def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
     is_first: bool, tmp_path: Path
 ) -> None:
     """mitmproxy logs it as an error and goes on."""
@@ -268,35 +262,31 @@ def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(answer(TOOLS))
 
-    async def scene() -> None:
-        addons = [ToolFilter()]
-        addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]
-        async with raised(tmp_path, *addons) as (upstream, running):
-            upstream.respond = respond
-            heard = await speak(running.port, ASKED["tools/list"])
-            assert b"HTTP/1.1 200" in heard
-            assert not shows(heard, DENIED, MARK), heard
-
-    asyncio.run(scene())
+    addons = [ToolFilter()]
+    addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]
+    async with raised(tmp_path, *addons) as (upstream, running):
+        upstream.respond = respond
+        heard = await speak(running.port, ASKED["tools/list"])
+        assert b"HTTP/1.1 200" in heard
+        assert not shows(heard, DENIED, MARK), heard
 
 
 LATER = ["chooses TCP", "changes answers", "replaces calls", "halts all", "takes refusals away"]
 
 
 @pytest.mark.parametrize("other", LATER)
-def test_nothing_gets_past_with_an_addon_that_is_added_later(other: str, tmp_path: Path) -> None:
+async def test_nothing_gets_past_with_an_addon_that_is_added_later(
+    other: str, tmp_path: Path
+) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(answer(TOOLS))
 
-    async def scene() -> None:
-        async with raised(tmp_path) as (upstream, running):
-            running.master.addons.add(OTHERS[other])
-            upstream.respond = respond
-            heard = await speak(running.port, ASKED["tools/list"] + post(CALL), answers=2)
-            assert not shows(heard, MARK), heard
-            assert not shows(upstream.raw, DENIED)
-
-    asyncio.run(scene())
+    async with raised(tmp_path) as (upstream, running):
+        running.master.addons.add(OTHERS[other])
+        upstream.respond = respond
+        heard = await speak(running.port, ASKED["tools/list"] + post(CALL), answers=2)
+        assert not shows(heard, MARK), heard
+        assert not shows(upstream.raw, DENIED)
 
 
 class Speaks:
@@ -321,7 +311,7 @@ class TakesDropsBack:
 )
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("said", [CALL, ASKED_LIST], ids=["call", "list"])
-def test_a_websocket_says_nothing_that_was_not_judged(
+async def test_a_websocket_says_nothing_that_was_not_judged(
     other: object, is_first: bool, said: bytes, tmp_path: Path
 ) -> None:
     heard: list[bytes] = []
@@ -332,19 +322,16 @@ def test_a_websocket_says_nothing_that_was_not_judged(
             heard.append(await end.hear() or b"")
             await end.say(TOOLS)
 
-    async def scene() -> None:
-        addons: list[object] = [ToolFilter()]
-        addons.insert(0 if is_first else 1, other)
-        async with raised(tmp_path, *addons) as (upstream, running):
-            upstream.respond = respond
-            async with raw_client(running.port) as client:
-                end = await connect(client.reader, client.writer)
-                got = b""
-                with suppress(ConnectionError, AssertionError, TimeoutError):
-                    async with asyncio.timeout(1):
-                        await end.say(said)
-                        got = await end.hear() or b""
-                assert not shows(got, MARK), got
-            assert not shows(b"".join(heard), "tools/call"), heard
-
-    asyncio.run(scene())
+    addons: list[object] = [ToolFilter()]
+    addons.insert(0 if is_first else 1, other)
+    async with raised(tmp_path, *addons) as (upstream, running):
+        upstream.respond = respond
+        async with raw_client(running.port) as client:
+            end = await connect(client.reader, client.writer)
+            got = b""
+            with suppress(ConnectionError, AssertionError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await end.say(said)
+                    got = await end.hear() or b""
+            assert not shows(got, MARK), got
+        assert not shows(b"".join(heard), "tools/call"), heard

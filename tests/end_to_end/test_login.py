@@ -41,21 +41,18 @@ def login(url: str, home: Path) -> None:
 
 @pytest.mark.parametrize("client", ["mcp1", "mcp2", "ts1", "ts2"])
 @pytest.mark.parametrize("server", ["login_mcp1", "login_mcp2", "login_ts1"])
-def test_a_client_that_knows_no_login(tmp_path: Path, server: str, client: str) -> None:
-    async def main() -> None:
-        with upstream(server, "--lifetime=3") as behind:
-            await asyncio.to_thread(login, behind.url, tmp_path)
-            flags = ("--upstream", behind.url, "--deny", "^delete_")
-            environment = {"XDG_CONFIG_HOME": str(tmp_path)}
-            async with launched(*flags, home=tmp_path, environment=environment) as it:
-                await it.serving()
-                url = f"http://127.0.0.1:{it.port}/mcp"
-                document = await asyncio.to_thread(play, client, url, STEPS)
-        assert document.error is None
-        listed, first, denied, _, many, last = document.outcomes
-        assert [tool["name"] for tool in listed["result"]["tools"]] == ["read_file"]
-        assert denied["error"]["code"] == -32601
-        for outcome in (first, *many["outcomes"], last):
-            assert outcome["result"]["content"][0]["text"] == "the text of a", outcome
-
-    asyncio.run(main())
+async def test_a_client_that_knows_no_login(tmp_path: Path, server: str, client: str) -> None:
+    with upstream(server, "--lifetime=3") as behind:
+        await asyncio.to_thread(login, behind.url, tmp_path)
+        flags = ("--upstream", behind.url, "--deny", "^delete_")
+        environment = {"XDG_CONFIG_HOME": str(tmp_path)}
+        async with launched(*flags, home=tmp_path, environment=environment) as it:
+            await it.serving()
+            url = f"http://127.0.0.1:{it.port}/mcp"
+            document = await asyncio.to_thread(play, client, url, STEPS)
+    assert document.error is None
+    listed, first, denied, _, many, last = document.outcomes
+    assert [tool["name"] for tool in listed["result"]["tools"]] == ["read_file"]
+    assert denied["error"]["code"] == -32601
+    for outcome in (first, *many["outcomes"], last):
+        assert outcome["result"]["content"][0]["text"] == "the text of a", outcome

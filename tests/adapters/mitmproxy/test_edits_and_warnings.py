@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,41 +41,35 @@ def running():
     ],
     ids=["mode", "mode and a pattern", "mode and a danger"],
 )
-def test_a_refused_edit_of_the_mode_closes_no_listener(
+async def test_a_refused_edit_of_the_mode_closes_no_listener(
     edit: dict[str, list[str]], tmp_path: Path
 ) -> None:
     """mitmproxy would close the old listeners, and open them again some 50 ms later."""
     script = tmp_path / "edits.py"
     script.write_text(EDITS.format(edit=edit))
 
-    async def scene() -> None:
-        async with mcp_upstream(tools=[tool("read_file")]) as upstream:
-            start = ["-s", SCRIPT, "-s", str(script), "--mode", f"reverse:{upstream.url}"]
-            start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
-            async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
-                await it.listening()
-                await it.says("it was refused")
-                await it.says("all is over")
-                assert "stopped" not in it.stdout
-                async with raw_client(it.port) as client:
-                    assert (await client.ask(FINE)).body == RESULT
-
-    asyncio.run(scene())
+    async with mcp_upstream(tools=[tool("read_file")]) as upstream:
+        start = ["-s", SCRIPT, "-s", str(script), "--mode", f"reverse:{upstream.url}"]
+        start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+        async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+            await it.listening()
+            await it.says("it was refused")
+            await it.says("all is over")
+            assert "stopped" not in it.stdout
+            async with raw_client(it.port) as client:
+                assert (await client.ask(FINE)).body == RESULT
 
 
-def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
+async def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
     broken = [b'{"name":"broken"}'] * 7
 
-    async def scene() -> None:
-        async with mcp_upstream(tools=[tool("read_file"), *broken]) as upstream:
-            start = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
-            start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
-            async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
-                await it.listening()
-                await it.says("Warning: ")
-                async with raw_client(it.port) as client:
-                    await client.ask(FINE)
-                said = (it.stdout + it.stderr).splitlines()
-                assert sum("without an object inputSchema" in line for line in said) == 1
-
-    asyncio.run(scene())
+    async with mcp_upstream(tools=[tool("read_file"), *broken]) as upstream:
+        start = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
+        start += ["--set", "endpoint=/mcp", "--set", "deny=^wipe"]
+        async with mitmproxys("mitmdump", *start, home=tmp_path) as it:
+            await it.listening()
+            await it.says("Warning: ")
+            async with raw_client(it.port) as client:
+                await client.ask(FINE)
+            said = (it.stdout + it.stderr).splitlines()
+            assert sum("without an object inputSchema" in line for line in said) == 1

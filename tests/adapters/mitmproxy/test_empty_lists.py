@@ -39,33 +39,31 @@ NO_PATTERN = "has no pattern\nGive a pattern, or leave it out; "
     ],
     ids=str,
 )
-def test_a_list_without_a_pattern_stops_the_start(
+async def test_a_list_without_a_pattern_stops_the_start(
     name: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        sets = [word for text in words for word in ("--set", text)]
-        async with host(name, *MODE, *sets, home=tmp_path) as running:
-            assert await running.exit_code() == 1
-            assert said in running.stderr
-
-    asyncio.run(main())
+    sets = [word for text in words for word in ("--set", text)]
+    async with host(name, *MODE, *sets, home=tmp_path) as running:
+        assert await running.exit_code() == 1
+        assert said in running.stderr
 
 
 @pytest.mark.parametrize("text", ["deny: []", "deny:", 'deny: ""', "deny: ['']", "allow: []"])
-def test_so_does_one_in_the_configuration_file_of_mitmproxy(text: str, tmp_path: Path) -> None:
+async def test_so_does_one_in_the_configuration_file_of_mitmproxy(
+    text: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.yaml").write_text(text)
 
-    async def main() -> None:
-        async with host("mitmdump", *MODE, home=tmp_path) as running:
-            assert await running.exit_code() == 1
-            assert running.stderr.startswith("Error: ")
-
-    asyncio.run(main())
+    async with host("mitmdump", *MODE, home=tmp_path) as running:
+        assert await running.exit_code() == 1
+        assert running.stderr.startswith("Error: ")
 
 
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
 @pytest.mark.parametrize("quiet", [False, True])
-def test_without_any_pattern_a_host_warns_once(name: str, quiet: bool, tmp_path: Path) -> None:
+async def test_without_any_pattern_a_host_warns_once(
+    name: str, quiet: bool, tmp_path: Path
+) -> None:
     async def main(upstream: McpUpstream) -> None:
         modes = [
             f"--mode=reverse:{upstream.url}@127.0.0.1:{free_port()}",
@@ -78,11 +76,11 @@ def test_without_any_pattern_a_host_warns_once(name: str, quiet: bool, tmp_path:
             assert await running.exit_code() == 0
             assert (running.stdout + running.stderr).count(WARNING) == 1
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 @pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
-def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: Path) -> None:
+async def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: Path) -> None:
     async def main(upstream: McpUpstream) -> None:
         async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
             await running.says("nothing is denied")
@@ -90,7 +88,7 @@ def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: 
             assert await running.exit_code() == 0
             assert running.stderr.count(WARNING) == 1
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 STRICT = (
@@ -113,7 +111,7 @@ UNMATCHED = (
     ids=str,
 )
 @pytest.mark.parametrize("name", ["mitmdump", "mcp-tool-filter"])
-def test_with_strict_every_pattern_matches_a_tool(
+async def test_with_strict_every_pattern_matches_a_tool(
     name: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -125,7 +123,7 @@ def test_with_strict_every_pattern_matches_a_tool(
                 await running.says("MCP tool filter: ")
                 assert "Warning" not in running.stderr
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 def strictly(
@@ -144,7 +142,7 @@ def strictly(
 
 @pytest.mark.parametrize("way", [["--stdio"], ["--list-tools"], ["--dry-run"]], ids=str)
 @pytest.mark.parametrize(("words", "said"), [([], STRICT), (["--deny", "^no"], UNMATCHED)], ids=str)
-def test_so_it_is_in_every_other_way(
+async def test_so_it_is_in_every_other_way(
     way: list[str], words: list[str], said: str, tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -153,7 +151,7 @@ def test_so_it_is_in_every_other_way(
         assert (ended.returncode, ended.stdout) == (1, "")
         assert ended.stderr == said
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 @pytest.mark.parametrize("quiet", [[], ["-q"]], ids=str)
@@ -165,7 +163,7 @@ def test_so_it_is_in_every_other_way(
         ("/^rm/i", 'Warning: the pattern "/^rm/i": Slashes are part of the pattern; '),
     ],
 )
-def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
+async def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
     pattern: str, warning: str, quiet: list[str], tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -177,17 +175,17 @@ def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
             assert running.stderr.count(warning) == 1
             assert ("MCP tool filter: " in running.stderr) != bool(quiet)
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 @pytest.mark.parametrize("words", [["--deny", "^rm"], ["--allow", "^read"]], ids=str)
-def test_with_a_pattern_nobody_is_warned(words: list[str], tmp_path: Path) -> None:
+async def test_with_a_pattern_nobody_is_warned(words: list[str], tmp_path: Path) -> None:
     async def main(upstream: McpUpstream) -> None:
         async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
             await running.serving()
             assert "nothing is denied" not in running.stderr
 
-    asyncio.run(beside_upstream(main))
+    await beside_upstream(main)
 
 
 def reset(options: Options, name: str) -> None:

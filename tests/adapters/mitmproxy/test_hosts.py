@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,35 +44,29 @@ ASKED = [
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize(("request_", "hosts", "host"), ASKED, ids=range(len(ASKED)))
-def test_every_host_is_told_as_the_client_sent_it(
+async def test_every_host_is_told_as_the_client_sent_it(
     request_: bytes, hosts: tuple[str, ...], host: str | None, keep: bool, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        addon = Asking()
-        async with (
-            raw_upstream(ok) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path, keep_host_header=keep) as running,
-            raw_client(running.port) as client,
-        ):
-            assert (await client.ask(request_)).status == 200
-            assert (addon.hosts, addon.host) == ([hosts], [host])
-            if not keep:
-                assert upstream.requests[0].all("host") == [f"127.0.0.1:{upstream.port}"]
-
-    asyncio.run(scenario())
+    addon = Asking()
+    async with (
+        raw_upstream(ok) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path, keep_host_header=keep) as running,
+        raw_client(running.port) as client,
+    ):
+        assert (await client.ask(request_)).status == 200
+        assert (addon.hosts, addon.host) == ([hosts], [host])
+        if not keep:
+            assert upstream.requests[0].all("host") == [f"127.0.0.1:{upstream.port}"]
 
 
-def test_who_keeps_the_host_header_lets_the_upstream_see_the_clients(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            raw_upstream(ok) as upstream,
-            proxy(Asking(), to=upstream.url, home=tmp_path, keep_host_header=True) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.ask(get(headers=b"Host: kept.example\r\n"))
-            assert upstream.requests[0].all("host") == ["kept.example"]
-
-    asyncio.run(scenario())
+async def test_who_keeps_the_host_header_lets_the_upstream_see_the_clients(tmp_path: Path) -> None:
+    async with (
+        raw_upstream(ok) as upstream,
+        proxy(Asking(), to=upstream.url, home=tmp_path, keep_host_header=True) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(get(headers=b"Host: kept.example\r\n"))
+        assert upstream.requests[0].all("host") == ["kept.example"]
 
 
 @pytest.mark.parametrize(
@@ -86,54 +79,48 @@ def test_who_keeps_the_host_header_lets_the_upstream_see_the_clients(tmp_path: P
     ],
     ids=["authority", "both", "contradiction", "host"],
 )
-def test_in_http_2_the_authority_counts_too(
+async def test_in_http_2_the_authority_counts_too(
     authority: str | None,
     header: bytes | None,
     hosts: tuple[str, ...],
     host: str | None,
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        addon = Asking()
-        async with (
-            raw_upstream(ok) as upstream,
-            proxy(
-                addon, to=upstream.url, home=tmp_path, validate_inbound_headers=header is None
-            ) as running,
-            h2_client(running.port) as client,
-        ):
-            headers = [(b"host", header)] if header else []
-            stream = await client.over(client.ask("GET", authority=authority, headers=headers))
-            assert stream.headers[b":status"] == b"200"
-            assert (addon.hosts, addon.host) == ([hosts], [host])
-            assert upstream.requests[0].all("host") == [f"127.0.0.1:{upstream.port}"]
-
-    asyncio.run(scenario())
+    addon = Asking()
+    async with (
+        raw_upstream(ok) as upstream,
+        proxy(
+            addon, to=upstream.url, home=tmp_path, validate_inbound_headers=header is None
+        ) as running,
+        h2_client(running.port) as client,
+    ):
+        headers = [(b"host", header)] if header else []
+        stream = await client.over(client.ask("GET", authority=authority, headers=headers))
+        assert stream.headers[b":status"] == b"200"
+        assert (addon.hosts, addon.host) == ([hosts], [host])
+        assert upstream.requests[0].all("host") == [f"127.0.0.1:{upstream.port}"]
 
 
 @pytest.mark.parametrize("client_tls", [False, True])
-def test_an_https_upstream_is_asked_for_and_verified_by_its_own_name(
+async def test_an_https_upstream_is_asked_for_and_verified_by_its_own_name(
     client_tls: bool, tmp_path: Path
 ) -> None:
     names: list[str | None] = []
     tls = certified(tmp_path)
     tls.sni_callback = lambda _socket, name, _context: names.append(name)
 
-    async def scenario() -> None:
-        async with (
-            raw_upstream(ok, tls=tls) as upstream,
-            proxy(
-                Asking(),
-                to=f"https://localhost:{upstream.port}",
-                home=tmp_path,
-                ssl_insecure=False,
-                ssl_verify_upstream_trusted_ca=str(tmp_path / "upstream-ca-cert.pem"),
-            ) as running,
-            raw_client(running.port, tls=trusting() if client_tls else None) as c,
-        ):
-            answered = await c.ask(get(headers=b"Host: evil.example\r\n"))
-            assert answered.status == 200
-            assert names == ["localhost"]
-            assert upstream.requests[0].all("host") == [f"localhost:{upstream.port}"]
-
-    asyncio.run(scenario())
+    async with (
+        raw_upstream(ok, tls=tls) as upstream,
+        proxy(
+            Asking(),
+            to=f"https://localhost:{upstream.port}",
+            home=tmp_path,
+            ssl_insecure=False,
+            ssl_verify_upstream_trusted_ca=str(tmp_path / "upstream-ca-cert.pem"),
+        ) as running,
+        raw_client(running.port, tls=trusting() if client_tls else None) as c,
+    ):
+        answered = await c.ask(get(headers=b"Host: evil.example\r\n"))
+        assert answered.status == 200
+        assert names == ["localhost"]
+        assert upstream.requests[0].all("host") == [f"localhost:{upstream.port}"]

@@ -254,25 +254,22 @@ def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
 @pytest.mark.parametrize(
     "options", [{"login": ["off"]}, {"upstream_headers": ["Authorization: Bearer mine"]}]
 )
-def test_no_login_is_used_where_nobody_wants_it(
+async def test_no_login_is_used_where_nobody_wants_it(
     tmp_path: Path, options: dict[str, list[str]]
 ) -> None:
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            given = {"endpoint": ["/mcp"], **options}
-            async with (
-                proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
-                raw_client(it.port) as client,
-            ):
-                await client.ask(post(PING))
-            assert upstream.calls
-            assert not any(value and "access-" in value for _, value in upstream.calls)
-
-    asyncio.run(main())
+    with oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        given = {"endpoint": ["/mcp"], **options}
+        async with (
+            proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            await client.ask(post(PING))
+        assert upstream.calls
+        assert not any(value and "access-" in value for _, value in upstream.calls)
 
 
-def test_the_token_is_in_no_log_no_flow_and_no_recording(
+async def test_the_token_is_in_no_log_no_flow_and_no_recording(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from mitmproxy.addons.save import Save
@@ -309,25 +306,22 @@ def test_the_token_is_in_no_log_no_flow_and_no_recording(
             assert "access-" not in shown
 
     with caplog.at_level("DEBUG"):
-        asyncio.run(main())
+        await main()
 
 
-def test_https_on_both_sides(tmp_path: Path) -> None:
-    async def main() -> None:
-        with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
-            ca = str(tmp_path / "upstream-ca-cert.pem")
-            await log_in_to(upstream, ca)
-            given = {
-                "endpoint": ["/mcp"],
-                "ssl_insecure": False,
-                "ssl_verify_upstream_trusted_ca": ca,
-            }
-            async with (
-                proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
-                raw_client(it.port) as client,
-            ):
-                upstream.end_access()
-                got = await client.ask(post(CALL))
-                assert "result" in json.loads(got.body)
-
-    asyncio.run(main())
+async def test_https_on_both_sides(tmp_path: Path) -> None:
+    with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
+        ca = str(tmp_path / "upstream-ca-cert.pem")
+        await log_in_to(upstream, ca)
+        given = {
+            "endpoint": ["/mcp"],
+            "ssl_insecure": False,
+            "ssl_verify_upstream_trusted_ca": ca,
+        }
+        async with (
+            proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            upstream.end_access()
+            got = await client.ask(post(CALL))
+            assert "result" in json.loads(got.body)

@@ -32,7 +32,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: Path) -> None:
+async def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: Path) -> None:
     async def main() -> None:
         async with mcp_upstream(tools=TOOLS) as upstream:
             words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
@@ -45,42 +45,36 @@ def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: 
             await leave(master)
             await running
 
-    asyncio.run(main())
+    await main()
     assert parsed == ["^rm", "e"]
 
 
-def test_mitmproxy_has_it_checked_once_and_again_after_an_edit(
+async def test_mitmproxy_has_it_checked_once_and_again_after_an_edit(
     parsed: list[str], tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        addon = ToolFilter(report=lambda _report: None)
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path, deny=["^rm"]) as running,
-        ):
-            await addon._ready.wait()
-            running.master.options.update(tools_list=["auto"])
-            assert parsed == ["^rm"]
-            running.master.options.update(deny=["^rm", "^read"])
-            assert parsed == ["^rm", "^rm", "^read"]
-
-    asyncio.run(main())
+    addon = ToolFilter(report=lambda _report: None)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path, deny=["^rm"]) as running,
+    ):
+        await addon._ready.wait()
+        running.master.options.update(tools_list=["auto"])
+        assert parsed == ["^rm"]
+        running.master.options.update(deny=["^rm", "^read"])
+        assert parsed == ["^rm", "^rm", "^read"]
 
 
-def test_texts_that_mean_something_else_are_checked_anew(tmp_path: Path) -> None:
+async def test_texts_that_mean_something_else_are_checked_anew(tmp_path: Path) -> None:
     """What is known of some flags says nothing about other ones."""
     known = read_settings(["-u", "http://localhost", "--deny", "^rm"], {})
 
-    async def main() -> None:
-        addon = ToolFilter(
-            report=lambda _report: None, config_reader=ConfigReader(known.texts, known.config())
-        )
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path, deny=["^read"]),
-        ):
-            await addon._ready.wait()
-            [listener] = addon._listeners.by_mode.values()
-            assert list(listener.snapshot.allowed) == ["rm_rf"]
-
-    asyncio.run(main())
+    addon = ToolFilter(
+        report=lambda _report: None, config_reader=ConfigReader(known.texts, known.config())
+    )
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path, deny=["^read"]),
+    ):
+        await addon._ready.wait()
+        [listener] = addon._listeners.by_mode.values()
+        assert list(listener.snapshot.allowed) == ["rm_rf"]

@@ -160,20 +160,20 @@ MODE = "reverse:http://127.0.0.1:1"
 ANYWHERE = "reverse:http://127.0.0.1:1@0.0.0.0:PORT"
 
 
-def test_only_this_machine_is_listened_to(tmp_path: Path) -> None:
-    assert asyncio.run(outcome(tmp_path, MODE)) == ("served", "refused")
+async def test_only_this_machine_is_listened_to(tmp_path: Path) -> None:
+    assert await outcome(tmp_path, MODE) == ("served", "refused")
 
 
-def test_a_stranger_who_was_quicker_is_not_let_in(tmp_path: Path) -> None:
+async def test_a_stranger_who_was_quicker_is_not_let_in(tmp_path: Path) -> None:
     """mitmdump listens everywhere before it loads a script."""
-    assert asyncio.run(outcome(tmp_path, MODE, rebind=False)) == ("served", "hung up on")
+    assert await outcome(tmp_path, MODE, rebind=False) == ("served", "hung up on")
 
 
 @pytest.mark.parametrize("address", ["", "0.0.0.0"])
-def test_who_wants_to_listen_everywhere_can(address: str, tmp_path: Path) -> None:
+async def test_who_wants_to_listen_everywhere_can(address: str, tmp_path: Path) -> None:
     given = ("--listen-host", address)
-    assert asyncio.run(outcome(tmp_path, MODE, *given)) == ("served", "served")
+    assert await outcome(tmp_path, MODE, *given) == ("served", "served")
 
 
-def test_who_names_an_address_for_one_mode_is_listened_to(tmp_path: Path) -> None:
-    assert asyncio.run(outcome(tmp_path, ANYWHERE)) == ("served", "served")
+async def test_who_names_an_address_for_one_mode_is_listened_to(tmp_path: Path) -> None:
+    assert await outcome(tmp_path, ANYWHERE) == ("served", "served")

@@ -5,7 +5,6 @@ The addon is a stand-in, in a folder with a copy of the script: here it is only 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -73,14 +72,11 @@ async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> None:
-    async def scenario() -> None:
-        arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
-        async with tool(name, *arguments, home=checkout) as running:
-            await running.listening()
-            assert await is_filtered(running)
-
-    asyncio.run(scenario())
+async def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> None:
+    arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
+    async with tool(name, *arguments, home=checkout) as running:
+        await running.listening()
+        assert await is_filtered(running)
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -97,15 +93,15 @@ def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> None:
     ],
     ids=["unreadable", "refused", "two lines", "bug"],
 )
-def test_without_the_filter_there_is_no_proxy(
+async def test_without_the_filter_there_is_no_proxy(
     name: str, number: str, reason: str, checkout: Path
 ) -> None:
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE, "--set", f"number={number}"]
-    assert asyncio.run(ends_with(reason, name, *arguments, home=checkout))
+    assert await ends_with(reason, name, *arguments, home=checkout)
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_who_lacks_a_dependency_is_told_how_to_add_it(name: str, checkout: Path) -> None:
+async def test_who_lacks_a_dependency_is_told_how_to_add_it(name: str, checkout: Path) -> None:
     addon = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
     addon.write_text("import orjsonx.parts\n")
     reason = (
@@ -113,10 +109,10 @@ def test_who_lacks_a_dependency_is_told_how_to_add_it(name: str, checkout: Path)
         "Install it beside mitmproxy: pipx inject mitmproxy orjsonx, or pip install orjsonx\n"
     )
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
-    assert asyncio.run(ends_with(reason, name, *arguments, home=checkout))
+    assert await ends_with(reason, name, *arguments, home=checkout)
 
 
-def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
+async def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
     shutil.copy(SCRIPT, tmp_path)
     reason = (
         "Error: The tool filter needs mcp_tool_filter\n"
@@ -128,18 +124,18 @@ def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(hide)
     environment = {"PYTHONPATH": str(tmp_path)}
     scenario = ends_with(reason, "mitmdump", *arguments, home=tmp_path, environment=environment)
-    assert asyncio.run(scenario)
+    assert await scenario
 
 
 @pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
-def test_another_mitmproxy_is_refused(version: str, checkout: Path) -> None:
+async def test_another_mitmproxy_is_refused(version: str, checkout: Path) -> None:
     patch = f"import mitmproxy.version; mitmproxy.version.VERSION = {version!r}"
     (checkout / "sitecustomize.py").write_text(patch)
     reason = CANNOT_START + f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version}\n"
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
     environment = {"PYTHONPATH": str(checkout)}
     scenario = ends_with(reason, "mitmdump", *arguments, home=checkout, environment=environment)
-    assert asyncio.run(scenario)
+    assert await scenario
 
 
 def broken(script: Path) -> str:
@@ -160,22 +156,19 @@ def touched(script: Path) -> str:
 
 @pytest.mark.parametrize("change", [touched, broken, deleted])
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
-def test_nothing_that_happens_to_the_file_unloads_the_filter(
+async def test_nothing_that_happens_to_the_file_unloads_the_filter(
     name: str, change: Callable[[Path], str], checkout: Path
 ) -> None:
-    async def scenario() -> None:
-        script = checkout / "tool_filter.py"
-        async with tool(name, "-s", str(script), *MODE, home=checkout) as running:
-            await running.listening()
-            await running.says("filter runs")
-            await running.says(change(script))
-            assert await is_filtered(running)
-            assert running.process.returncode is None
-
-    asyncio.run(scenario())
+    script = checkout / "tool_filter.py"
+    async with tool(name, "-s", str(script), *MODE, home=checkout) as running:
+        await running.listening()
+        await running.says("filter runs")
+        await running.says(change(script))
+        assert await is_filtered(running)
+        assert running.process.returncode is None
 
 
-def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> None:
+async def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> None:
     """Given by two paths; by the same path twice mitmproxy itself refuses it."""
     other = checkout / "other.py"
     other.write_text("def request(flow):\n    flow.response = None\n")
@@ -183,15 +176,12 @@ def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> None:
     scripts = [other, checkout / "tool_filter.py", checkout / "again" / "tool_filter.py"]
     arguments = [word for path in scripts for word in ("-s", str(path))]
 
-    async def scenario() -> None:
-        async with tool("mitmdump", *arguments, *MODE, home=checkout) as running:
-            await running.listening()
-            await running.says("filter runs, 1 of it, first: True")
-
-    asyncio.run(scenario())
+    async with tool("mitmdump", *arguments, *MODE, home=checkout) as running:
+        await running.listening()
+        await running.says("filter runs, 1 of it, first: True")
 
 
-def test_added_while_mitmproxy_runs_it_is_told_that_it_does(checkout: Path) -> None:
+async def test_added_while_mitmproxy_runs_it_is_told_that_it_does(checkout: Path) -> None:
     script = str(checkout / "tool_filter.py")
     other = checkout / "other.py"
     other.write_text(
@@ -201,11 +191,8 @@ def test_added_while_mitmproxy_runs_it_is_told_that_it_does(checkout: Path) -> N
         f"        ctx.options.update(scripts=[*ctx.options.scripts, {script!r}])\n"
     )
 
-    async def scenario() -> None:
-        async with tool("mitmdump", "-s", str(other), *MODE, home=checkout) as running:
-            await running.listening()
-            assert not await is_filtered(running)
-            await running.says("filter runs, 1 of it, first: True")
-            assert await is_filtered(running)
-
-    asyncio.run(scenario())
+    async with tool("mitmdump", "-s", str(other), *MODE, home=checkout) as running:
+        await running.listening()
+        assert not await is_filtered(running)
+        await running.says("filter runs, 1 of it, first: True")
+        assert await is_filtered(running)

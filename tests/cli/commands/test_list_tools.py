@@ -163,24 +163,21 @@ def test_json_alone_is_refused(tmp_path: Path) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
 @pytest.mark.parametrize("words", [["--list-tools"], ["--dry-run", "--json"], ["doctor"]], ids=str)
-def test_who_interrupts_it_gets_no_answer_and_the_usual_status(
+async def test_who_interrupts_it_gets_no_answer_and_the_usual_status(
     words: list[str], number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
     """A script must not take what is not there for "no tools"."""
 
-    async def main() -> None:
-        reached = asyncio.Event()
+    reached = asyncio.Event()
 
-        async def script(peer: Peer) -> None:
-            reached.set()
-            await peer.left()
+    async def script(peer: Peer) -> None:
+        reached.set()
+        await peer.left()
 
-        async with (
-            raw_upstream(script) as upstream,
-            launched(*words, "--upstream", upstream.url, "-d", "^a", home=tmp_path) as it,
-        ):
-            await reached.wait()
-            it.interrupt(number)
-            assert (await it.exit_code(), it.stderr) == (status, "")
-
-    asyncio.run(main())
+    async with (
+        raw_upstream(script) as upstream,
+        launched(*words, "--upstream", upstream.url, "-d", "^a", home=tmp_path) as it,
+    ):
+        await reached.wait()
+        it.interrupt(number)
+        assert (await it.exit_code(), it.stderr) == (status, "")

@@ -238,7 +238,7 @@ def test_any_chain_of_addons_is_run_as_mitmproxy_runs_it(shapes: list[_Shape]) -
     assert _what_happens(QuickAddonManager, shapes) == _what_happens(AddonManager, shapes)
 
 
-def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> None:
+async def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> None:
     log: list[str] = []
     deaf: Any = Deaf()
 
@@ -252,11 +252,11 @@ def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> None:
         manager.trigger(ConfigureHook(set()))
         await manager.trigger_event(SomethingHook("1"))
 
-    asyncio.run(main())
+    await main()
     assert log == ["1"]
 
 
-def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
+async def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
     """A script that is loaded again is another addon in the same group."""
     log: list[str] = []
     group = Group([Heard("a", log)])
@@ -270,7 +270,7 @@ def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
         group.addons = [Heard("b", log)]
         await manager.trigger_event(SomethingHook("1"))
 
-    asyncio.run(main())
+    await main()
     assert log == ["a 0", "b 1"]
 
 
@@ -284,7 +284,7 @@ class Updated:
 
 
 @pytest.mark.parametrize("chain", [[], [Deaf()], [Group([])]])
-def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]) -> None:
+async def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]) -> None:
     """mitmweb's view lives from that."""
     log: list[str] = []
 
@@ -296,11 +296,11 @@ def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]
         await manager.handle_lifecycle(HttpRequestHook(tflow()))
         await manager.handle_lifecycle(SomethingHook("no flow"))
 
-    asyncio.run(main())
+    await main()
     assert log == ["a 1"]
 
 
-def test_what_is_through_at_once_leaves_nothing_to_be_awaited() -> None:
+async def test_what_is_through_at_once_leaves_nothing_to_be_awaited() -> None:
     log: list[str] = []
 
     async def main() -> None:
@@ -315,11 +315,11 @@ def test_what_is_through_at_once_leaves_nothing_to_be_awaited() -> None:
         assert log == ["a 0"]
         await rest
 
-    asyncio.run(main())
+    await main()
     assert log == ["a 0", "b 1", "c 1"]
 
 
-def test_a_manager_in_use_keeps_its_addons() -> None:
+async def test_a_manager_in_use_keeps_its_addons() -> None:
     log: list[str] = []
 
     async def main() -> None:
@@ -330,5 +330,5 @@ def test_a_manager_in_use_keeps_its_addons() -> None:
         assert isinstance(master.addons, QuickAddonManager)
         await master.addons.trigger_event(SomethingHook("0"))
 
-    asyncio.run(main())
+    await main()
     assert log == ["a 0"]

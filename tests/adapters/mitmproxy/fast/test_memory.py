@@ -76,21 +76,18 @@ async def _streams_of_http_2(port: int) -> None:
         pytest.param(_streams_of_http_2, id="streams of HTTP/2"),
     ],
 )
-def test_a_client_that_leaves_is_forgotten(
+async def test_a_client_that_leaves_is_forgotten(
     visit: Callable[[int], Awaitable[None]], tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with filtered(tmp_path, respond=_respond) as between:
+    async with filtered(tmp_path, respond=_respond) as between:
+        await visit(between.port)
+        before = await _left()
+        for _ in range(_VISITS):
             await visit(between.port)
-            before = await _left()
-            for _ in range(_VISITS):
-                await visit(between.port)
-            assert await _left() - before < _VISITS
-
-    asyncio.run(scenario())
+        assert await _left() - before < _VISITS
 
 
-def test_a_flow_that_is_over_does_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+async def test_a_flow_that_is_over_does_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
     """Its bodies may be megabytes: some thirty of them were there at a time."""
 
     async def scenario() -> None:
@@ -105,7 +102,7 @@ def test_a_flow_that_is_over_does_not_wait_for_the_garbage_collector(tmp_path: P
     gc.collect()
     gc.disable()
     try:
-        asyncio.run(scenario())
+        await scenario()
     finally:
         gc.enable()
 

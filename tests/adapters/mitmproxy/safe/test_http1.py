@@ -5,7 +5,6 @@ We judge ``flow.request.headers.fields``; were mitmproxy to tidy them up before,
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,48 +45,41 @@ async def silent(peer: Peer) -> None:
     ],
     ids=["fold", "tab fold", "CR", "CR header", "NUL", "control", "UTF-8"],
 )
-def test_a_strange_value_is_seen_as_it_was_sent(sent: bytes, value: bytes, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Heads()
-        async with (
-            raw_upstream(silent) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.ask(get(headers=b"Host: localhost\r\n" + sent))
-            assert addon.seen[0][-1] == (b"A", value)
-
-    asyncio.run(scenario())
-
-
-def test_a_header_sent_twice_is_seen_twice(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Heads()
-        async with (
-            raw_upstream(silent) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.ask(get(headers=b"Host: localhost\r\nMcp-Name: a\r\nmcp-name: b\r\n"))
-            assert addon.seen[0][1:] == ((b"Mcp-Name", b"a"), (b"mcp-name", b"b"))
-
-    asyncio.run(scenario())
+async def test_a_strange_value_is_seen_as_it_was_sent(
+    sent: bytes, value: bytes, tmp_path: Path
+) -> None:
+    addon = Heads()
+    async with (
+        raw_upstream(silent) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(get(headers=b"Host: localhost\r\n" + sent))
+        assert addon.seen[0][-1] == (b"A", value)
 
 
-def test_a_bare_line_feed_ends_a_header_and_is_made_a_whole_one(tmp_path: Path) -> None:
+async def test_a_header_sent_twice_is_seen_twice(tmp_path: Path) -> None:
+    addon = Heads()
+    async with (
+        raw_upstream(silent) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(get(headers=b"Host: localhost\r\nMcp-Name: a\r\nmcp-name: b\r\n"))
+        assert addon.seen[0][1:] == ((b"Mcp-Name", b"a"), (b"mcp-name", b"b"))
+
+
+async def test_a_bare_line_feed_ends_a_header_and_is_made_a_whole_one(tmp_path: Path) -> None:
     """So no upstream can read it otherwise than we do."""
 
-    async def scenario() -> None:
-        addon = Heads()
-        async with (
-            raw_upstream(silent) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.ask(get(headers=b"Host: localhost\r\nA: b\nB: c\r\n"))
-            assert addon.seen[0][1:] == ((b"A", b"b"), (b"B", b"c"))
-
-    asyncio.run(scenario())
+    addon = Heads()
+    async with (
+        raw_upstream(silent) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.ask(get(headers=b"Host: localhost\r\nA: b\nB: c\r\n"))
+        assert addon.seen[0][1:] == ((b"A", b"b"), (b"B", b"c"))
 
 
 @pytest.mark.parametrize(
@@ -106,21 +98,18 @@ def test_a_bare_line_feed_ends_a_header_and_is_made_a_whole_one(tmp_path: Path) 
         b"no colon\r\n",
     ],
 )
-def test_a_head_that_could_hide_a_request_is_refused(headers: bytes, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Heads()
-        async with (
-            raw_upstream(silent) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            request = post(b"", headers=b"Host: localhost\r\n" + headers)
-            await client.say(request.replace(b"Content-Length: 0\r\n", b"") + b"0\r\n\r\n")
-            assert (await client.answer()).status == 400
-            assert await client.rest() == b""
-            assert addon.seen == []
-
-    asyncio.run(scenario())
+async def test_a_head_that_could_hide_a_request_is_refused(headers: bytes, tmp_path: Path) -> None:
+    addon = Heads()
+    async with (
+        raw_upstream(silent) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        request = post(b"", headers=b"Host: localhost\r\n" + headers)
+        await client.say(request.replace(b"Content-Length: 0\r\n", b"") + b"0\r\n\r\n")
+        assert (await client.answer()).status == 400
+        assert await client.rest() == b""
+        assert addon.seen == []
 
 
 @pytest.mark.parametrize(
@@ -137,19 +126,16 @@ def test_a_head_that_could_hide_a_request_is_refused(headers: bytes, tmp_path: P
     ],
     ids=str,
 )
-def test_http_2_refuses_what_http_1_would_misread(
+async def test_http_2_refuses_what_http_1_would_misread(
     header: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        addon = Heads()
-        async with (
-            raw_upstream(silent) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            h2_client(running.port) as client,
-        ):
-            number = client.ask("GET", headers=[header])
-            while not client.closed and not client.streams[number].headers:
-                await client.read()
-            assert addon.seen == []
-
-    asyncio.run(scenario())
+    addon = Heads()
+    async with (
+        raw_upstream(silent) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        h2_client(running.port) as client,
+    ):
+        number = client.ask("GET", headers=[header])
+        while not client.closed and not client.streams[number].headers:
+            await client.read()
+        assert addon.seen == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,150 +100,120 @@ async def open_stream(_request: RawRequest, peer: Peer) -> None:
 
 
 class TestRecordings:
-    def test_a_list_is_kept_before_and_after(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, tools_list=["upstream"]) as it:
-                heard = await it.ask(LIST)
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.body == LIST
-            assert flow.heard == heard == tool_list([READ], id="5")
-            assert flow.said
-            assert flow.said.body == tool_list([READ, DELETE], id="5")
+    async def test_a_list_is_kept_before_and_after(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, tools_list=["upstream"]) as it:
+            heard = await it.ask(LIST)
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.body == LIST
+        assert flow.heard == heard == tool_list([READ], id="5")
+        assert flow.said
+        assert flow.said.body == tool_list([READ, DELETE], id="5")
 
-        asyncio.run(test())
+    async def test_an_answer_of_ours_is_none_of_the_upstream(self, tmp_path: Path) -> None:
+        async with watched(tmp_path) as it:
+            await it.ask(call("delete_file"))
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.heard == not_found("delete_file")
+        assert flow.said is None
 
-    def test_an_answer_of_ours_is_none_of_the_upstream(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path) as it:
-                await it.ask(call("delete_file"))
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.heard == not_found("delete_file")
-            assert flow.said is None
-
-        asyncio.run(test())
-
-    def test_the_request_is_kept_as_its_client_sent_it(self, tmp_path: Path) -> None:
+    async def test_the_request_is_kept_as_its_client_sent_it(self, tmp_path: Path) -> None:
         """What goes upstream has other headers, and another host."""
 
-        async def test() -> None:
-            secret = ["X-Api-Key: ours"]
-            async with watched(tmp_path, upstream_headers=secret) as it:
-                await it.ask(call("read_file"))
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.host == "localhost"
-            assert b"X-Api-Key" not in dict(flow.head.headers)
-            [raw] = read_flows(it.file)
-            assert raw.request.headers["x-api-key"] == "ours"
+        secret = ["X-Api-Key: ours"]
+        async with watched(tmp_path, upstream_headers=secret) as it:
+            await it.ask(call("read_file"))
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.host == "localhost"
+        assert b"X-Api-Key" not in dict(flow.head.headers)
+        [raw] = read_flows(it.file)
+        assert raw.request.headers["x-api-key"] == "ours"
 
-        asyncio.run(test())
+    async def test_a_stream_is_kept_before_and_after_with_its_cuts(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, respond=stream_of_two) as it:
+            await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.said
+        assert [one.data for one in flow.said.chunks] == [EVENT, NOT_JSON]
+        assert flow.said.ended
+        assert flow.heard == EVENT
 
-    def test_a_stream_is_kept_before_and_after_with_its_cuts(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, respond=stream_of_two) as it:
-                await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.said
-            assert [one.data for one in flow.said.chunks] == [EVENT, NOT_JSON]
-            assert flow.said.ended
-            assert flow.heard == EVENT
+    async def test_a_stream_that_is_open_at_the_end_is_kept(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, respond=open_stream) as it:
+            await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+            await it.client.until(EVENT)
+            await until(lambda: EVENT in it.view.updates)
+            it.close_file()
+        [flow] = it.recorded()
+        check_unfinished(flow)
 
-        asyncio.run(test())
+    async def test_a_stream_that_the_client_leaves_is_kept(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, respond=open_stream) as it:
+            await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+            await it.client.until(EVENT)
+            await until(lambda: EVENT in it.view.updates)
+            it.client.abort()
+            await until(lambda: it.view.flows[0].error is not None)
+            it.close_file()
+        [flow] = it.recorded()
+        check_unfinished(flow)
 
-    def test_a_stream_that_is_open_at_the_end_is_kept(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, respond=open_stream) as it:
-                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
-                await it.client.until(EVENT)
-                await until(lambda: EVENT in it.view.updates)
-                it.close_file()
-            [flow] = it.recorded()
-            check_unfinished(flow)
-
-        asyncio.run(test())
-
-    def test_a_stream_that_the_client_leaves_is_kept(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, respond=open_stream) as it:
-                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
-                await it.client.until(EVENT)
-                await until(lambda: EVENT in it.view.updates)
-                it.client.abort()
-                await until(lambda: it.view.flows[0].error is not None)
-                it.close_file()
-            [flow] = it.recorded()
-            check_unfinished(flow)
-
-        asyncio.run(test())
-
-    def test_a_stream_that_the_upstream_cuts_is_kept(self, tmp_path: Path) -> None:
+    async def test_a_stream_that_the_upstream_cuts_is_kept(self, tmp_path: Path) -> None:
         async def cut_stream(request: RawRequest, peer: Peer) -> None:
             await open_stream(request, peer)
             peer.close()
 
-        async def test() -> None:
-            async with watched(tmp_path, respond=cut_stream, fail_fast=["false"]) as it:
-                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
-                await until(lambda: bool(it.view.flows and it.view.flows[0].error))
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.said
-            assert flow.said.body == EVENT + NOT_JSON + b"data: unfin"
-            assert flow.heard.startswith(EVENT)
+        async with watched(tmp_path, respond=cut_stream, fail_fast=["false"]) as it:
+            await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+            await until(lambda: bool(it.view.flows and it.view.flows[0].error))
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.said
+        assert flow.said.body == EVENT + NOT_JSON + b"data: unfin"
+        assert flow.heard.startswith(EVENT)
 
-        asyncio.run(test())
-
-    def test_what_is_injected_was_not_said_by_the_upstream(self, tmp_path: Path) -> None:
+    async def test_what_is_injected_was_not_said_by_the_upstream(self, tmp_path: Path) -> None:
         async def legacy(request: RawRequest, peer: Peer) -> None:
             if request.line.startswith("GET"):
                 await peer.say(SSE_HEAD + chunk(ENDPOINT))
             else:
                 await peer.say(answer(b"", status="202 Accepted"))
 
-        async def test() -> None:
-            async with watched(tmp_path, respond=legacy) as it:
-                await it.client.say(get(path="/sse"))
-                await it.client.until(ENDPOINT)
-                async with raw_client(it.proxy.port) as other:
-                    await other.ask(post(call("delete_file"), path="/messages?s=1"))
-                await it.client.until(b"delete_file")
-                it.close_file()
-            stream, _ = it.recorded()
-            assert stream.said
-            assert stream.said.body == ENDPOINT
-            assert stream.heard == ENDPOINT + b"data: " + not_found("delete_file") + b"\n\n"
+        async with watched(tmp_path, respond=legacy) as it:
+            await it.client.say(get(path="/sse"))
+            await it.client.until(ENDPOINT)
+            async with raw_client(it.proxy.port) as other:
+                await other.ask(post(call("delete_file"), path="/messages?s=1"))
+            await it.client.until(b"delete_file")
+            it.close_file()
+        stream, _ = it.recorded()
+        assert stream.said
+        assert stream.said.body == ENDPOINT
+        assert stream.heard == ENDPOINT + b"data: " + not_found("delete_file") + b"\n\n"
 
-        asyncio.run(test())
-
-    def test_an_endless_stream_is_kept_up_to_a_bound(
+    async def test_an_endless_stream_is_kept_up_to_a_bound(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(flow_dump, "MOST_KEPT", len(EVENT) + 3)
 
-        async def test() -> None:
-            async with watched(tmp_path, respond=stream_of_two) as it:
-                await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
-                it.close_file()
-            [flow] = it.recorded()
-            assert flow.said
-            assert flow.said.body == EVENT
-            assert flow.said.left_out == len(NOT_JSON)
+        async with watched(tmp_path, respond=stream_of_two) as it:
+            await it.client.ask(post(call("read_file"), headers=MCP_HEADERS))
+            it.close_file()
+        [flow] = it.recorded()
+        assert flow.said
+        assert flow.said.body == EVENT
+        assert flow.said.left_out == len(NOT_JSON)
 
-        asyncio.run(test())
-
-    def test_nothing_is_kept_where_nobody_looks(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, records=False) as it:
-                it.proxy.master.addons.lookup.pop("view")
-                it.proxy.master.options.update(fail_fast=["false"])
-                await it.ask(call("delete_file"))
-                [flow] = it.view.flows
-                assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
-
-        asyncio.run(test())
+    async def test_nothing_is_kept_where_nobody_looks(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, records=False) as it:
+            it.proxy.master.addons.lookup.pop("view")
+            it.proxy.master.options.update(fail_fast=["false"])
+            await it.ask(call("delete_file"))
+            [flow] = it.view.flows
+            assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
 
 
 def check_unfinished(flow: RecordedFlow) -> None:
@@ -273,60 +242,48 @@ class TestFlows:
             (b"{", ":no_entry_sign:", "refused (malformed): not valid JSON"),
         ],
     )
-    def test_a_flow_is_marked_and_commented(
+    async def test_a_flow_is_marked_and_commented(
         self, tmp_path: Path, body: bytes, mark: str, comment: str
     ) -> None:
-        async def test() -> None:
-            async with watched(tmp_path) as it:
-                await it.ask(body)
-                [flow] = it.view.flows
-                assert (flow.marked, flow.comment) == (mark, comment)
+        async with watched(tmp_path) as it:
+            await it.ask(body)
+            [flow] = it.view.flows
+            assert (flow.marked, flow.comment) == (mark, comment)
 
-        asyncio.run(test())
+    async def test_an_invalid_answer_is_marked(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, respond=saying(b"{")) as it:
+            await it.ask(call("read_file"))
+            [flow] = it.view.flows
+            assert flow.marked == ":warning:"
+            assert "invalid message from the upstream: not valid JSON" in flow.comment
 
-    def test_an_invalid_answer_is_marked(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, respond=saying(b"{")) as it:
-                await it.ask(call("read_file"))
-                [flow] = it.view.flows
-                assert flow.marked == ":warning:"
-                assert "invalid message from the upstream: not valid JSON" in flow.comment
-
-        asyncio.run(test())
-
-    def test_an_open_stream_is_seen_while_it_goes_on(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, respond=open_stream, records=False) as it:
-                await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
-                await until(lambda: EVENT in it.view.updates)
-                assert it.view.flows[0].response
-                assert "transfer-encoding" in it.view.flows[0].response.headers
-
-        asyncio.run(test())
+    async def test_an_open_stream_is_seen_while_it_goes_on(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, respond=open_stream, records=False) as it:
+            await it.client.say(post(call("read_file"), headers=MCP_HEADERS))
+            await until(lambda: EVENT in it.view.updates)
+            assert it.view.flows[0].response
+            assert "transfer-encoding" in it.view.flows[0].response.headers
 
 
 class TestCommands:
-    def test_they_tell_of_tools_and_calls(self, tmp_path: Path) -> None:
-        async def test() -> None:
-            async with watched(tmp_path, tools_list=["cache"]) as it:
-                for body in (LIST, call("read_file"), call("delete_file"), call("delete_file")):
-                    await it.ask(body)
-                run = it.proxy.master.commands.call
-                where = f"{it.upstream.url}/mcp"
-                assert run("mcp.tools") == [
-                    f"{where}: 1 exposed, 1 hidden",
-                    "  read_file: exposed, 1 calls",
-                    "  delete_file: hidden, denied by ^delete_, 2 refused",
-                ]
-                assert run("mcp.stats") == [
-                    where,
-                    "  messages: 5, of which 0 invalid",
-                    f"  lists: 1, each {len(DELETE)} bytes shorter",
-                    "  calls: 1, refused: 2",
-                ]
-                assert run("mcp.sessions") == [f"{where}: 0 sessions"]
-
-        asyncio.run(test())
+    async def test_they_tell_of_tools_and_calls(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, tools_list=["cache"]) as it:
+            for body in (LIST, call("read_file"), call("delete_file"), call("delete_file")):
+                await it.ask(body)
+            run = it.proxy.master.commands.call
+            where = f"{it.upstream.url}/mcp"
+            assert run("mcp.tools") == [
+                f"{where}: 1 exposed, 1 hidden",
+                "  read_file: exposed, 1 calls",
+                "  delete_file: hidden, denied by ^delete_, 2 refused",
+            ]
+            assert run("mcp.stats") == [
+                where,
+                "  messages: 5, of which 0 invalid",
+                f"  lists: 1, each {len(DELETE)} bytes shorter",
+                "  calls: 1, refused: 2",
+            ]
+            assert run("mcp.sessions") == [f"{where}: 0 sessions"]
 
 
 class TestContentView:
