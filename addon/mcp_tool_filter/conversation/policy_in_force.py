@@ -31,6 +31,31 @@ type Observer = Callable[[Judged], None]
 """Told of each message after it has been decided on; cannot change anything."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionAtWork:
+    """What the rules remember of one client."""
+
+    id: str
+    seconds: float
+    """Since it began."""
+    messages: int
+    errors: int
+    mean_latency: float
+    """Seconds from a request to its response."""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesAtWork:
+    """What the rules have done so far."""
+
+    hits: tuple[tuple[str, int], ...] = ()
+    """Each rule, in the order of evaluation, with how often it has matched."""
+    metrics: tuple[tuple[str, float], ...] = ()
+    """What rules have counted, by name."""
+    sessions: tuple[SessionAtWork, ...] = ()
+    """The one used last comes first."""
+
+
 type AnswerUpstream = Callable[[bytes, object, Client], None]
 """Told the reply, what the host gave with the request, and on whose stream it came."""
 
@@ -55,6 +80,7 @@ class PolicyInForce:
     """The chain after the tool filter."""
     answer_upstream: AnswerUpstream = _answer_nobody
     """Sends the upstream our reply to a request that came on a stream."""
+    rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
     """A link wants to see a request together with its response."""
     snapshot: Snapshot = field(init=False)

@@ -477,3 +477,21 @@ def test_the_report_names_the_rules(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert "  Rules: 2: no-etc, secrets" in said[0].splitlines()
+
+
+def test_the_commands_and_the_flow_tell_of_rules(tmp_path: Path) -> None:
+    rules = BLOCK + "  - {id: count, actions: [metric: {name: seen, value: 2}]}\n"
+
+    async def test(between: Filtered) -> None:
+        await between.ask(call("read_file", '{"path":"/etc/x"}'))
+        await between.ask(call("read_file"))
+        lines = ctx.master.commands.call("mcp.stats")
+        assert "  rule no-etc: 1 hits" in lines
+        assert "  rule count: 1 hits" in lines
+        assert "  metric seen: 2" in lines
+        (known,) = [
+            line for line in ctx.master.commands.call("mcp.sessions") if "as the rules" in line
+        ]
+        assert "2 messages" in known
+
+    run(tmp_path, rules, test)

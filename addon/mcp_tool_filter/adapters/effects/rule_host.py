@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +48,7 @@ class RuleHost:
 
     def __init__(self, state: RuleState, send_copy: Sender | None = None) -> None:
         self.state = state
-        self.metrics: Counter[str] = Counter()
+        self.metrics: dict[str, float] = {}
         self.webhooks = Webhooks()
         self._send_copy = send_copy
         self._warned: set[str] = set()
@@ -66,7 +65,7 @@ class RuleHost:
                 self.warn_once(text)
             case Measure(name, value):
                 if name in self.metrics or len(self.metrics) < _MOST_NAMES:
-                    self.metrics[name] += value  # type: ignore[assignment]  # a count may be real
+                    self.metrics[name] = self.metrics.get(name, 0.0) + value
             case SendWebhook():
                 self.webhooks.send(effect)
             case SendCopy():

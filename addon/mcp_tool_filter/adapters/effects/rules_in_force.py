@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import Counter
+from collections.abc import Iterator
 
 from mcp_tool_filter.adapters.effects.rule_host import RuleHost, Sender
 from mcp_tool_filter.adapters.effects.rule_state import open_state
 from mcp_tool_filter.adapters.effects.rules_file import WatchedRules
+from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.model import Policy
@@ -44,9 +45,15 @@ class RulesInForce:
         """The ids of the rules, in the order in which they are evaluated."""
         return tuple(rule.id for rule in self.policy.rules) if self.policy.enabled else ()
 
-    def hits(self) -> Counter[str]:
-        """Return how often each rule has matched, whatever the listener."""
-        return sum((link.hits for link in self.links), Counter())
+    def at_work(self, link: RulesLink) -> RulesAtWork:
+        """Return what the rules have done behind one listener."""
+        metrics = sorted(self.host.metrics.items())
+        sessions = tuple(SessionAtWork(*one) for one in link.sessions_at_work())
+        return RulesAtWork(tuple(self._hits(link)), tuple(metrics), sessions)
+
+    def _hits(self, link: RulesLink) -> Iterator[tuple[str, int]]:
+        methods = tuple(self.policy.interceptors) if self.policy.enabled else ()
+        yield from ((name, link.hits[name]) for name in (*methods, *self.names))
 
     def link(self, upstream: str) -> RulesLink:
         """Return the link for a listener."""

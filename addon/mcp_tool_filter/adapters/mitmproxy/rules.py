@@ -6,7 +6,8 @@ What carries rules out is imported only if there is a rules file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import InvalidOption
@@ -28,6 +29,7 @@ class Rules:
         self._effects = effects
         self._posts: UpstreamPosts | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._is_running = False
         self.in_force: RulesInForce | None = None
 
     @property
@@ -49,11 +51,14 @@ class Rules:
         """Put the rules behind a listener's tool filter."""
         if self.in_force and self._posts:
             upstream = listener.upstream + listener.fetched.endpoint
-            listener.policy.links = (*listener.policy.links, self.in_force.link(upstream))
+            link = self.in_force.link(upstream)
+            listener.policy.links = (*listener.policy.links, link)
+            listener.policy.rules_at_work = partial(self.in_force.at_work, link)
             listener.policy.answer_upstream = self._posts.answer
 
     def running(self) -> None:
         """Watch the file from now on."""
+        self._is_running = True
         if self.in_force and self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())
 
@@ -65,12 +70,6 @@ class Rules:
         if self.in_force:
             self.in_force.host.close_now()
 
-    def hits(self) -> Iterator[tuple[str, int]]:
-        """Yield each rule with how often it has matched."""
-        if self.in_force:
-            counts = self.in_force.hits()
-            yield from ((name, counts[name]) for name in self.names)
-
     def _begin(self, path: str) -> None:
         from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
         from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
@@ -81,3 +80,5 @@ class Rules:
         self._effects.rule_host = self.in_force.host
         for listener in self._listeners.values():
             self.attach(listener)
+        if self._is_running:
+            self.running()

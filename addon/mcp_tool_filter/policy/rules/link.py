@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 
 from mcp_tool_filter.policy.chain import Situation, decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
@@ -225,6 +225,17 @@ class RulesLink:
         exchange = situation.exchange
         known = exchange.request if exchange is not None else None
         return known or self._asked.find(session.id, id)
+
+    def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
+        """Yield id, age, messages, errors and mean latency; the session used last comes first."""
+        now = self._clock()
+        for session in islice(reversed(list(self.sessions)), most):
+            all_stats = session.methods.values()
+            answered = sum(stats.responses for stats in all_stats)
+            seconds = sum(stats.seconds for stats in all_stats)
+            errors = sum(stats.errors for stats in all_stats)
+            age, mean = now - session.started, seconds / answered if answered else 0.0
+            yield session.id, age, session.messages, errors, mean
 
     # What is known besides the message
 

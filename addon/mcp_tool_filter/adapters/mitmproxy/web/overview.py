@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import time
 from typing import TypedDict
 
+from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.observers.sentences import pattern_of
@@ -43,6 +44,20 @@ class SessionLine(TypedDict):
     """Requests that have no answer yet."""
 
 
+class RuleLine(TypedDict):
+    id: str
+    hits: int
+
+
+class RuleSessionLine(TypedDict):
+    id: str
+    seconds: float
+    messages: int
+    errors: int
+    milliseconds: float
+    """From a request to its response, on average."""
+
+
 class RefusalLine(TypedDict):
     seconds_ago: float
     tool: str
@@ -67,6 +82,11 @@ class ListenerLines(TypedDict):
     invalid: int
     sessions: list[SessionLine]
     refusals: list[RefusalLine]
+    rules: list[RuleLine]
+    metrics: dict[str, float]
+    """What rules have counted."""
+    rule_sessions: list[RuleSessionLine]
+    """What rules remember of clients."""
     warnings: list[str]
 
 
@@ -93,6 +113,7 @@ class Overview:
     def _lines(self, mode: str, listener: Listener) -> ListenerLines:
         snapshot, counted = listener.snapshot, self.statistics_of(mode)
         fetched = listener.fetched
+        at_work = listener.policy.rules_at_work()
         return ListenerLines(
             mode=mode,
             upstream=listener.upstream + fetched.endpoint,
@@ -111,6 +132,9 @@ class Overview:
             invalid=counted.invalid,
             sessions=list(_session_lines(listener)),
             refusals=[_refusal_line(one, snapshot, self.clock()) for one in counted.refusals],
+            rules=[RuleLine(id=shown(id), hits=hits) for id, hits in at_work.hits],
+            metrics={shown(name): value for name, value in at_work.metrics},
+            rule_sessions=[_rule_session_line(one) for one in at_work.sessions],
             warnings=list(_warnings(snapshot)),
         )
 
@@ -132,6 +156,12 @@ def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
             ago = one["seconds_ago"]
             when = "open" if ago is None else f"last seen {ago:.0f} s ago"
             yield f"  {one['id']}: {one['revision']}, {when}, {one['waiting']} waiting"
+        for known in listener["rule_sessions"]:
+            yield (
+                f"  {known['id']}, as the rules know it: {known['messages']} messages in "
+                f"{known['seconds']:.0f} s, {known['errors']} errors, "
+                f"{known['milliseconds']:.0f} ms per answer"
+            )
 
 
 def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
@@ -141,6 +171,10 @@ def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
         yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
         yield f"  lists: {one['lists']}, each {one['saved_bytes']:,} bytes shorter"
         yield f"  calls: {one['calls']}, refused: {one['refused']}"
+        for rule in one["rules"]:
+            yield f"  rule {rule['id']}: {rule['hits']} hits"
+        for name, value in one["metrics"].items():
+            yield f"  metric {name}: {value:g}"
 
 
 def _hidden(tool: ToolLine) -> str:
@@ -187,6 +221,16 @@ def _session_lines(listener: Listener) -> Iterator[SessionLine]:
             seconds_ago=round(now - last_used, 1),
             waiting=0,  # each request of such a session has its answer itself
         )
+
+
+def _rule_session_line(one: SessionAtWork) -> RuleSessionLine:
+    return RuleSessionLine(
+        id=_short(shown(one.id)),
+        seconds=round(one.seconds, 1),
+        messages=one.messages,
+        errors=one.errors,
+        milliseconds=round(1000 * one.mean_latency, 1),
+    )
 
 
 def _refusal_line(refusal: Refusal, snapshot: Snapshot, now: float) -> RefusalLine:

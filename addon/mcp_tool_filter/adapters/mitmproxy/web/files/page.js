@@ -126,6 +126,13 @@ function sessions(listener) {
   return part("Sessions", heads, rows, "None is known at the moment.");
 }
 
+function rules(listener) {
+  const heads = ["Rule", "Hits"];
+  const rows = (listener.rules || []).map((one) =>
+    row(heads, [element("code", {}, one.id), one.hits], "rule"));
+  return rows.length ? part("Rules", heads, rows, "") : "";
+}
+
 function refusals(listener) {
   const heads = ["Refused", "Why", "Time ago"];
   const rows = listener.refusals.slice(0, 20).map((one) =>
@@ -150,7 +157,8 @@ function section(listener) {
       figure("Refused", listener.refused),
       figure("Messages", listener.messages)),
     element("div", { class: "columns" },
-      element("div", {}, tools(listener, false), refusals(listener), sessions(listener)),
+      element("div", {}, tools(listener, false), rules(listener), refusals(listener),
+        sessions(listener)),
       element("div", {}, tools(listener, true))));
 }
 
