@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
@@ -17,6 +18,8 @@ from tests.proxy import tool as started
 from tests.raw_client import get, post, raw_client
 
 HIDDEN = "delete_file"
+DOCS = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs"
+SCHEMA = json.loads((DOCS / "audit-line.schema.json").read_text())
 ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"it is s3cret"}]}}'
 
 
@@ -85,6 +88,8 @@ async def test_each_message_that_matters_is_one_line(host: str, tmp_path: Path) 
         ("vendor.acme/custom", None, "forwarded", None),
         (None, None, "refused", "malformed"),
     ]
+    for one in entries:
+        jsonschema.validate(one, SCHEMA)
     call, denied = entries[0], entries[1]
     assert call["answered"]
     assert call["client"]

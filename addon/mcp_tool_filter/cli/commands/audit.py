@@ -5,23 +5,35 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import check, hash_of
 from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.suggest import (
+    FEWEST,
+    Seen,
+    look_through,
+    never_called,
+    policy_lines,
+    unusual_calls,
+)
 from mcp_tool_filter.observers.audit.summary import Summary, summarise
+from mcp_tool_filter.observers.report import estimate_tokens
+from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -38,11 +50,61 @@ def run(argv: Sequence[str]) -> int:
     if files[:1] == ["verify"]:
         return _verify(_paths(files[1:]))
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
+    if files[:1] == ["suggest"]:
+        return _suggest(look_through(_entries(_lines_of(_paths(files[1:])), since)), typed)
     if "follow" in typed:
         return _follow(_paths(files)[-1], since, "json" in typed)
     entries = _entries(_lines_of(_paths(files)), since)
     _print_summary(summarise(entries), "json" in typed)
     return 0
+
+
+def _suggest(seen: Seen, typed: Given) -> int:
+    if "policy" in typed:
+        print("\n".join(policy_lines(seen)))
+        return 0
+    names, sizes = _tools_of(typed) if "upstream" in typed else ([], {})
+    unused = never_called(seen, names)
+    if "json" in typed:
+        unusual = [asdict(one) for one in unusual_calls(seen)]
+        print(json.dumps({"calls": seen.total, "never_called": unused, "unusual": unusual}))
+        return 0
+    print("\n".join(_suggestions(seen, unused, names, sizes)))
+    return 0
+
+
+def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
+    """Return the tools that the upstream has now, and the bytes of each."""
+    import os
+
+    from mcp_tool_filter.cli.commands.asking import ask_now
+    from mcp_tool_filter.cli.settings.settings import settle
+    from mcp_tool_filter.cli.settings.sources import gather
+
+    known = ask_now(settle(gather({"upstream": typed["upstream"]}, os.environ)))
+    sizes = {one.name: len(one.raw) for one in known.definitions if one.name is not None}
+    return list(sizes), sizes
+
+
+def _suggestions(
+    seen: Seen, unused: list[str], names: list[str], sizes: dict[str, int]
+) -> Iterator[str]:
+    yield f"{seen.total} calls of {len(seen.calls)} tools in {len(seen.sessions)} sessions"
+    if unused:
+        from mcp_tool_filter.policy.exact import deny_for
+
+        tokens = estimate_tokens(sum(sizes[name] for name in unused))
+        yield f"\nNever called: {len(unused)} of {len(names)} tools, about {tokens} tokens per list"
+        yield from (f"  {estimate_tokens(sizes[name]):>7}  {shown(name)}" for name in unused)
+        yield f"Hide them: --deny {shlex.quote(deny_for(unused, names))}"
+        yield "Sure: no call in this log names them. Not sure: that nobody will need them."
+    unusual = unusual_calls(seen)
+    if unusual:
+        yield "\nUnlike the other calls, which need not be wrong:"
+        yield from (f"  {one.time}  {one.tool}: {one.why}" for one in unusual)
+    if seen.total < FEWEST:
+        yield f"\nFewer than {FEWEST} calls: sizes and rates say nothing yet"
+    yield "\nA rules file that allows what was seen: add --policy"
 
 
 def _paths(files: Sequence[str]) -> list[Path]:

@@ -264,6 +264,7 @@ _ALL: Final = (
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
             "audit verify FILE [FILE …]",
+            "audit suggest FILE [FILE …] [--upstream URL] [--policy]",
         ),
         about="Adds up what an audit log says: calls by tool and session, refusals, errors, the"
         " slowest calls. Files that were put aside can be named before it, oldest first, also"
@@ -273,11 +274,15 @@ _ALL: Final = (
             Flag("since", "only entries from this time on: 2026-11-18, 2026-11-18T09:30, or 2h,"
                  " 30m, 7d ago", "TIME"),
             Flag("follow", "print entries as they are written", short="f"),
+            FLAGS["upstream"],
+            Flag("policy", "with suggest: print a rules file that allows what was seen"),
         ),
         most_words=_ANY_NUMBER,
-        choices=("verify",),
+        choices=("verify", "suggest"),
         notes="verify checks that every line carries the hash of the line before, and prints the"
-        " last hash: keep\nthat elsewhere, and lines that were cut off the end show, too.",
+        " last hash: keep\nthat elsewhere, and lines that were cut off the end show, too.\n\n"
+        "suggest names tools that were never called (with --upstream), and calls that are unlike"
+        " the others,\neach with its reason.",
     ),
     Command(
         "rules",

@@ -1,0 +1,71 @@
+"""What an audit log suggests, and what it does not claim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+from mcp_tool_filter.observers.audit.suggest import (
+    look_through,
+    never_called,
+    policy_lines,
+    unusual_calls,
+)
+
+
+def call(tool: str, minute: int = 0, size: int = 100, session: str = "s") -> dict[str, object]:
+    time = f"2026-11-18T{minute // 60:02d}:{minute % 60:02d}:00.000Z"
+    return {
+        "v": 1, "time": time, "method": "tools/call", "tool": tool, "verdict": "forwarded",
+        "session": session, "arguments": {"hash": "h", "bytes": size},
+    }  # fmt: skip
+
+
+def test_tools_that_nobody_calls_are_named() -> None:
+    seen = look_through([call("read"), call("read") | {"tool": "rm", "verdict": "refused"}])
+    assert never_called(seen, ["read", "rm", "write"]) == ["rm", "write"]
+
+
+def test_a_call_with_far_larger_arguments_is_unusual() -> None:
+    seen = look_through([*(call("q", n, 100 + n % 7) for n in range(30)), call("q", 40, 9000)])
+    assert [one.why for one in unusual_calls(seen)] == [
+        "arguments of 9,000 bytes; usual are 103",
+    ]
+
+
+def test_a_burst_is_unusual() -> None:
+    seen = look_through([*(call("q", n) for n in range(30)), *(call("q", 45) for _ in range(60))])
+    assert [one.why for one in unusual_calls(seen)] == ["60 calls in one minute; usual are 1"]
+
+
+def test_a_tool_that_a_session_calls_late_and_no_other_session_calls_is_unusual() -> None:
+    others = [call("q", n, session="a") for n in range(30)]
+    own = [call("q", n, session="b") for n in range(30)] + [call("exec", 31, session="b")]
+    assert [one.tool for one in unusual_calls(look_through([*others, *own]))] == ["exec"]
+
+
+def test_few_calls_say_nothing() -> None:
+    assert not unusual_calls(look_through([call("q", n, 10**n) for n in range(6)]))
+
+
+def test_calls_that_are_all_alike_are_not_unusual() -> None:
+    assert not unusual_calls(look_through([call("q", n) for n in range(500)]))
+
+
+def test_the_suggested_policy_is_one_that_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, policy = tmp_path / "audit.jsonl", tmp_path / "policy.yaml"
+    entries = [call("read"), call("it's: odd")]
+    log.write_text("".join(json.dumps(one) + "\n" for one in entries))
+    assert main(["audit", "suggest", str(log), "--policy"]) == 0
+    policy.write_text(capsys.readouterr().out)
+    assert policy.read_text() == "\n".join(policy_lines(look_through(entries))) + "\n"
+    assert main(["rules", "check", str(policy)]) == 0
+    assert main(["audit", "suggest", str(log)]) == 0
+    assert "Fewer than 20 calls" in capsys.readouterr().out
+    assert main(["audit", "suggest", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["calls"] == 2
