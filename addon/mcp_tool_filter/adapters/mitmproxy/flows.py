@@ -80,7 +80,9 @@ def prepare_for_upstream(request: Request, headers: HeaderPairs) -> None:
 def page_behind(request: Request) -> Page | None:
     """Return the web page that a browser sends this for, if it is one of another origin."""
     headers = request.headers
-    return page_of(headers.get("origin"), request.path, has_cookie="cookie" in headers)
+    if (origin := headers.get("origin")) is None:
+        return None
+    return page_of(origin, request.path, has_cookie="cookie" in headers)
 
 
 def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None:

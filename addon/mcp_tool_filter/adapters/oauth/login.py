@@ -43,6 +43,8 @@ class Wishes:
     callback_port: int = 0
     ca: str | None = None
     timeout: float = 300.0  # seconds to log in
+    in_keyring: bool = False
+    """Keep the secrets in the system's keyring."""
 
 
 async def log_in(
@@ -69,6 +71,7 @@ async def log_in(
             registration=registration,
             tokens=None,
             ca=ca,
+            in_keyring=wishes.in_keyring,
         )
         verifier = secrets.token_urlsafe(48)
         await show(_authorization_url(found, back, registration, scopes, verifier))

@@ -53,6 +53,8 @@ class LoginState:
     """What the upstream has asked for beyond what we have."""
     ca: str | None = None
     """A file with the certificates to trust."""
+    in_keyring: bool = False
+    """Its secrets are in the system's keyring, and not in the file."""
 
     def with_tokens(self, tokens: Tokens | None) -> LoginState:
         return replace(self, tokens=tokens)

@@ -17,8 +17,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from mcp_tool_filter.adapters.oauth import keyring_box
 from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
 from mcp_tool_filter.errors import StartError
@@ -27,6 +29,7 @@ from mcp_tool_filter.policy.paths import plain_path
 
 _VERSION = 1
 _POLL = 0.05  # seconds between attempts to get a lock
+_SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}
 _PATIENCE = 60.0  # seconds; a renewal takes far less
 
 type Stamp = tuple[int, int, int]
@@ -78,12 +81,18 @@ class Store:
     def save(self, state: LoginState) -> None:
         """Replace a login. Raises StoreFailed."""
         path = self.path_of(state.endpoint)
+        plain = _plain(state)
+        if state.in_keyring:
+            secrets, plain = _apart(plain)
+            keyring_box.put(key_of(state.endpoint), json.dumps(secrets))
+        elif _says_keyring(path):  # the user has thought otherwise
+            keyring_box.remove(key_of(state.endpoint))
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, partial = tempfile.mkstemp(dir=self.folder, suffix=".part")  # mode 0600
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(json.dumps(_plain(state), indent=1).encode())
+                    file.write(json.dumps(plain, indent=1).encode())
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(partial, path)
@@ -97,6 +106,8 @@ class Store:
     def forget(self, endpoint: str) -> bool:
         """Remove a login; tell whether there was one. Raises StoreFailed."""
         path = self.path_of(endpoint)
+        if _says_keyring(path):
+            keyring_box.remove(key_of(endpoint))
         try:
             path.unlink()
         except FileNotFoundError:
@@ -139,6 +150,8 @@ def _load(path: Path) -> LoginState | None:
         found = json.loads(path.read_bytes())
         if found.pop("version") != _VERSION:
             raise StoreFailed(path, "It was written by another version: log in again")
+        if found.get("in_keyring"):
+            _put_together(found, keyring_box.take(key_of(found["endpoint"])))
         registration = {**found.pop("registration")}
         tokens = found.pop("tokens")
         return LoginState(
@@ -154,8 +167,36 @@ def _load(path: Path) -> LoginState | None:
         raise StoreFailed(path, "It cannot be read: remove it, and log in again") from None
 
 
-def _plain(state: LoginState) -> dict[str, object]:
+def _plain(state: LoginState) -> dict[str, Any]:
     return {"version": _VERSION, **asdict(state)}
+
+
+def _apart(plain: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Cut what is stored into its secrets and the rest."""
+    secrets: dict[str, Any] = {}
+    rest = dict(plain)
+    for part, names in _SECRETS.items():
+        if plain[part]:
+            secrets[part] = {name: plain[part][name] for name in names}
+            rest[part] = {**plain[part], **dict.fromkeys(names)}
+    return secrets, rest
+
+
+def _put_together(rest: dict[str, Any], secrets: str | None) -> None:
+    """Put the secrets where they were; without them there are no tokens."""
+    known = json.loads(secrets) if secrets else {}
+    for part in _SECRETS:
+        if part in known and rest[part]:
+            rest[part].update(known[part])
+    if "tokens" not in known:
+        rest["tokens"] = None
+
+
+def _says_keyring(path: Path) -> bool:
+    try:
+        return json.loads(path.read_bytes()).get("in_keyring") is True
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 if sys.platform == "win32":

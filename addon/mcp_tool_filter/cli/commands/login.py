@@ -11,6 +11,7 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mcp_tool_filter.adapters.oauth import keyring_box
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.registration import OwnClient
@@ -135,12 +136,15 @@ def _wishes(typed: Given) -> Wishes:
     if secret is not None and "client-id" not in one:
         raise UsageError("--client-secret needs --client-id")
     scopes = tuple(" ".join(typed["scope"]).split()) if "scope" in typed else None
+    if "keyring" in one:
+        keyring_box.check()  # before anybody has logged in
     return Wishes(
         client=OwnClient(one["client-id"], secret) if "client-id" in one else None,
         scopes=scopes,
         callback_port=_port(one.get("callback-port", "0")),
         ca=one.get("ca"),
         timeout=_seconds(one.get("timeout", "300")),
+        in_keyring="keyring" in one,
     )
 
 

@@ -121,6 +121,8 @@ _ALL: Final = (
                  " http://127.0.0.1:PORT/callback (default: any)", "PORT"),
             Flag("no-browser", "only print the page's address, for a device without a browser"),
             Flag("ca", "trust the certificates in this PEM file", "FILE"),
+            Flag("keyring", "keep the tokens in the system's keyring, not in a file (needs"
+                 " pip install 'mcp-tool-filter[keyring]')"),
             Flag("timeout", "how long to wait for you (default: 300)", "SECONDS"),
         ),
         most_words=1,
