@@ -145,6 +145,7 @@ def test_who_may_be_somebody_else_does_not_get_the_users_list(stage: Stage, head
         async with stage.client() as client:
             playing = Playing(stage, client)
             await playing.ask(INITIALIZE)
+            await playing.is_asked_upstream()  # the first list of a kind of asker comes from there
             assert not await playing.is_asked_upstream()
             assert await playing.is_asked_upstream(own)
             assert await playing.is_asked_upstream()  # the session may have become theirs

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Envelopes, Sessions, exchange_for
+from mcp_tool_filter.conversation.session import Sessions, exchange_for
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.event_stream import EventStream
@@ -22,6 +22,7 @@ from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.listener import open_listener as open_listener_for
 from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import Limits
@@ -96,7 +97,8 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    _LISTENER.policy.envelopes, _LISTENER.sessions = Envelopes(), Sessions()
+    _LISTENER.sessions = Sessions()
+    _LISTENER.policy.kinds.forget_all()
     _LISTENER.legacy.clear()
     _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
 
@@ -111,7 +113,7 @@ def _request(how: int, body: bytes) -> None:
     if coding:
         headers.append((b"content-encoding", coding.encode()))
     head = Head("POST", "/elsewhere" if how & 8 else "/mcp", tuple(headers))
-    outcome = at_once(_LISTENER.judge_request(head, body))
+    outcome = _settled(_LISTENER.judge_request(head, body))
     _check_request(head, body, outcome)
     if not coding and is_honest(body):
         require(isinstance(outcome, Passed), "an honest message is refused", outcome)
@@ -125,7 +127,20 @@ def _request_with_head(how: int, raw: bytes) -> None:
     headers = tuple((name.strip(), value.strip()) for name, _, value in fields)
     method = ("POST", "GET", "PUT", "DELETE")[how & 3]
     head = Head(method, target.decode("latin-1"), headers)
-    _check_request(head, body, at_once(_LISTENER.judge_request(head, body)))
+    _check_request(head, body, _settled(_LISTENER.judge_request(head, body)))
+
+
+def _settled(outcome: Decision[Passed | Answered]) -> Passed | Answered:
+    """Give a call that waits for the list of its asker that list."""
+    if not waits(outcome):
+        return outcome
+    try:
+        next(outcome)
+        while True:
+            outcome.send((_PAGES,))
+    except StopIteration as made:
+        settled: Passed | Answered = made.value
+        return settled
 
 
 def _check_request(head: Head, raw: bytes, outcome: Passed | Answered) -> None:
@@ -196,7 +211,7 @@ def _check_learned() -> None:
     session.revision = R2025_06_18
     fields = {"mcp-session-id": "s", "accept": "application/json, text/event-stream"}
     headers = tuple((name.encode(), value.encode()) for name, value in fields.items())
-    outcome = at_once(_LISTENER.judge_request(Head("POST", "/mcp", headers), asking("tools/list")))
+    outcome = _settled(_LISTENER.judge_request(Head("POST", "/mcp", headers), asking("tools/list")))
     if isinstance(outcome, Answered):
         no_tool_but_of(_SNAPSHOT.allowed, DENIED, outcome.body, is_list=True)
 
@@ -266,7 +281,7 @@ def _exchange(how: int, raw: bytes) -> None:
         return
     fields = ((b"accept", b"application/json, text/event-stream"),)
     head = Head("POST", "/mcp", fields)
-    outcome = at_once(_LISTENER.judge_request(head, said))
+    outcome = _settled(_LISTENER.judge_request(head, said))
     _check_request(head, said, outcome)
     if isinstance(outcome, Passed):
         _answer_it(how, outcome.exchange, heard)
@@ -304,7 +319,7 @@ def _exchange_of_old(said: bytes, heard: bytes) -> None:
     stream = _LISTENER.open_stream(_LISTENER.unasked(), "/sse", send)
     stream.feed(b"event: endpoint\ndata: /messages\n\n")
     head = Head("POST", "/messages", ())
-    outcome = at_once(_LISTENER.judge_request(head, said))
+    outcome = _settled(_LISTENER.judge_request(head, said))
     _check_request(head, said, outcome)
     left = b"".join(sent) + _all_of(stream, heard)
     no_tool_in_stream(_SNAPSHOT.allowed, DENIED, left, is_list=False)

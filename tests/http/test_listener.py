@@ -468,13 +468,16 @@ def test_a_fetched_list_that_cannot_be_read_stops_the_start(page: bytes) -> None
 
 def test_other_patterns_can_be_applied_to_what_was_fetched() -> None:
     door = listener()
-    assert list(door.policy.snapshot_with(parse_config(deny=["read"])).allowed) == ["rm"]
+    door.policy.adopt(parse_config(deny=["read"]))
+    assert list(door.snapshot.allowed) == ["rm"]
 
 
 def test_the_same_patterns_give_the_same_snapshot() -> None:
     door = listener()
     again = parse_config(deny=["^rm"], message_limit="1MB")
-    assert door.policy.snapshot_with(again) is door.snapshot
+    before = door.snapshot
+    door.policy.adopt(again)
+    assert door.snapshot is before
 
 
 def test_a_long_list_is_read_from_its_first_tool_to_its_last() -> None:
@@ -715,7 +718,7 @@ def test_a_list_is_judged_anew_when_the_patterns_change() -> None:
 def other_patterns(door: Listener, deny: str) -> None:
     """Edit the patterns, as mitmweb does."""
     config = parse_config(deny=[deny])
-    door.policy.adopt(config, door.policy.snapshot_with(config))
+    door.policy.adopt(config)
 
 
 @pytest.mark.parametrize("target", ["/mcp", "/sse"])

@@ -21,12 +21,16 @@ with either.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
+from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.conversation.session import Exchanges, exchange_for
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import (
     Situation,
     decide_accepted,
@@ -38,8 +42,19 @@ from mcp_tool_filter.policy.chain import (
     keep_space,
     refusal,
 )
-from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, then, together, waits
+from mcp_tool_filter.policy.effects import (
+    CannotList,
+    Deciding,
+    Decision,
+    Delay,
+    FetchTools,
+    begin,
+    then,
+    together,
+    waits,
+)
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.tool_filter import decide_in_steps
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
@@ -59,9 +74,8 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     render_error,
 )
-from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS
 from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
-from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
+from mcp_tool_filter.protocol.tools import Listing, parse_listing, parse_tool_call, shows_tool
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
@@ -101,6 +115,11 @@ class Arrival:
     """What a transport knows of a client's message that the message itself does not say."""
 
     __slots__ = ()
+
+    @property
+    def can_list(self) -> bool:
+        """Can the host ask the upstream for the list that this client would get?"""
+        return False
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         """Refuse a message that the transport announced as another."""
@@ -156,16 +175,7 @@ class Conversation:
         """Decide on a message on its way to the upstream."""
         policy = self.policy
         limits = policy.config.limits
-        told = Judged(
-            Direction.FROM_CLIENT,
-            None,
-            _FORWARD,
-            self.client,
-            policy.snapshot,
-            None,
-            len(raw),
-            origin,
-        )
+        told = self._judged(Direction.FROM_CLIENT, len(raw), origin)
         try:
             message = parse_message(raw, limits)
         except ProtocolError as error:
@@ -178,7 +188,7 @@ class Conversation:
             if isinstance(message, Batch):
                 return self._batch_from_client(message, told, arrival)
             told.exchange = exchange_for(message, len(raw), policy.clock())
-            decision = decide_from_client(message, self._situation(message, told, arrival))
+            decision = self._decide_for_client(message, told, arrival)
         except ProtocolError as error:
             told.message = told.exchange = None
             refused = refusal(raw, Why.MALFORMED, limits=limits)
@@ -210,7 +220,7 @@ class Conversation:
             for member in batch.members
         ]
         decisions = [
-            decide_from_client(member, self._situation(member, each, arrival))
+            self._decide_for_client(member, each, arrival)
             for member, each in zip(batch.members, members, strict=True)
         ]
 
@@ -222,7 +232,44 @@ class Conversation:
         told.members = tuple(members)
         return together(decisions, decided)
 
-    def _situation(self, message: Single, told: Judged, arrival: Arrival) -> Situation:
+    def _decide_for_client(
+        self, message: Single, told: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that this is."""
+        exchange = told.exchange
+        if exchange is not None and exchange.id is not None:
+            exchange.capabilities = capabilities_in(message)
+        kind = self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+        told.snapshot = kind.snapshot
+        if not kind.is_listed and self._needs_list(message, kind, arrival):
+            return begin(self._list_first(message, told, kind, arrival))
+        return decide_from_client(message, self._situation(message, told, kind, arrival))
+
+    def _needs_list(self, message: Single, kind: Kind, arrival: Arrival) -> bool:
+        """Tell whether only the asker's list says if there is the tool that is called."""
+        if isinstance(message, Response) or message.method != "tools/call":
+            return False
+        name = parse_tool_call(message).tool_name
+        if not arrival.can_list or name in kind.snapshot.denied:
+            return False
+        # Who says no revision shows no session either: the upstream will mostly refuse that itself.
+        return self.client.revision is not None or name not in self.policy.snapshot.allowed
+
+    def _list_first(
+        self, message: Single, told: Judged, kind: Kind, arrival: Arrival
+    ) -> Deciding[Verdict]:
+        """Ask the upstream for the asker's list while the call waits."""
+        try:
+            pages = yield FetchTools(kind, arrival, message)
+            if not kind.is_listed:
+                kind.take(cast("tuple[bytes, ...]", pages))
+        except (CannotList, FetchFailed):
+            pass  # the upstream answers the call itself: it may want a login first
+        told.snapshot = kind.snapshot
+        decision = decide_from_client(message, self._situation(message, told, kind, arrival))
+        return (yield from decision) if waits(decision) else decision
+
+    def _situation(self, message: Single, told: Judged, kind: Kind, arrival: Arrival) -> Situation:
         policy = self.policy
         situation = Situation(
             snapshot=told.snapshot,
@@ -234,8 +281,11 @@ class Conversation:
         )
         if isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = policy.config.tools_list
-            situation.envelope = policy.envelopes.get(self.client.revision)
-            situation.may_use_cache = arrival.may_use_snapshot(message)
+            situation.envelope = kind.envelope
+            if not kind.can_answer:
+                situation.list_from = ListFrom.UPSTREAM
+            else:
+                situation.may_use_cache = arrival.may_use_snapshot(message)
         return situation
 
     def _waited_for_client(self, told: Judged, verdict: Verdict) -> Judged:
@@ -243,7 +293,7 @@ class Conversation:
 
     def _by_policy_now(self, told: Judged, verdict: Verdict) -> Verdict:
         """Judge again what has waited while the policy was edited."""
-        now = self.policy.snapshot
+        now = self._kind_of(told.exchange).snapshot
         if now is told.snapshot or told.message is None or isinstance(told.message, Batch):
             return verdict
         told.snapshot = now
@@ -275,14 +325,11 @@ class Conversation:
     def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
         policy = self.policy
-        snapshot = policy.snapshot
-        told = Judged(
-            Direction.FROM_UPSTREAM, None, _FORWARD, self.client, snapshot, None, len(raw), origin
-        )
-        recalled = None if policy.links else self._recall(raw, snapshot)
-        known = recalled or self._accept(raw, snapshot)
+        told = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
+        recalled = None if policy.links else self._recall(raw)
+        known = recalled or self._accept(raw)
         if known and not policy.links:
-            told.message, verdict = known
+            told.message, verdict, told.snapshot = known
             told.exchange = self.exchanges.answered_by(told.message)
             return self._decided_for_upstream(told, verdict)
         if known is None and self._may_be_long_list(raw):
@@ -290,16 +337,15 @@ class Conversation:
         return self._read_from_upstream(raw, told, known)
 
     def _read_from_upstream(
-        self, raw: bytes, told: Judged, known: tuple[Response, Verdict] | None = None
+        self, raw: bytes, told: Judged, known: tuple[Response, Verdict, Snapshot] | None = None
     ) -> Decision[Judged]:
-        policy, snapshot = self.policy, told.snapshot
+        policy = self.policy
         message = known[0] if known else parse_message(raw, policy.config.limits)
         told.message = message
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, told)
         told.exchange = self.exchanges.answered_by(message)
-        decide = decide_accepted if known else decide_from_upstream
-        decision = decide(message, self._answer_situation(told))
+        decision = self._decide_for_upstream(message, told, is_accepted=known is not None)
         if waits(decision):
             return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):
@@ -309,7 +355,7 @@ class Conversation:
             and not policy.links
             and self._is_mere_list(message)
         ):
-            policy.judged.remember(raw, decision, snapshot)
+            policy.judged.remember(raw, decision, told.snapshot)
         return self._decided_for_upstream(told, decision)
 
     def _may_be_long_list(self, raw: bytes) -> bool:
@@ -330,33 +376,29 @@ class Conversation:
                 if found is None:
                     yield _LET_OTHERS_GO_ON
             asked = self.exchanges.answered_by(found.response) if found else None
-            if found is None or asked is None or asked.method != "tools/list":
-                usual = self._read_from_upstream(raw, self._again(told))
+            kind = self._kind_of(asked)
+            if not (found and asked and asked.method == "tools/list" and kind.is_listed):
+                usual = self._read_from_upstream(raw, told)
                 return (yield from usual) if waits(usual) else usual
             told.message, told.exchange = found.response, asked
             decided = yield from self._decide_in_steps(told, found.listing)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
         verdict = keep_space(found.response.place.text, decided)
-        if revision := self._new_revision(asked):
-            policy.envelopes.learn(revision, found.listing)
+        if not kind.can_answer or kind.envelope is None:
+            kind.learn(asked.cursor, found.listing)
         elif isinstance(verdict, Forward | Rewrite):  # which it is
             policy.judged.remember(raw, verdict, told.snapshot)
         return self._decided_for_upstream(told, verdict)
 
     def _decide_in_steps(self, told: Judged, listing: Listing) -> Deciding[Verdict]:
         while True:
-            self._again(told)
+            told.snapshot = self._kind_of(told.exchange).snapshot
             for verdict in decide_in_steps(listing, told.snapshot):
                 if verdict is None:
                     yield _LET_OTHERS_GO_ON
-                elif told.snapshot is self.policy.snapshot:
+                elif told.snapshot is self._kind_of(told.exchange).snapshot:
                     return verdict
-
-    def _again(self, told: Judged) -> Judged:
-        """Judge by what is in force now."""
-        told.snapshot = self.policy.snapshot
-        return told
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message; whoever waits for one that cannot be judged gets an error."""
@@ -400,7 +442,7 @@ class Conversation:
             for member in batch.members
         ]
         decisions = [
-            decide_from_upstream(member, self._answer_situation(each))
+            self._decide_for_upstream(member, each)
             for member, each in zip(batch.members, members, strict=True)
         ]
 
@@ -411,6 +453,25 @@ class Conversation:
 
         told.members = tuple(members)
         return together(decisions, decided)
+
+    def _decide_for_upstream(
+        self, message: Single, told: Judged, *, is_accepted: bool = False
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
+        kind = self._kind_of(told.exchange)
+        told.snapshot = kind.snapshot
+        if not kind.is_listed:
+            told.snapshot = kind.snapshot_for(list(_lists_in(message)))
+        decide = decide_accepted if is_accepted else decide_from_upstream
+        return decide(message, self._answer_situation(told))
+
+    @property
+    def kind(self) -> Kind:
+        """What kind of asker the client is, as far as its messages do not say themselves."""
+        return self.policy.kinds.of(self.client)
+
+    def _kind_of(self, exchange: Exchange | None) -> Kind:
+        return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
 
     def _answer_situation(self, told: Judged) -> Situation:
         return Situation(
@@ -445,14 +506,15 @@ class Conversation:
             # Over HTTP nothing goes back on the stream that a request of the upstream came on.
             self.policy.answer_upstream(verdict.text, told.origin, self.client)
 
-    def _recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Verdict] | None:
+    def _recall(self, raw: bytes) -> tuple[Response, Verdict, Snapshot] | None:
         """Return a list that the upstream has said before, and what became of it."""
         if len(raw) > self.policy.config.limits.message:
             return None
+        snapshot = self._kind_of(None).snapshot
         known = self.policy.judged.recall(raw, snapshot)
-        return known if known and self._is_mere_list(known[0]) else None
+        return (*known, snapshot) if known and self._is_mere_list(known[0]) else None
 
-    def _accept(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Verdict] | None:
+    def _accept(self, raw: bytes) -> tuple[Response, Verdict, Snapshot] | None:
         """Return the long result of a tool, not opened, if it is known that it may pass."""
         envelope = find_envelope(raw)
         if envelope is None:
@@ -461,32 +523,33 @@ class Conversation:
         if asked is None or asked.method != "tools/call":
             return None
         found = read_tool_result(raw, envelope, self.policy.config.limits)
+        snapshot = self._kind_of(asked).snapshot
         if found is None or shows_tool(found.rest, snapshot.denied):
             return None
-        return found.response, _FORWARD
+        return found.response, _FORWARD, snapshot
 
     def _is_mere_list(self, message: Message) -> bool:
         """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
         if not isinstance(message, Response) or message.result is None:
             return False
         asked = self.exchanges.answered_by(message)
-        return asked is not None and asked.method == "tools/list" and not self._new_revision(asked)
+        if asked is None or asked.method != "tools/list" or asked.capabilities is not None:
+            return False
+        return self._kind_of(asked).can_answer
 
     def _learn(self, message: Response, asked: Exchange) -> None:
-        """Keep what an answer says of its session and its revision."""
+        """Keep what an answer says of its session and of the tools of its kind."""
         if asked.method == "initialize" and (session := self.client.session) and message.result:
             version = message.result.get("protocolVersion")
             said = version.text if version else None
             session.revision = said[:_LONGEST_REVISION] if said else None
-        elif asked.method == "tools/list" and (revision := self._new_revision(asked)):
-            self.policy.envelopes.learn(revision, parse_listing(message))
-
-    def _new_revision(self, asked: Exchange) -> str | None:
-        """Return the revision of which the answer would be the first list that we see."""
-        revision = self.client.revision
-        if asked.has_cursor or revision not in KNOWN_REVISIONS:
-            return None
-        return revision if self.policy.envelopes.get(revision) is None else None
+            session.capabilities = asked.capabilities
+        elif asked.method == "tools/list":
+            kind = self._kind_of(asked)
+            if (not kind.can_answer or kind.envelope is None) and (
+                listing := parse_listing(message)
+            ):
+                kind.learn(asked.cursor, listing)
 
     # Who waits
 
@@ -500,9 +563,8 @@ class Conversation:
         return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in self.exchanges.take_all()]
 
     def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
-        return Judged(
-            direction, None, _FORWARD, self.client, self.policy.snapshot, None, size, origin
-        )
+        snapshot = self.policy.kinds.start.snapshot
+        return Judged(direction, None, _FORWARD, self.client, snapshot, None, size, origin)
 
     def _tell(self, told: Judged, verdict: Verdict) -> Judged:
         told.verdict = verdict
@@ -511,3 +573,15 @@ class Conversation:
 
 
 _FORWARD = Forward()
+
+
+def _lists_in(message: Single) -> Iterator[Listing]:
+    """Yield the tool list that a message carries, if it looks like one."""
+    if isinstance(message, Request) and message.method == "sampling/createMessage":
+        return  # its tools are the model's, for that one request
+    with suppress(ProtocolError):  # the decision says whether it matters
+        listing = parse_listing(message)
+        if listing and (
+            isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)
+        ):
+            yield listing

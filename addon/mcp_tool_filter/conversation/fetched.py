@@ -19,6 +19,10 @@ class Fetched:
     """Whether we were given an ``Mcp-Session-Id``."""
     pages: tuple[bytes, ...]
     """Each answer to tools/list, as it came."""
+    is_for_all: bool = False
+    """It is what every kind of asker gets, as in a recording."""
+    is_listed: bool = True
+    """False where the upstream lists its tools only to who logs in."""
 
 
 def example(*names: str) -> Fetched:

@@ -9,20 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Envelopes
-from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.judged_lists import JudgedLists
-from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import parse_message, singles
-from mcp_tool_filter.protocol.tools import Listing, in_parts, parse_listing
+from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.protocol.tools import Listing
 
 if TYPE_CHECKING:
     from mcp_tool_filter.conversation.conversation import Judged
@@ -83,44 +79,34 @@ class PolicyInForce:
     rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
     """A link wants to see a request together with its response."""
-    snapshot: Snapshot = field(init=False)
-    envelopes: Envelopes = field(default_factory=Envelopes)
+    kinds: Kinds = field(init=False)
     judged: JudgedLists = field(default_factory=JudgedLists)
 
     def __post_init__(self) -> None:
-        self.snapshot = self._take_snapshot(self.config)
+        self.kinds = Kinds(self.config)
+        self.take(self.fetched)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """That of our own fetch."""
+        return self.kinds.start.snapshot
+
+    def take(self, fetched: Fetched) -> None:
+        """Make what was fetched the snapshot of the start."""
+        self.fetched = fetched
+        kinds = self.kinds
+        kinds.are_one = fetched.is_for_all
+        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
+        if fetched.is_listed:
+            kinds.start.take(fetched.pages)
 
     @property
     def listings(self) -> Iterator[Listing]:
         """The pages of the tool list, as they were fetched: read anew, for that takes much room."""
-        return chain.from_iterable(map(_listings_in, self.fetched.pages))
+        return listings_in(self.fetched.pages)
 
-    def snapshot_with(self, config: Config) -> Snapshot:
-        """Apply other patterns to what was fetched."""
-        if (config.deny, config.allow) == (self.config.deny, self.config.allow):
-            return self.snapshot
-        return self._take_snapshot(config)
-
-    def adopt(self, config: Config, snapshot: Snapshot) -> None:
-        """Decide by another configuration from now on."""
-        self.config, self.snapshot = config, snapshot
-
-    def _take_snapshot(self, config: Config) -> Snapshot:
-        return take_snapshot(map(self._note_page, self.listings), config.deny, config.allow)
-
-    def _note_page(self, listing: Listing) -> Listing:
-        """Keep what stands around the tools of the first page."""
-        self.envelopes.learn(self.fetched.revision, listing)
-        return listing
-
-
-def _listings_in(page: bytes) -> Iterator[Listing]:
-    try:
-        for part in in_parts(page):
-            message = parse_message(part, Limits(message=len(part)))
-            for listing in map(parse_listing, singles(message)):
-                if listing is None:
-                    raise FetchFailed(why="The answer holds no tool list")
-                yield listing
-    except ProtocolError as error:
-        raise FetchFailed(why=f"The tool list cannot be read for sure: {error}") from None
+    def adopt(self, config: Config) -> None:
+        """Decide by another configuration from now on, also about what was listed before."""
+        same = (config.deny, config.allow) == (self.config.deny, self.config.allow)
+        self.kinds.adopt(config, same_patterns=same)
+        self.config = config

@@ -181,7 +181,7 @@ class EventStream:
 
     def _may_pass(self, data: bytes) -> bool:
         """Judge the data of an event by a name of its own, which no client takes for a message."""
-        denied = self.conversation.policy.snapshot.denied
+        denied = self.conversation.kind.snapshot.denied
         return _is_harmless(data) and not could_show_tool(data, denied, self._limits)
 
     def _refuse(self, why: str, said: bytes, origin: object, *, is_cut: bool = False) -> bytes:

@@ -70,6 +70,14 @@ def is_like_the_fetch(
     )
 
 
+def identity_in(head: Head) -> bytes:
+    """Return all by which an upstream could tell one asker from another, in one order."""
+    told = sorted(
+        (name.lower(), value) for name, value in head.headers if name.lower() not in _HARMLESS
+    )
+    return b"\n".join([name + b":" + value for name, value in told])
+
+
 def has_usual_params(request: Request) -> bool:
     """Tell whether a list request says nothing beyond what MCP itself defines."""
     if request.params is None:

@@ -7,10 +7,12 @@ as values, and whoever owns the connection carries it out. What the messages in 
 
 from __future__ import annotations
 
+import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from secrets import token_bytes
 from typing import assert_never
 
 from mcp_tool_filter.conversation.conversation import (
@@ -35,7 +37,7 @@ from mcp_tool_filter.http.head import (
     refuse_body,
     refuse_head,
 )
-from mcp_tool_filter.http.identity import credentials_in, is_like_the_fetch
+from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LONGEST_ENDPOINT, LegacyEndpoints, LegacyStream
 from mcp_tool_filter.http.login_paths import LoginPaths
 from mcp_tool_filter.http.media_type import may_be_event_stream
@@ -78,6 +80,7 @@ class Listener:
     keeps_host: bool = False
     """The upstream gets the Host that the client wrote."""
     sessions: Sessions = field(init=False)
+    _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
     cors: CorsMemory = field(default_factory=CorsMemory)
     logins: LoginPaths = field(init=False)
@@ -204,8 +207,15 @@ class Listener:
         known = page is not None and self.cors.is_allowed(page)
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
         exchange.is_like_the_fetch = is_like and not self.keeps_host
-        if session and not exchange.is_like_the_fetch:
+        if exchange.is_like_the_fetch:
+            return
+        if session:
             session.is_like_the_fetch = False
+        exchange.conversation.client.credential = self._hash_of(identity_in(head))
+
+    def _hash_of(self, identity: bytes) -> str:
+        """Hash what tells an asker from others, so that nobody finds it in our memory."""
+        return hmac.digest(self._hash_key, identity, "sha256")[:16].hex()
 
     def _pay(self, stream: LegacyStream | None, owed: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """Give the replies we owe where they are waited for; return those still owed."""
@@ -314,7 +324,8 @@ class Listener:
             if may_be_event_stream(answer.content_type):
                 raise error
             refuse_packed(answer.content_type, answer.body)
-            if could_show_tool(answer.body, self.snapshot.denied, self.config.limits):
+            denied = exchange.conversation.kind.snapshot.denied
+            if could_show_tool(answer.body, denied, self.config.limits):
                 raise error
         except ProtocolError as why:
             return self.invalid_answer(exchange, str(why), answer.origin)
@@ -370,7 +381,8 @@ class Listener:
     def open_socket(self, exchange: HttpExchange) -> Conversation:
         """Begin what is said over a WebSocket, by both sides."""
         client = exchange.conversation.client
-        session = Session(started=self.policy.clock()) if self.policy.links else None
+        is_like = exchange.is_like_the_fetch
+        session = Session(started=self.policy.clock(), is_like_the_fetch=is_like)
         client = replace(client, via=Via.WEBSOCKET, session=session, said_revision=None)
         return Conversation(self.policy, client)
 

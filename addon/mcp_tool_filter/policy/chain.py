@@ -195,6 +195,7 @@ def _filter_from_client(message: Single, situation: Situation) -> Verdict:
             request = parse_list_request(message)
             if situation.exchange:
                 situation.exchange.has_cursor = request.has_cursor
+                situation.exchange.cursor = request.cursor
             return decide_list(
                 request,
                 situation.snapshot,

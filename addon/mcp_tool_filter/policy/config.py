@@ -61,6 +61,8 @@ class Config:
     allow: tuple[Pattern, ...] = ()
     strict: bool = False
     """A pattern that matches no tool stops the start, and so does having none."""
+    judges_new_tools: bool = False
+    """A tool that appears later is exposed if the patterns allow it."""
     tools_list: ListFrom = ListFrom.AUTO
     endpoint: str | None = None
     upstream_headers: tuple[tuple[str, str], ...] = ()

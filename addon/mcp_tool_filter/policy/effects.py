@@ -39,7 +39,25 @@ class Together:
     decisions: tuple[Deciding[Any], ...]
 
 
-type Effect = Delay | Together | RuleEffect
+@dataclass(frozen=True, slots=True)
+class FetchTools:
+    """Ask the upstream for the whole tool list, as the client of a message would get it.
+
+    Sent back are the pages as they came; the host raises CannotList within the decision if there
+    are none. Decisions that wait for the list of the same kind of asker share one.
+    """
+
+    kind: object
+    arrival: object
+    """What the transport knows of the message."""
+    message: object
+
+
+class CannotList(Exception):
+    """The upstream did not list its tools. ``str()`` says why."""
+
+
+type Effect = Delay | Together | FetchTools | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]
 type Decision[Outcome] = Outcome | Deciding[Outcome]
 """A decision that is made, or one that must wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 
 from mcp_tool_filter.protocol.messages import Request
 
@@ -33,6 +34,12 @@ class Session:
     started: float = 0.0
     is_like_the_fetch: bool = True
     """No request in it says more of its client than our own fetch says of us."""
+    capabilities: str | None = None
+    """What its client has declared, in one spelling."""
+    is_on_its_own: bool = False
+    """The upstream lists other tools to it than to others, as it said."""
+    serial: int = field(default_factory=count().__next__)
+    """Tells sessions apart, also those without an id."""
     notes: dict[str, object] = field(default_factory=dict)
     """What a link of the chain wants to remember of it."""
 
@@ -57,6 +64,16 @@ class Client:
     """The upstream gives out session ids, and so knows a false one."""
 
     @property
+    def who(self) -> str:
+        """Tell askers apart by their credentials; empty for all who bring none."""
+        session = self.session
+        if session is None:
+            return self.credential
+        if session.is_on_its_own or not session.is_like_the_fetch:
+            return f"session {session.serial}"
+        return ""
+
+    @property
     def revision(self) -> str | None:
         return self.session.revision if self.session else self.said_revision
 
@@ -78,5 +95,9 @@ class Exchange:
     """Kept only where a link of the chain wants to see it with the response."""
     has_cursor: bool = False
     """It asks for a later page of a list."""
+    cursor: str | None = None
+    """The one that it names."""
+    capabilities: str | None = None
+    """What it declares its client to be capable of, in one spelling."""
     notes: dict[str, object] | None = None
     """What a link, or an observer, wants to find again when the response comes."""

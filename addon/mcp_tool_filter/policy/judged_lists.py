@@ -62,6 +62,7 @@ class _Around:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
+    snapshot: Snapshot
     said: _Around
     told: tuple[_Around, Reason] | None
     """What goes on instead, and why; None if it goes on as it came."""
@@ -83,14 +84,11 @@ class JudgedLists:
         self._most = most
         self._most_bytes = most_bytes
         self._lists: deque[_Judged] = deque()
-        self._snapshot: Snapshot | None = None  # that they were judged by
 
     def recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Forward | Rewrite] | None:
         """Return a known list, its result not opened, and what becomes of it."""
-        if snapshot is not self._snapshot:
-            return None
         for judged in self._lists:
-            if (id := judged.said.id_in(raw)) is not None:
+            if judged.snapshot is snapshot and (id := judged.said.id_in(raw)) is not None:
                 self._lists.remove(judged)
                 self._lists.appendleft(judged)
                 return Response(id, Value(0, 0), _place(raw.decode())), judged.verdict_for(id)
@@ -98,15 +96,12 @@ class JudgedLists:
 
     def remember(self, raw: bytes, verdict: Forward | Rewrite, snapshot: Snapshot) -> None:
         """Keep what became of the answer to a tools/list."""
-        if snapshot is not self._snapshot:
-            self._lists.clear()
-            self._snapshot = snapshot
         said = _around_id(raw)
         told = _around_id(verdict.text) if isinstance(verdict, Rewrite) else said
         if said is None or told is None:
             return
         reason = (told, verdict.reason) if isinstance(verdict, Rewrite) else None
-        judged = _Judged(said, reason)
+        judged = _Judged(snapshot, said, reason)
         if len(judged) <= self._most_bytes:
             self._lists.appendleft(judged)
             self._forget()

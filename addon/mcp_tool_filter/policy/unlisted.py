@@ -37,6 +37,16 @@ class UnlistedTools:
         self.snapshot = Snapshot(allowed=_AllowedNames(self._denied), denied=self._denied)
         """Judges calls, and whatever else names a tool, by name alone."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of the definitions so far."""
+        return self._size
+
+    @property
+    def definitions(self) -> tuple[Definition, ...]:
+        """All that have been seen, in the upstream's order."""
+        return (*self._pinned.values(), *self._faulty)
+
     def judge_page(self, page: Listing) -> Snapshot:
         """Return what a page is rewritten against; pin the definitions that are new."""
         shown = [self._pin(definition) for definition in page.definitions]
@@ -55,7 +65,7 @@ class UnlistedTools:
         self._next = page.next_cursor or None
         if self._next is not None or self._size > _LONGEST_LIST:
             return None
-        whole = replace(page, definitions=(*self._pinned.values(), *self._faulty))
+        whole = replace(page, definitions=self.definitions)
         return take_snapshot([whole], self._deny, self._allow)
 
     def _pin(self, definition: Definition) -> Definition:

@@ -70,6 +70,7 @@ class ListRequest:
     has_cursor: bool
     revision: str | None
     """What the request's own ``_meta`` says of it (since 2026-07-28)."""
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,12 @@ def parse_list_request(message: Request) -> ListRequest:
     refuse_misreadable(members, frozenset({"cursor", "_meta"}))
     meta = message.params.get("_meta") if message.params else None
     revision = meta.get("io.modelcontextprotocol/protocolVersion") if meta else None
+    cursor = message.params.get("cursor") if message.params else None
     return ListRequest(
         id=message.id,
         has_cursor=any(member.key == "cursor" for member in members),
         revision=revision.text if revision else None,
+        cursor=cursor.text if cursor else None,
     )
 
 

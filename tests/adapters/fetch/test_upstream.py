@@ -56,7 +56,8 @@ def test_each_stateless_request_says_who_asks_and_repeats_itself_in_headers() ->
         meta = message_in(request)["params"]["_meta"]
         assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
         assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "mcp-tool-filter"
-        assert meta["io.modelcontextprotocol/clientCapabilities"] == {}
+        declared = meta["io.modelcontextprotocol/clientCapabilities"]
+        assert {"roots", "sampling", "elicitation"} <= set(declared)
         assert request.all("mcp-protocol-version") == ["2026-07-28"]
         assert request.all("mcp-method") == [message_in(request)["method"]]
 
@@ -79,11 +80,12 @@ def test_a_session_is_opened_and_closed_again_on_one_connection() -> None:
         assert request.all("mcp-protocol-version") == ["2025-06-18"]
 
 
-def test_we_offer_the_newest_revision_and_no_capabilities() -> None:
+def test_we_offer_the_newest_revision_and_all_capabilities() -> None:
+    """Some upstreams list a tool only to clients that declare what the tool needs."""
     _, upstream = run(dialogue(streamable(tool_list())))
     params = message_in(upstream.requests[1])["params"]
     assert params["protocolVersion"] == "2025-11-25"
-    assert params["capabilities"] == {}
+    assert {"roots", "sampling", "elicitation"} <= set(params["capabilities"])
     assert params["clientInfo"]["name"] == "mcp-tool-filter"
 
 

@@ -17,6 +17,7 @@ from mitmproxy.exceptions import OptionsError
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.http.listener import Listener
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
 from tests.proxy import proxy
@@ -31,6 +32,7 @@ INITIALIZE = (
     b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
     b'"capabilities":{},"clientInfo":{"name":"c","version":"1"}}}'
 )
+DECLARING_ALL = INITIALIZE.replace(b"{},", ALL_CAPABILITIES.encode() + b",", 1)
 
 
 @dataclass
@@ -152,17 +154,22 @@ class TestCalls:
 
 class TestLists:
     def test_one_is_answered_from_the_snapshot_without_the_upstream(self, tmp_path: Path) -> None:
-        """The session was opened through us, and the client has no credentials of its own."""
+        """The session was opened through us, and the client has no credentials of its own.
+
+        The first list of a kind of asker comes from the upstream: our own fetch declares more.
+        """
 
         async def test(between: Filtered) -> None:
-            await between.ask(INITIALIZE)
-            got = await between.ask(
-                LIST, b"Mcp-Session-Id: s\r\nMCP-Protocol-Version: 2025-06-18\r\n"
-            )
+            session = b"Mcp-Session-Id: s\r\nMCP-Protocol-Version: 2025-06-18\r\n"
+            for initialize, asked in [(INITIALIZE, 1), (INITIALIZE, 1), (DECLARING_ALL, 1)]:
+                await between.ask(initialize)
+                got = await between.ask(LIST, session)
+                assert READ in got.body
+                assert b"delete" not in got.body
+                assert len(between.upstream.of("tools/list")) == asked
             assert got.body == (
                 b'{"jsonrpc":"2.0","id":5,"result":{"_meta" : {"n":1e2},"tools": [' + READ + b"]}}"
             )
-            assert between.upstream.of("tools/list") == []
 
         run(tmp_path, test, session=b"s")
 

@@ -103,6 +103,10 @@ class Poster:
                 return await self._listen(got, self._next_id, hears)
             raise no_mcp(got)
 
+    def begin_at(self, number: int) -> None:
+        """Number the requests from here on: others may speak in the same session."""
+        self._next_id = number
+
     async def tell(self, message: bytes, headers: Headers = ()) -> None:
         """Send a message that has no answer. Raises Refused, HttpFailed."""
         async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:

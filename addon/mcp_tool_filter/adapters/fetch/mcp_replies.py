@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from mcp_tool_filter.protocol.revisions import R2025_11_25
@@ -22,9 +23,11 @@ UNSUPPORTED_REVISION: Final = -32022
 HEADER_MISMATCH: Final = -32020
 
 CLIENT_INFO: Final = {"name": "mcp-tool-filter", "version": __version__}
+CAPABILITIES: Final = orjson.loads(ALL_CAPABILITIES)
+"""Some upstreams list certain tools only to clients that declare what these tools need."""
 INITIALIZE: Final = {
     "protocolVersion": R2025_11_25,
-    "capabilities": {},
+    "capabilities": CAPABILITIES,
     "clientInfo": CLIENT_INFO,
 }
 INITIALIZED: Final = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
@@ -122,7 +125,7 @@ def stateless_meta(revision: str) -> Result:
     return {
         "io.modelcontextprotocol/protocolVersion": revision,
         "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
-        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientCapabilities": CAPABILITIES,
     }
 
 
@@ -131,7 +134,7 @@ def render_request(number: int, method: str, params: Result) -> bytes:
 
 
 def answer_to(message: Result) -> bytes | None:
-    """Our answer if the message is a request: we live (ping), and can nothing else."""
+    """Our answer if the message is a request: we live (ping), and can do nothing else."""
     number = message.get("id")
     if not isinstance(message.get("method"), str) or not isinstance(number, int | str):
         return None

@@ -149,8 +149,9 @@ from mcp_tool_filter.observers.report import render_report, shown_url, warnings_
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision, FetchTools, waits
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
+from mcp_tool_filter.protocol.messages import Notification, Request
 from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ class ToolFilter:
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
         self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
         self._effects = Effects()
+        self._effects.fetch_tools = self._fetch_tools
         self._rules = Rules(self._listeners.by_mode, self._effects, self._logins)
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ready = asyncio.Event()
@@ -481,6 +483,13 @@ class ToolFilter:
                 decided = Answered(200, lost_to(flow.request))
             if waiting := self._send_on(flow, listener, head, decided):
                 await waiting
+
+    async def _fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
+        """Ask for the list that the client of a message would get."""
+        exchange, message = effect.arrival, effect.message
+        assert isinstance(exchange, HttpExchange)
+        assert isinstance(message, Request | Notification)
+        return await self._listeners.fetch_as_client(exchange, message)
 
     def _send_on(
         self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Passed | Answered

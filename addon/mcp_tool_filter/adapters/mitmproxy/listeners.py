@@ -12,6 +12,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.options import Options
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
+from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.upstream import (
     Target,
@@ -23,13 +24,16 @@ from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.protocol.messages import Notification, Request
 
 type ObserverOfAll = Callable[[str, Judged], None]
 """Told by which listener a message was judged, too: the full text of its mode."""
@@ -64,11 +68,9 @@ class Listeners:
 
     def adopt(self, config: Config) -> None:
         """Use another configuration from now on. Raises before anything has changed."""
-        policies = [listener.policy for listener in self.by_mode.values()]
-        snapshots = [policy.snapshot_with(config) for policy in policies]
+        for listener in self.by_mode.values():
+            listener.policy.adopt(config)
         self.config = config
-        for policy, snapshot in zip(policies, snapshots, strict=True):
-            policy.adopt(config, snapshot)
 
     def unmatched(self) -> list[Pattern]:
         """Return the patterns that match no tool of any upstream."""
@@ -96,6 +98,20 @@ class Listeners:
         if listener is None:
             raise ProtocolError("a listener whose upstream is not known")
         return listener
+
+    async def fetch_as_client(
+        self, exchange: HttpExchange, message: Request | Notification
+    ) -> tuple[bytes, ...]:
+        """Return the list that a client would get. Raises CannotList."""
+        policy = exchange.conversation.policy
+        for mode, listener in self.by_mode.items():
+            if listener.policy is policy:
+                target = target_of(parse_modes([mode])[0], self.config, ctx.options)
+                meta = message.params.get("_meta") if message.params else None
+                said = message.place.cut(meta) if meta else None
+                headers = tuple(listener.headers_for(exchange.head))
+                return await fetch_as_client(target, AskedBy(exchange.head, headers, said))
+        raise CannotList("the listener is gone")
 
     async def probe(self, mode: ReverseMode) -> Reach:
         """Find out whether the upstream of this mode still accepts connections."""

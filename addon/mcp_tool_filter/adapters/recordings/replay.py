@@ -17,6 +17,7 @@ import asyncio
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -92,7 +93,7 @@ class _Offline(ToolFilter):
 
     def __init__(self, fetched: Fetched) -> None:
         async def fetch(_target: Target) -> Fetched:
-            return fetched
+            return replace(fetched, is_for_all=True)
 
         super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
         self._listeners.find_names = _names_offline

@@ -1,0 +1,94 @@
+"""Asks the upstream for its tools as a certain client would: what it lists may depend on who asks.
+
+The requests go to where the client's request would have gone, in its session and with its headers,
+so nobody's list is asked for with another's credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from secrets import randbelow
+
+from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.mcp_client import Poster
+from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, next_cursor
+from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL, Target
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.policy.effects import CannotList
+
+_OURS = frozenset({
+    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
+    b"transfer-encoding", b"content-length", b"content-type", b"content-encoding", b"accept",
+    b"accept-encoding", b"expect", b"mcp-method", b"mcp-name", b"last-event-id", b"range",
+    b"if-range", b"http2-settings",
+})  # fmt: skip
+"""What a request says of itself and not of its client."""
+_ABOUT_CLIENT = "io.modelcontextprotocol/"
+_FIRST_ID = 2**52  # so high that no client uses it in the same session
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBy:
+    """The request because of which we ask."""
+
+    head: Head
+    headers: tuple[tuple[str, str], ...] = ()
+    """What the user adds to it."""
+    meta: str | None = None
+    """What it says of its client, as JSON, where each request says it anew."""
+
+
+async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...]:
+    """Return all pages of the tool list. Raises CannotList."""
+    origin = parse_origin(target.url)
+    http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls)
+    poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
+    poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
+    try:
+        async with asyncio.timeout(target.list_timeout):
+            return await _all_pages(poster, asked_by, MAX_TOTAL * target.limit)
+    except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError) as error:
+        raise CannotList(str(error) or "it took too long") from None
+    finally:
+        await http.close()
+
+
+async def _all_pages(poster: Poster, asked_by: AskedBy, at_most: int) -> tuple[bytes, ...]:
+    meta = _meta_in(asked_by.meta)
+    named = [(b"mcp-method", b"tools/list")] if asked_by.head.said.method is not None else []
+    pages: list[bytes] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    while len(pages) < MAX_PAGES and sum(map(len, pages)) <= at_most:
+        params = {**meta, "cursor": cursor} if cursor else meta
+        reply = await poster.ask("tools/list", params, named)
+        pages.append(reply.raw)
+        cursor = next_cursor(reply)
+        if cursor is None:
+            return tuple(pages)
+        if cursor in cursors:
+            break
+        cursors.add(cursor)
+    raise ProtocolError("The tool list has no end")
+
+
+def _meta_in(written: str | None) -> dict[str, object]:
+    """Return what a request says of its client, and nothing that is only about that request."""
+    said = json.loads(written) if written else {}
+    about = {key: said[key] for key in said if key.startswith(_ABOUT_CLIENT)}
+    return {"_meta": about} if about else {}
+
+
+def _headers_of(asked_by: AskedBy) -> Headers:
+    ours = [(name.encode(), value.encode()) for name, value in asked_by.headers]
+    replaced = {name.lower() for name, _ in ours}
+    theirs = [
+        (name, value)
+        for name, value in asked_by.head.headers
+        if name.lower() not in _OURS and name.lower() not in replaced
+    ]
+    return [*theirs, *ours]

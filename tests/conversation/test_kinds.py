@@ -1,0 +1,231 @@
+"""Each kind of asker has its own snapshot, and nobody sees another's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mcp_tool_filter.conversation.conversation import Arrival, Conversation, Judged
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.kinds import (
+    ALL_CAPABILITIES,
+    MOST_BYTES,
+    MOST_KINDS,
+    canonical,
+)
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
+from mcp_tool_filter.policy.exchange import Client, Session
+from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
+from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.protocol.revisions import R2025_06_18, R2025_11_25
+from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
+
+LIST = asking("tools/list")
+
+
+class Http(Arrival):
+    """What an HTTP request says, in short."""
+
+    can_list = True
+
+    def may_use_snapshot(self, request: Request) -> bool:
+        return True
+
+
+def open_session(
+    in_force: PolicyInForce,
+    capabilities: str = "{}",
+    revision: str = R2025_11_25,
+    *,
+    like_the_fetch: bool = True,
+) -> Conversation:
+    """Shake hands as a client with these capabilities."""
+    between = Conversation(in_force, Client(session=Session(is_like_the_fetch=like_the_fetch)))
+    between.from_client(asking("initialize", params=f'{{"capabilities":{capabilities}}}'))
+    between.from_upstream(answering(f'{{"protocolVersion":"{revision}"}}'))
+    return between
+
+
+def asked(by: Conversation, raw: bytes) -> Verdict:
+    judged: Judged = at_once(by.from_client(raw, None, Http()))
+    return judged.verdict
+
+
+def listed(by: Conversation, raw: bytes, id: str = "1") -> bytes:
+    """Let the upstream list; return what the client gets."""
+    assert asked(by, asking("tools/list", id=id)) == Forward()
+    verdict = at_once(by.from_upstream(raw)).verdict
+    return raw if isinstance(verdict, Forward) else text_of(verdict)
+
+
+def test_a_client_that_declares_all_is_answered_from_the_fetched_list() -> None:
+    between = open_session(policy("read", "rm", deny="^rm"), ALL_CAPABILITIES)
+    assert text_of(asked(between, LIST)) == listing("read")
+
+
+def test_other_capabilities_get_their_first_list_from_the_upstream_and_then_a_snapshot() -> None:
+    """The fetched list has tools that an upstream does not offer to every client."""
+    in_force = policy("read", "sample", "rm", deny="^rm")
+    first, second = open_session(in_force), open_session(in_force)
+    assert listed(first, listing("read", "rm")) == listing("read")
+    assert text_of(asked(second, LIST)) == listing("read")
+    third = open_session(in_force, '{"sampling":{}}')
+    assert listed(third, listing("read", "sample", "rm")) == listing("read", "sample")
+
+
+def test_the_order_and_spelling_of_capabilities_do_not_matter() -> None:
+    assert canonical('{"b": {}, "a":{"x":1.0}}') == canonical('{"a":{ "x":1.0 },"b":{}}')
+    assert canonical("not json") == "not json"
+    assert len(canonical('{"x":"' + "y" * 10_000 + '"}')) == 64
+
+
+def test_each_revision_has_its_own_form_of_the_definitions() -> None:
+    in_force = policy("read")
+    other = open_session(in_force, ALL_CAPABILITIES, R2025_06_18)
+    raw = answering('{"tools":[' + definition("read", ',"title":"x"').decode() + "]}")
+    assert listed(other, raw) == raw
+    assert text_of(asked(other, LIST)) == raw
+
+
+def test_a_users_list_is_never_anothers() -> None:
+    in_force = policy("read")
+    ann, bob = (open_session(in_force, like_the_fetch=False) for _ in "ab")
+    assert listed(ann, listing("read", "of_ann")) == listing("read", "of_ann")
+    assert listed(bob, listing("of_bob")) == listing("of_bob")
+    assert asked(ann, calling("of_ann", id="2")) == Forward()
+    for by, tool in [(bob, "of_ann"), (ann, "of_bob"), (bob, "read")]:
+        verdict = asked(by, calling(tool, id="3"))
+        assert isinstance(verdict, Reply)
+        assert f"Tool not found: {tool}".encode() in verdict.text
+
+
+def test_who_has_no_session_is_known_by_its_credentials() -> None:
+    in_force = policy("read")
+    ann, again, bob = (
+        Conversation(in_force, Client(said_revision=R2025_11_25, credential=one))
+        for one in ("ann", "ann", "bob")
+    )
+    listed(ann, listing("of_ann"))
+    assert asked(again, calling("of_ann", id="2")) == Forward()
+    assert waits(bob.from_client(calling("of_ann", id="2"), None, Http()))
+
+
+def test_a_pinned_definition_stays_within_its_kind() -> None:
+    in_force = policy("read")
+    ann, bob = (open_session(in_force, like_the_fetch=False) for _ in "ab")
+    changed = answering('{"tools":[' + definition("read", ',"title":"new"').decode() + "]}")
+    assert listed(ann, listing("read")) == listing("read")
+    assert text_of(asked(ann, LIST)) == listing("read")
+    assert text_of(at_once(ann.from_upstream(changed)).verdict) == listing("read")
+    assert listed(bob, changed) == changed
+
+
+def test_a_list_of_several_pages_is_whole_with_its_last() -> None:
+    in_force = policy()
+    between = open_session(in_force)
+    listed(between, listing("one", more=',"nextCursor":"2"'))
+    assert waits(between.from_client(calling("two", id="9"), None, Http()))
+    asked(between, asking("tools/list", id="3", params='{"cursor":"2"}'))
+    between.from_upstream(listing("two", id="3"))
+    assert asked(between, calling("two", id="9")) == Forward()
+    assert isinstance(asked(between, calling("three", id="9")), Reply)
+
+
+# Calls before a list was seen
+
+
+def test_a_denied_name_is_not_found_before_any_list_was_seen() -> None:
+    verdict = asked(open_session(policy("read", deny="^rm")), calling("rm_rf"))
+    assert isinstance(verdict, Reply)
+    assert b"Tool not found: rm_rf" in verdict.text
+
+
+@pytest.mark.parametrize(("tool", "is_there"), [("read", True), ("no_such_tool", False)])
+def test_any_other_name_waits_for_the_askers_list(tool: str, is_there: bool) -> None:
+    between = open_session(policy("read", "more", deny="^rm"))
+    waiting = between.from_client(calling(tool), None, Http())
+    assert waits(waiting)
+    assert isinstance(next(waiting), FetchTools)
+    with pytest.raises(StopIteration) as made:
+        waiting.send((listing("read", "rm_rf"),))
+    verdict = made.value.value.verdict
+    if is_there:
+        assert verdict == Forward()
+    else:
+        assert verdict.text == text_of(asked(between, calling(tool)))
+    assert asked(between, calling("read", id="2")) == Forward()
+    assert isinstance(asked(between, calling("more", id="3")), Reply)
+
+
+def test_a_call_goes_on_if_the_upstream_does_not_list() -> None:
+    """Its own answer then says why, such as a 401 that says where to log in."""
+    between = open_session(policy("read", deny="^rm"))
+    waiting = between.from_client(calling("read"), None, Http())
+    assert waits(waiting)
+    next(waiting)
+    with pytest.raises(StopIteration) as made:
+        waiting.throw(CannotList("401"))
+    assert made.value.value.verdict == Forward()
+
+
+def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None:
+    fetched = replace(example(), pages=(), is_listed=False)
+    in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
+    ann = open_session(in_force, like_the_fetch=False)
+    assert isinstance(asked(ann, calling("rm")), Reply)
+    assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
+    assert asked(Conversation(in_force), calling("rm", id="6")) != Forward()
+
+
+# Edits, and how much is remembered
+
+
+def test_other_patterns_apply_to_every_kind() -> None:
+    in_force = policy("read", "write")
+    ann = open_session(in_force, like_the_fetch=False)
+    listed(ann, listing("read", "write"))
+    in_force.adopt(parse_config(deny=["^read"]))
+    assert isinstance(asked(ann, calling("read", id="2")), Reply)
+    assert asked(ann, calling("write", id="3")) == Forward()
+    in_force.adopt(parse_config(deny=["(?!)"]))
+    assert asked(ann, calling("read", id="4")) == Forward()
+
+
+def test_any_number_of_askers_costs_no_more_than_a_thousand() -> None:
+    in_force = policy("read")
+    names = [f"tool_{number}" for number in range(5)]
+    for number in range(MOST_KINDS + 500):
+        client = Client(said_revision=R2025_11_25, credential=f"user {number}")
+        listed(Conversation(in_force, client), listing(*names))
+    assert len(in_force.kinds) == MOST_KINDS
+    snapshots = {id(kind.snapshot) for _, kind in in_force.kinds}
+    assert len(snapshots) == 1  # whoever gets the same list shares it
+
+
+def test_the_bytes_of_all_lists_are_bounded() -> None:
+    in_force = policy("read")
+    for number in range(70):
+        client = Client(said_revision=R2025_11_25, credential=f"user {number}")
+        big = definition(f"tool_{number}", ',"description":"' + "x" * 1_000_000 + '"').decode()
+        listed(Conversation(in_force, client), answering('{"tools":[' + big + "]}"))
+    assert in_force.kinds.size <= MOST_BYTES + 3_000_000  # and the one that came last
+    for number in range(100):
+        client = Client(said_revision=R2025_11_25, credential=f"slow user {number}")
+        raw = answering('{"tools":[' + big + '],"nextCursor":"2"}')
+        listed(Conversation(in_force, client), raw)
+    assert in_force.kinds.size <= MOST_BYTES + 3_000_000
+    in_force.kinds.forget_all()
+    assert in_force.kinds.size < 1000
+
+
+def test_a_forgotten_kind_costs_one_list() -> None:
+    in_force = policy("read")
+    client = Client(said_revision=R2025_11_25, credential="ann")
+    listed(Conversation(in_force, client), listing("of_ann"))
+    in_force.kinds.forget_all()
+    again = Conversation(in_force, client)
+    assert listed(again, listing("of_ann")) == listing("of_ann")
+    assert asked(again, calling("of_ann", id="2")) == Forward()
