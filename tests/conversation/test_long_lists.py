@@ -76,7 +76,7 @@ def test_patterns_that_change_meanwhile_are_in_force() -> None:
     assert waits(decision)
     next(decision)
     config = parse_config(deny=["^rm", "_42$"])
-    policy.adopt(config, policy.snapshot_with(config))
+    policy.adopt(config)
     judged, _ = last_of(decision)
     assert isinstance(judged.verdict, Rewrite)
     assert b'"tool_42"' not in judged.verdict.text
