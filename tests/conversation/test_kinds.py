@@ -16,7 +16,7 @@ from mcp_tool_filter.conversation.kinds import (
 )
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
+from mcp_tool_filter.policy.effects import CannotList, Decision, FetchTools, waits
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Request
@@ -54,10 +54,21 @@ def asked(by: Conversation, raw: bytes) -> Verdict:
     return judged.verdict
 
 
+def finished(decision: Decision[Judged]) -> Judged:
+    """Go through all pauses in which others would be served."""
+    while waits(decision):
+        try:
+            next(decision)
+        except StopIteration as made:
+            decision = made.value
+    judged: Judged = at_once(decision)
+    return judged
+
+
 def listed(by: Conversation, raw: bytes, id: str = "1") -> bytes:
     """Let the upstream list; return what the client gets."""
     assert asked(by, asking("tools/list", id=id)) == Forward()
-    verdict = at_once(by.from_upstream(raw)).verdict
+    verdict = finished(by.from_upstream(raw)).verdict
     return raw if isinstance(verdict, Forward) else text_of(verdict)
 
 
