@@ -37,7 +37,9 @@ class Server:
 
     @property
     def variant(self) -> str | None:
-        return next((flag for flag in self.flags if flag not in ("--transport", "sse")), None)
+        return next(
+            (flag for flag in self.flags if flag not in ("--transport", "sse", "stdio")), None
+        )
 
     @property
     def speaks_modern(self) -> bool:

@@ -118,6 +118,12 @@ def upstream(name: str, *flags: str, port: int = 0) -> Iterator[Upstream]:
             yield Upstream(port, _path(name, flags), process, journal, stderr)
 
 
+def command_of(name: str, journal: Path) -> list[str]:
+    """Return the words that start a server over stdio."""
+    need(name)
+    return [*_script(f"server_{name}"), "--transport=stdio", f"--journal={journal}"]
+
+
 def play(name: str, url: str, steps: Sequence[Step], *flags: str) -> Document:
     """Let a client connect, go through the steps and leave; return what it saw."""
     with client(name, url, *flags) as player:

@@ -95,6 +95,9 @@ class Served:
             response.close()
             connection.close()
 
+    def usual(self) -> dict[str, str]:
+        return self._headers({})
+
     def another(self) -> Served:
         return Served(self.port, self.process)
 
@@ -187,13 +190,26 @@ def test_what_is_said_before_an_answer_comes_before_it(client: Served) -> None:
 def test_a_question_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
     with client.stream() as said:
         connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
-        connection.request("POST", "/mcp", calling("ask"), client._headers({}))
+        connection.request("POST", "/mcp", calling("ask"), client.usual())
         assert json.loads(next(said))["method"] == "roots/list"
         answer = b'{"jsonrpc":"2.0","id":"q1","result":{"roots":[]}}'
         assert client.post(answer).status == 202
         response = connection.getresponse()
         assert b"roots" in response.read()
         connection.close()
+
+
+def test_a_cancelled_request_ends_without_an_answer(client: Served) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+    connection.request(
+        "POST", "/mcp", calling("sleep", arguments='{"seconds":1.5}'), client.usual()
+    )
+    response = connection.getresponse()
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+    assert client.post(cancel).status == 202
+    assert response.read() == b""
+    connection.close()
+    assert client.post(asking("ping", id="2")).json()["id"] == 2
 
 
 def test_batches_are_answered_as_batches(client: Served) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import scenario
 from mcp import ClientSession, types
 from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
@@ -90,7 +93,12 @@ def plain(model: BaseModel) -> dict[str, Any]:
 @asynccontextmanager
 async def streams(args: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
     headers = scenario.headers_of(args)
-    if args.transport == "sse":
+    if args.transport == "stdio":
+        command, *words = json.loads(args.url)
+        server = StdioServerParameters(command=command, args=words, env=dict(os.environ))
+        async with stdio_client(server) as (read, write):
+            yield read, write, lambda: None
+    elif args.transport == "sse":
         session_ids: list[str] = []
         async with sse_client(args.url, headers, on_session_created=session_ids.append) as (
             read,
@@ -131,7 +139,7 @@ async def connect(player: Player) -> None:
 
 def main() -> None:
     parser = scenario.arguments(__doc__ or "")
-    parser.add_argument("--transport", choices=["sse", "streamable"], default="streamable")
+    parser.add_argument("--transport", choices=["stdio", "sse", "streamable"], default="streamable")
     scenario.run(Player(parser.parse_args()), connect)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import warnings
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,6 +13,7 @@ import mcp_types as types
 import scenario
 from mcp import Client
 from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
@@ -88,7 +91,11 @@ async def connect(player: Player) -> None:
     args = player.args
     headers = scenario.headers_of(args)
     async with AsyncExitStack() as stack:
-        if args.transport == "sse":
+        if args.transport == "stdio":
+            command, *words = json.loads(args.url)
+            server = StdioServerParameters(command=command, args=words, env=dict(os.environ))
+            transport = stdio_client(server)
+        elif args.transport == "sse":
             transport = sse_client(args.url, headers)
         else:
             http = await stack.enter_async_context(create_mcp_http_client(headers))
@@ -119,7 +126,7 @@ async def connect(player: Player) -> None:
 def main() -> None:
     warnings.simplefilter("ignore")  # sampling, roots, logging and ping are deprecated: we know
     parser = scenario.arguments(__doc__ or "")
-    parser.add_argument("--transport", choices=["sse", "streamable"], default="streamable")
+    parser.add_argument("--transport", choices=["stdio", "sse", "streamable"], default="streamable")
     parser.add_argument("--mode", default="auto", help="auto, legacy, or a modern revision")
     scenario.run(Player(parser.parse_args()), connect)
 

@@ -2,6 +2,7 @@
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { SSEClientTransport } from "@modelcontextprotocol/sdk/client/sse.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
@@ -50,8 +51,15 @@ async function connect(player) {
   ])
     client.setRequestHandler(schema, (request) => player.answer(request));
   client.fallbackNotificationHandler = async (notification) => player.notice(notification);
-  const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
-  player.transport = new Transport(url, { requestInit: { headers } });
+  if (transport === "stdio") {
+    const [command, ...args] = url;
+    player.transport = new StdioClientTransport({ command, args, env: process.env });
+    player.transport.setProtocolVersion = (version) =>
+      void (player.transport.protocolVersion = version);
+  } else {
+    const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
+    player.transport = new Transport(url, { requestInit: { headers } });
+  }
   await client.connect(player.transport, { timeout: 15_000 });
   return {
     server: client.getServerVersion(),

@@ -5,6 +5,7 @@ import {
   SSEClientTransport,
   StreamableHTTPClientTransport,
 } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 import * as scenario from "./scenario.mjs";
 
@@ -65,8 +66,13 @@ async function connect(player) {
   for (const method of ["sampling/createMessage", "elicitation/create", "roots/list"])
     client.setRequestHandler(method, (request) => player.answer(request));
   client.fallbackNotificationHandler = async (notification) => player.notice(notification);
-  const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
-  player.transport = new Transport(url, { requestInit: { headers } });
+  if (transport === "stdio") {
+    const [command, ...args] = url;
+    player.transport = new StdioClientTransport({ command, args, env: process.env });
+  } else {
+    const Transport = transport === "sse" ? SSEClientTransport : StreamableHTTPClientTransport;
+    player.transport = new Transport(url, { requestInit: { headers } });
+  }
   await client.connect(player.transport, { timeout: 15_000 });
   return {
     server: client.getServerVersion(),

@@ -22,7 +22,7 @@ export function flags(more = {}) {
     }),
   );
   const [url, scenario] = positionals;
-  return { ...values, headers, url: new URL(url), scenario };
+  return { ...values, headers, url: values.transport === "stdio" ? JSON.parse(url) : new URL(url), scenario };
 }
 
 async function* stepsOf(args) {

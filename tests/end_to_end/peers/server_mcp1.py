@@ -21,6 +21,7 @@ from fixtures import (
 from mcp import McpError, types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
@@ -165,6 +166,11 @@ class KeptEvents(EventStore):
         return stream_id
 
 
+async def serve_stdio(server: Fixtures) -> None:
+    async with stdio_server() as streams:
+        await server.run(*streams, server.create_initialization_options())
+
+
 def sse_app(server: Fixtures) -> Starlette:
     transport = SseServerTransport("/messages/")
 
@@ -203,8 +209,11 @@ def streamable_app(server: Fixtures, *, json: bool, stateless: bool, resumable: 
 
 
 def main() -> None:
-    args = arguments(__doc__ or "", "sse", "streamable")
+    args = arguments(__doc__ or "", "stdio", "sse", "streamable")
     server = Fixtures(Offer(page_size=args.page_size, journal=args.journal))
+    if args.transport == "stdio":
+        asyncio.run(serve_stdio(server))
+        return
     if args.transport == "sse":
         app = sse_app(server)
     else:

@@ -23,6 +23,7 @@ from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
@@ -219,6 +220,11 @@ class KeptEvents(EventStore):
         return stream_id
 
 
+async def serve_stdio(server: Fixtures) -> None:
+    async with stdio_server() as streams:
+        await server.run(*streams, server.create_initialization_options())
+
+
 def sse_app(server: Fixtures) -> Starlette:
     transport = SseServerTransport("/messages/")
 
@@ -237,8 +243,11 @@ def sse_app(server: Fixtures) -> Starlette:
 
 def main() -> None:
     warnings.simplefilter("ignore")  # sampling, roots and logging are deprecated: we know
-    args = arguments(__doc__ or "", "sse", "streamable")
+    args = arguments(__doc__ or "", "stdio", "sse", "streamable")
     server = Fixtures(Offer(page_size=args.page_size, journal=args.journal))
+    if args.transport == "stdio":
+        asyncio.run(serve_stdio(server))
+        return
     if args.transport == "sse":
         app = sse_app(server)
     else:

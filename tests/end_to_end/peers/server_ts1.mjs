@@ -4,6 +4,7 @@ import { randomUUID } from "node:crypto";
 
 import { Server } from "@modelcontextprotocol/sdk/server/index.js";
 import { SSEServerTransport } from "@modelcontextprotocol/sdk/server/sse.js";
+import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
@@ -120,4 +121,5 @@ async function sse(request, response) {
   return response.writeHead(404).end();
 }
 
-serve(args.transport === "sse" ? sse : streamable, args.port);
+if (args.transport === "stdio") await fixtures().connect(new StdioServerTransport());
+else serve(args.transport === "sse" ? sse : streamable, args.port);

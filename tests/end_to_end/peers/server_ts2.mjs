@@ -14,6 +14,7 @@ import {
   inputRequired,
   isLegacyRequest,
 } from "@modelcontextprotocol/server";
+import { serveStdio } from "@modelcontextprotocol/server/stdio";
 
 import {
   FIXTURES,
@@ -138,4 +139,5 @@ const either = {
       : modern.fetch(request, options),
 };
 
-serve(toNodeHandler(either), args.port);
+if (args.transport === "stdio") serveStdio(fixtures);
+else serve(toNodeHandler(either), args.port);

@@ -145,6 +145,8 @@ class Bridge:
         if not requests:
             for each in lines:
                 await found.tell(each)
+            if cancelled := _cancelled_by(message):
+                found.cancel(cancelled)
             return ServedResponse(202)
         return await self._ask(found, request, lines, requests)
 
@@ -365,11 +367,21 @@ async def _answer_from(
     responses = [one for one in answers if b'"method"' not in one or _is_response(one)]
     if takes_events and len(responses) != len(answers):
         return ServedResponse(200, [*_EVENTS, *headers], _sent_on(answers, outbox, leave))
+    if not responses and takes_events:  # it was cancelled
+        return ServedResponse(200, [*_EVENTS, *headers])
     if not responses:
         error = render_error(None, INTERNAL_ERROR, "The server sent no answer")
         return ServedResponse(200, [*_JSON, *headers], error)
     body = render_batch(responses) if as_batch or count > 1 else responses[-1]
     return ServedResponse(200, [*_JSON, *headers], body)
+
+
+def _cancelled_by(message: Message) -> str | None:
+    """Return the id of the request that a notification cancels."""
+    if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+        return None
+    named = message.params.get("requestId") if message.params else None
+    return message.place.cut(named) if named else None
 
 
 def _is_response(raw: bytes) -> bool:

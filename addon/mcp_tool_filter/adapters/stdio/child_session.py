@@ -90,6 +90,11 @@ class ChildSession:
         forgotten = [self._waiting.pop(id_value(id), None) for id in ids]
         return any(one is not None for one in forgotten)
 
+    def cancel(self, id: str) -> None:
+        """Let a request end without an answer: its client has cancelled it."""
+        if (outbox := self._answered(id)) is not None:
+            self._end_if_answered(outbox)
+
     async def tell(self, line: bytes) -> None:
         """Write a line, once the command takes it."""
         self.last_used = self._loop.time()
@@ -217,7 +222,7 @@ class ChildSession:
 
     def _fail_all(self) -> None:
         waiting, self._waiting = list(self._waiting.values()), {}
-        for id, outbox in waiting:
+        for id, outbox in waiting if self._closing is None else ():  # else its client has left
             outbox.put_last(self._restored(render_error(id, UPSTREAM_LOST, _LOST)))
         for _, outbox in waiting:
             outbox.end()

@@ -1,0 +1,128 @@
+"""Real clients and servers with the filter between them, where one side or both speak stdio.
+
+There are three shapes: stdio to stdio, stdio in front of a URL, and HTTP in front of a command.
+In each one a pair does what it does without a filter, but for the denied tools.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from .expected import assert_all_worked
+from .pairs import Client, Pair, Server, steps
+from .peer import Document, Step, command_of, need, play, upstream
+from .test_peers_filtered import DENIED, DENIED_CALLS, EXPOSED
+
+FILTER = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_.*$,^drop_"]
+SSE = ("--transport", "sse")
+COMMANDS = [Server(name, ("--transport", "stdio")) for name in ("mcp1", "mcp2", "ts1", "ts2")]
+URLS = [
+    Server("mcp1"),
+    Server("mcp1", SSE),
+    Server("mcp1", ("--json",)),
+    Server("mcp1", ("--stateless",)),
+    Server("mcp1", ("--resumable",)),
+    Server("mcp2"),
+    Server("ts1"),
+    Server("ts1", SSE),
+    Server("ts1", ("--resumable",)),
+    Server("ts2"),
+]
+STDIO_CLIENTS = [
+    Client("mcp1", "stdio"),
+    Client("mcp2", "stdio", "legacy"),
+    Client("mcp2", "stdio", "auto"),
+    Client("ts1", "stdio"),
+    Client("ts2", "stdio", "legacy"),
+    Client("ts2", "stdio", "auto"),
+]
+WEB_CLIENTS = [
+    Client("mcp1"),
+    Client("mcp1", "sse"),
+    Client("mcp2", mode="legacy"),
+    Client("mcp2", mode="auto"),
+    Client("ts1"),
+    Client("ts1", "sse"),
+    Client("ts2", mode="legacy"),
+    Client("ts2", mode="auto"),
+]
+
+
+def scenario(pair: Pair) -> list[Step]:
+    return [*steps(pair).values(), *DENIED_CALLS]
+
+
+def assert_filtered(pair: Pair, document: Document, calls: list[str]) -> None:
+    assert_all_worked(pair, document, tools=EXPOSED)
+    refused = [outcome["error"] for outcome in document.outcomes[-len(DENIED) :]]
+    assert [error["code"] for error in refused] == [-32601] * len(DENIED)
+    assert not {*DENIED, "no_such_tool"} & {*calls}
+
+
+def calls_in(journal: Path) -> list[str]:
+    lines = journal.read_text("utf-8").split("\n") if journal.exists() else []
+    entries = [json.loads(line) for line in lines if line]
+    return [entry["name"] for entry in entries if not entry.get("cancelled")]
+
+
+def pairs(servers: list[Server], clients: list[Client]) -> list[Pair]:
+    return [Pair(server, client) for server, client in product(servers, clients)]
+
+
+@pytest.mark.parametrize("pair", pairs(COMMANDS, STDIO_CLIENTS), ids=str)
+def test_a_pair_works_over_stdio(pair: Pair, tmp_path: Path) -> None:
+    need(pair.client.name)
+    journal = tmp_path / "journal"
+    words = [*FILTER, "--", *command_of(pair.server.name, journal)]
+    document = play(pair.client.name, json.dumps(words), scenario(pair), *pair.client.flags)
+    assert_filtered(pair, document, calls_in(journal))
+
+
+@pytest.mark.parametrize("pair", pairs(URLS, STDIO_CLIENTS), ids=str)
+def test_a_pair_works_through_the_pipe(pair: Pair) -> None:
+    need(pair.client.name)
+    with upstream(pair.server.name, *pair.server.flags) as server:
+        words = [*FILTER, "--stdio", "--upstream", server.url]
+        document = play(pair.client.name, json.dumps(words), scenario(pair), *pair.client.flags)
+        assert_filtered(pair, document, server.calls())
+
+
+@pytest.mark.parametrize("pair", pairs(COMMANDS, WEB_CLIENTS), ids=str)
+def test_a_pair_works_with_a_command_behind_http(pair: Pair, tmp_path: Path) -> None:
+    need(pair.client.name)
+    journal = tmp_path / "journal"
+    with serving(command_of(pair.server.name, journal)) as origin:
+        url = origin + ("/sse" if pair.client.transport == "sse" else "/mcp")
+        document = play(pair.client.name, url, scenario(pair), *pair.client.flags)
+        assert_filtered(pair, document, calls_in(journal))
+
+
+@contextmanager
+def serving(command: list[str]) -> Iterator[str]:
+    """Serve a command over HTTP; yield the origin."""
+    words = [*FILTER, "--port", "0", "--", *command]
+    with tempfile.TemporaryFile("w+") as rest:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=rest, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr
+        try:
+            report = ""
+            while not (found := re.search(r"MCP tool filter: (http://\S+:\d+)/mcp", report)):
+                line = process.stderr.readline()
+                assert line, report
+                report += line
+            while "Saved" not in line:
+                line = process.stderr.readline()
+            yield found[1]
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
