@@ -30,6 +30,8 @@ SCRIPTS = Path(__file__).resolve().parent / "peers"
 INSTALLED = SCRIPTS.parents[2] / ".peers"
 NODE = INSTALLED / "node" / "node_modules" / ".bin" / "node"
 NODE_PEERS = ("ts1", "ts2", "conformance")
+SERVERS = INSTALLED / "servers" / "node_modules" / "@modelcontextprotocol"
+PYTHON_SERVERS = INSTALLED / "servers-py" / "bin"
 START_TIMEOUT = 30.0
 PLAY_TIMEOUT = 90.0
 

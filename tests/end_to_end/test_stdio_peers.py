@@ -21,7 +21,8 @@ from .pairs import Client, Pair, Server, steps
 from .peer import Document, Step, command_of, need, play, upstream
 from .test_peers_filtered import DENIED, DENIED_CALLS, EXPOSED
 
-FILTER = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_.*$,^drop_"]
+DENY = "^delete_.*$,^drop_"
+FILTER = [sys.executable, "-m", "mcp_tool_filter", "--deny", DENY]
 SSE = ("--transport", "sse")
 COMMANDS = [Server(name, ("--transport", "stdio")) for name in ("mcp1", "mcp2", "ts1", "ts2")]
 URLS = [
@@ -106,9 +107,9 @@ def test_a_pair_works_with_a_command_behind_http(pair: Pair, tmp_path: Path) -> 
 
 
 @contextmanager
-def serving(command: list[str]) -> Iterator[str]:
+def serving(command: list[str], deny: str = DENY) -> Iterator[str]:
     """Serve a command over HTTP; yield the origin."""
-    words = [*FILTER, "--port", "0", "--", *command]
+    words = [*FILTER[:-1], deny, "--port", "0", "--", *command]
     with tempfile.TemporaryFile("w+") as rest:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=rest, stderr=subprocess.PIPE, text=True

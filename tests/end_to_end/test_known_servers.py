@@ -1,0 +1,161 @@
+"""Servers that people run: with the filter they do what they do without it, but for one tool."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .peer import NODE, PYTHON_SERVERS, SERVERS, Document, Step, need, play
+from .test_stdio_peers import serving
+
+FILTER = [sys.executable, "-m", "mcp_tool_filter"]
+
+
+@dataclass(frozen=True)
+class Known:
+    name: str
+    denied: str
+    steps: tuple[Step, ...]
+    peer: str = "servers"
+
+    def command(self, folder: Path) -> list[str]:
+        match self.name:
+            case "time" | "git":
+                return [str(PYTHON_SERVERS / f"mcp-server-{self.name}")]
+            case "filesystem":
+                return [str(NODE), self._script(), str(folder)]
+        return [str(NODE), self._script()]
+
+    def _script(self) -> str:
+        return str(SERVERS / f"server-{self.name}" / "dist" / "index.js")
+
+
+def call(name: str, **arguments: Any) -> Step:
+    return {"call": name, "arguments": arguments}
+
+
+KNOWN = [
+    Known(
+        "everything",
+        "get-env",
+        (
+            call("echo", message="hello"),
+            call("get-sum", a=2, b=3),
+            call("get-tiny-image"),
+            {
+                **call("trigger-long-running-operation", duration=1, steps=2),
+                "progress": True,
+            },
+            {"list": "resources"},
+            {"list": "prompts"},
+        ),
+    ),
+    Known(
+        "filesystem",
+        "write_file",
+        (call("list_directory", path="."), call("read_text_file", path="FOLDER/one.txt")),
+    ),
+    Known(
+        "memory",
+        "delete_entities",
+        (
+            call(
+                "create_entities",
+                entities=[{"name": "Ada", "entityType": "person", "observations": ["counts"]}],
+            ),
+            call("search_nodes", query="Ada"),
+        ),
+    ),
+    Known(
+        "time",
+        "convert_time",
+        (call("get_current_time", timezone="UTC"), call("get_current_time", timezone="nowhere")),
+        "servers-py",
+    ),
+    Known("git", "git_commit", (call("git_status", repo_path="FOLDER"),), "servers-py"),
+]
+ADDED_LATER = (
+    "get-roots-list",
+    "trigger-sampling-request",
+    "trigger-sampling-request-async",
+    "trigger-elicitation-request",
+    "trigger-elicitation-request-async",
+    "trigger-url-elicitation",
+)
+CLIENTS = [("mcp1", ()), ("mcp2", ("--mode", "auto")), ("ts1", ()), ("ts2", ("--mode", "auto"))]
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+@pytest.mark.parametrize(("client", "flags"), CLIENTS, ids=[name for name, _ in CLIENTS])
+def test_a_server_works_behind_the_filter(
+    known: Known,
+    client: str,
+    flags: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need(client, "node", known.peer)
+    monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.json"))
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "one.txt").write_text("one")
+    command = known.command(tmp_path)
+    words = [*FILTER, "--deny", f"^{known.denied}$", "--", *command]
+    scenario = scenario_of(known, tmp_path)
+
+    direct = play(client, json.dumps(command), scenario, "--transport", "stdio", *flags)
+    (tmp_path / "memory.json").unlink(missing_ok=True)
+    relayed = play(client, json.dumps(words), scenario, "--transport", "stdio", *flags)
+    compare(known, direct, relayed)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_a_server_works_over_http(
+    known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("mcp1", "node", known.peer)
+    monkeypatch.setenv("MEMORY_FILE_PATH", str(tmp_path / "memory.json"))
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "one.txt").write_text("one")
+    command = known.command(tmp_path)
+    scenario = scenario_of(known, tmp_path)
+
+    direct = play("mcp1", json.dumps(command), scenario, "--transport", "stdio")
+    (tmp_path / "memory.json").unlink(missing_ok=True)
+    with serving(command, deny=f"^{known.denied}$") as origin:
+        served = play("mcp1", f"{origin}/mcp", scenario)
+        compare(known, direct, served)
+
+
+def scenario_of(known: Known, folder: Path) -> list[Step]:
+    steps = [{"list": "tools"}, *known.steps, call(known.denied)]
+    written = json.dumps(steps).replace("FOLDER", str(folder))
+    scenario: list[Step] = json.loads(written)
+    return scenario
+
+
+def compare(known: Known, direct: Document, filtered: Document) -> None:
+    assert (filtered.error, filtered.parting) == (None, None)
+    assert filtered.server == direct.server
+    assert filtered.protocol == direct.protocol
+    before, after = (tools_in(document) for document in (direct, filtered))
+    assert known.denied in [tool["name"] for tool in before]
+    assert after == [tool for tool in before if tool["name"] != known.denied]
+    for one, other in zip(direct.outcomes[1:-1], filtered.outcomes[1:-1], strict=True):
+        assert without_time(one) == without_time(other)
+    assert filtered.outcomes[-1]["error"]["code"] == -32601
+
+
+def tools_in(document: Document) -> list[dict[str, Any]]:
+    """Leave out what server-everything adds some time after its client has shown what it can."""
+    tools = document.outcomes[0]["result"]["tools"]
+    return [tool for tool in tools if tool["name"] not in ADDED_LATER]
+
+
+def without_time(outcome: dict[str, Any]) -> Any:
+    """Leave out what differs from one call to the next."""
+    text = json.dumps(outcome)
+    return "datetime" in text or outcome
