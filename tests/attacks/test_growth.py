@@ -52,6 +52,7 @@ from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
+from mcp_tool_filter.protocol.long_lists import read_in_steps
 from mcp_tool_filter.protocol.messages import (
     Request,
     id_value,
@@ -63,6 +64,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.scan import fold
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
+from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
 from tests.fuzz.target import open_listener
 from tests.make import asking, calling, message, snapshot
@@ -168,6 +170,11 @@ def recall_list(raw: bytes) -> object:
     judged = JudgedLists()
     judged.remember(raw, Forward(), SNAPSHOT)
     return judged.recall(raw, SNAPSHOT)
+
+
+def read_result(raw: bytes) -> object:
+    envelope = find_envelope(raw)
+    return envelope and read_tool_result(raw, envelope, LIMITS)
 
 
 def rewrite_events(raw: bytes) -> None:
@@ -308,6 +315,8 @@ PARSERS = [
     Parser("id_value", lambda raw: id_value(text(raw) or "0"), (b"1", b"0", filled(b"1.", b"0"),
            filled(b"1e", b"1"), filled(b'"', b"\\u0061", b'"'), filled(b"", b"0", b".1")), 3_000),
     Parser("parse_listing", lambda raw: parse_listing(message(raw)), LISTS, BODY),
+    Parser("read_in_steps", lambda raw: list(read_in_steps(raw, LIMITS)), LISTS, BODY),
+    Parser("read_tool_result", read_result, all_within(RESULT, b"}}"), BODY),
     Parser("in_parts", lambda raw: list(in_parts(raw)), LISTS, BODY),
     Parser("shows_tool", lambda raw: shows_tool(text(raw), NAMES), VALUES, BODY),
     Parser("could_show_tool", lambda raw: could_show_tool(raw, NAMES, LIMITS), (*ANY, *VALUES), BODY),

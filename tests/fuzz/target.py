@@ -25,6 +25,7 @@ from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
+from mcp_tool_filter.protocol import tool_results
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Request,
@@ -97,11 +98,16 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    _LISTENER.sessions = Sessions()
-    _LISTENER.policy.kinds.forget_all()
-    _LISTENER.legacy.clear()
-    _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
+    for least in _LEAST:
+        tool_results._LEAST = least
+        _LISTENER.sessions = Sessions()
+        _LISTENER.policy.kinds.forget_all()
+        _LISTENER.legacy.clear()
+        _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
 
+
+_LEAST = (0, tool_results._LEAST)
+"""As if each result was long enough for the short way, and as it is."""
 
 # A request
 

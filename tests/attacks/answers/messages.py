@@ -65,6 +65,7 @@ def messages() -> Iterator[tuple[str, str]]:
         "schema as text": f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{{"name":"{DENIED}","description":"{MARK}","inputSchema":"{{}}"}}]}}}}',
         "snake schema": TEXT.replace("inputSchema", "input_schema"),
         "under _meta": f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[],"_meta":{{"all":[{DEFINITION}]}}}}}}',
+        "under _meta of a tool's result": f'{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{{"all":[{DEFINITION}]}}}}}}',
         "under _meta of an allowed tool": TEXT.replace(
             DENIED_TOOL.decode(),
             ALLOWED_TOOL.decode()[:-1] + f',"_meta":{{"sibling":{DEFINITION}}}}}',
