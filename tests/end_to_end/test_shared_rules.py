@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -40,8 +39,8 @@ async def outcome(client: RawClient, method: str) -> str:
     return action
 
 
-def test_limits_and_caches_are_shared_and_a_lost_redis_is_told(tmp_path: Path) -> None:
-    asyncio.run(shared(tmp_path))
+async def test_limits_and_caches_are_shared_and_a_lost_redis_is_told(tmp_path: Path) -> None:
+    await shared(tmp_path)
 
 
 async def shared(home: Path) -> None:

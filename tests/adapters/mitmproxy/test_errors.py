@@ -157,29 +157,25 @@ strategies = pytest.mark.parametrize("strategy", ["lazy", "eager"])
 @clients
 @strategies
 @pytest.mark.parametrize(("script", "failure"), FAILING, ids=lambda x: getattr(x, "__name__", x))
-def test_a_waiting_client_gets_our_answer(
+async def test_a_waiting_client_gets_our_answer(
     ask: Ask, strategy: str, script: Script, failure: Failure, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        options = {"connection_strategy": strategy, "body_size_limit": "1k"}
-        async with before(script, addon, tmp_path, **options) as running:
-            assert await ask(running.port) == (200, b"ours: " + failure.encode())
-            assert addon.blamed == [failure is Failure.LOST] * 2
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    options = {"connection_strategy": strategy, "body_size_limit": "1k"}
+    async with before(script, addon, tmp_path, **options) as running:
+        assert await ask(running.port) == (200, b"ours: " + failure.encode())
+        assert addon.blamed == [failure is Failure.LOST] * 2
 
 
 @clients
-def test_when_the_upstream_refuses_the_client_gets_our_answer(ask: Ask, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with proxy(addon, to=f"http://127.0.0.1:{free_port()}", home=tmp_path) as running:
-            assert await ask(running.port) == (200, b"ours: connect-failed")
-            assert addon.blamed == [True] * 2
-            assert all(addon.blamed_connects)
-
-    asyncio.run(scenario())
+async def test_when_the_upstream_refuses_the_client_gets_our_answer(
+    ask: Ask, tmp_path: Path
+) -> None:
+    addon = Streaming()
+    async with proxy(addon, to=f"http://127.0.0.1:{free_port()}", home=tmp_path) as running:
+        assert await ask(running.port) == (200, b"ours: connect-failed")
+        assert addon.blamed == [True] * 2
+        assert all(addon.blamed_connects)
 
 
 async def ok(peer: Peer) -> None:
@@ -201,7 +197,7 @@ async def mute(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("die", ["reset", "close"])
-def test_a_broken_event_stream_ends_well_with_our_event(die: str, tmp_path: Path) -> None:
+async def test_a_broken_event_stream_ends_well_with_our_event(die: str, tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(SSE_HEAD + chunk(FIRST))
@@ -210,41 +206,37 @@ def test_a_broken_event_stream_ends_well_with_our_event(die: str, tmp_path: Path
 
     broken = asyncio.Event()
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await client.head()
-            assert await client.chunk() == FIRST
-            broken.set()
-            assert await client.rest_of_chunks() == (LAST, True)
-            assert addon.blamed == [True]
-            assert (await client.ask(get())).status == 200, "the connection is still in order"
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await client.head()
+        assert await client.chunk() == FIRST
+        broken.set()
+        assert await client.rest_of_chunks() == (LAST, True)
+        assert addon.blamed == [True]
+        assert (await client.ask(get())).status == 200, "the connection is still in order"
 
 
-def test_a_broken_event_stream_ends_well_in_http_2(tmp_path: Path) -> None:
+async def test_a_broken_event_stream_ends_well_in_http_2(tmp_path: Path) -> None:
     async def script(stream: UpstreamStream) -> None:
         stream.head([(b":status", b"200"), (b"content-type", b"text/event-stream")])
         stream.say(FIRST)
         stream.reset()
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            h2_upstream(script, tls=certified(tmp_path)) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            h2_client(running.port) as client,
-        ):
-            stream = await client.over(client.ask("GET"))
-            assert (stream.data, stream.ended, stream.reset) == (FIRST + LAST, True, None)
-            assert addon.blamed == [True]
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with (
+        h2_upstream(script, tls=certified(tmp_path)) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        h2_client(running.port) as client,
+    ):
+        stream = await client.over(client.ask("GET"))
+        assert (stream.data, stream.ended, stream.reset) == (FIRST + LAST, True, None)
+        assert addon.blamed == [True]
 
 
-def test_a_body_whose_length_was_announced_is_cut_rather_than_completed(tmp_path: Path) -> None:
+async def test_a_body_whose_length_was_announced_is_cut_rather_than_completed(
+    tmp_path: Path,
+) -> None:
     """Our bytes would be taken for the rest of the upstream's."""
 
     async def script(peer: Peer) -> None:
@@ -252,34 +244,28 @@ def test_a_body_whose_length_was_announced_is_cut_rather_than_completed(tmp_path
         await peer.say(answer(b"data: whole\n\n", kind="text/event-stream")[:-3])
         peer.close()
 
-    async def scenario() -> None:
-        async with (
-            before(script, Streaming(), tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.say(get())
-            await client.head()
-            assert await client.rest() == b"data: whol"
-
-    asyncio.run(scenario())
+    async with (
+        before(script, Streaming(), tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.say(get())
+        await client.head()
+        assert await client.rest() == b"data: whol"
 
 
-def test_an_answer_to_head_has_no_body(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            before(hang_up, Streaming(), tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            head = await client.ask(get().replace(b"GET", b"HEAD"))
-            assert (head.status, head.all("x-failure")) == (200, ["lost"])
-            following = await client.ask(get())
-            assert (following.status, following.body) == (200, b"ours: lost")
-
-    asyncio.run(scenario())
+async def test_an_answer_to_head_has_no_body(tmp_path: Path) -> None:
+    async with (
+        before(hang_up, Streaming(), tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        head = await client.ask(get().replace(b"GET", b"HEAD"))
+        assert (head.status, head.all("x-failure")) == (200, ["lost"])
+        following = await client.ask(get())
+        assert (following.status, following.body) == (200, b"ours: lost")
 
 
 @pytest.mark.parametrize("declared", ["length", "chunked"])
-def test_a_request_that_is_too_large_is_read_to_its_end_and_answered(
+async def test_a_request_that_is_too_large_is_read_to_its_end_and_answered(
     declared: str, tmp_path: Path
 ) -> None:
     """A client that is still sending would not see an answer on a connection that is closed."""
@@ -289,122 +275,103 @@ def test_a_request_that_is_too_large_is_read_to_its_end_and_answered(
         head = post(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         request = head + chunk(large) + b"0\r\n\r\n"
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            before(ok, addon, tmp_path, body_size_limit="1k") as running,
-            raw_client(running.port) as client,
-        ):
-            assert (await client.ask(request)).body == b"ours: request-too-large"
-            assert (await client.ask(post(BODY))).body == b"fine"
-            assert addon.blamed == [False]
-            gc.collect()
-            assert stream_of(addon.failures[0]) is None, "it is forgotten"
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with (
+        before(ok, addon, tmp_path, body_size_limit="1k") as running,
+        raw_client(running.port) as client,
+    ):
+        assert (await client.ask(request)).body == b"ours: request-too-large"
+        assert (await client.ask(post(BODY))).body == b"fine"
+        assert addon.blamed == [False]
+        gc.collect()
+        assert stream_of(addon.failures[0]) is None, "it is forgotten"
 
 
-def test_a_request_that_is_too_large_is_answered_in_http_2(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            before(ok, Streaming(), tmp_path, body_size_limit="1k") as running,
-            h2_client(running.port) as client,
-        ):
-            first = await client.over(client.ask(body=b"x" * 16_000))
-            assert (first.data, first.reset) == (b"ours: request-too-large", None)
-            assert (await client.over(client.ask(body=BODY))).data == b"fine"
-
-    asyncio.run(scenario())
+async def test_a_request_that_is_too_large_is_answered_in_http_2(tmp_path: Path) -> None:
+    async with (
+        before(ok, Streaming(), tmp_path, body_size_limit="1k") as running,
+        h2_client(running.port) as client,
+    ):
+        first = await client.over(client.ask(body=b"x" * 16_000))
+        assert (first.data, first.reset) == (b"ours: request-too-large", None)
+        assert (await client.over(client.ask(body=BODY))).data == b"fine"
 
 
-def test_who_waits_for_permission_to_send_too_much_is_answered_and_left(tmp_path: Path) -> None:
+async def test_who_waits_for_permission_to_send_too_much_is_answered_and_left(
+    tmp_path: Path,
+) -> None:
     """After a refusal it may send the body or not: what follows could be no request."""
     request = post(b"x" * 2000, headers=b"Host: localhost\r\nExpect: 100-continue\r\n")
 
-    async def scenario() -> None:
-        async with (
-            before(ok, Streaming(), tmp_path, body_size_limit="1k") as running,
-            raw_client(running.port) as client,
-        ):
-            await client.say(request[: request.index(b"\r\n\r\n") + 4])
-            assert (await client.answer()).body == b"ours: request-too-large"
-            assert await client.rest() == b""
-
-    asyncio.run(scenario())
+    async with (
+        before(ok, Streaming(), tmp_path, body_size_limit="1k") as running,
+        raw_client(running.port) as client,
+    ):
+        await client.say(request[: request.index(b"\r\n\r\n") + 4])
+        assert (await client.answer()).body == b"ours: request-too-large"
+        assert await client.rest() == b""
 
 
-def test_what_follows_an_ambiguous_request_is_no_request(tmp_path: Path) -> None:
+async def test_what_follows_an_ambiguous_request_is_no_request(tmp_path: Path) -> None:
     request = (
         b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     )
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            raw_upstream(ok) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.say(request + get(path="/smuggled"))
-            assert (await client.answer()).body == b"ours: request-malformed"
-            assert await client.rest() == b""
-            assert upstream.requests == []
-            assert addon.blamed == [False]
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with (
+        raw_upstream(ok) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.say(request + get(path="/smuggled"))
+        assert (await client.answer()).body == b"ours: request-malformed"
+        assert await client.rest() == b""
+        assert upstream.requests == []
+        assert addon.blamed == [False]
 
 
-def test_trailers_of_a_request_end_its_connection(tmp_path: Path) -> None:
+async def test_trailers_of_a_request_end_its_connection(tmp_path: Path) -> None:
     """mitmproxy would say that it has crashed, and leave the client waiting."""
     head = post(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
 
-    async def scenario() -> None:
-        async with (
-            before(ok, Streaming(), tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            await client.say(head + b"0\r\nA: b\r\n\r\n")
-            assert await client.rest() == b""
-
-    asyncio.run(scenario())
+    async with (
+        before(ok, Streaming(), tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        await client.say(head + b"0\r\nA: b\r\n\r\n")
+        assert await client.rest() == b""
 
 
 @pytest.mark.parametrize(
     "answer_with", [lambda _flow, _failure: None, lambda: None], ids=["none", "raises"]
 )
-def test_without_an_answer_of_ours_mitmproxys_stands(
+async def test_without_an_answer_of_ours_mitmproxys_stands(
     answer_with: Callable[..., None], tmp_path: Path
 ) -> None:
     install_error_answers(answer_with)
 
-    async def scenario() -> None:
-        async with (
-            before(hang_up, Streaming(), tmp_path) as running,
-            raw_client(running.port) as client,
-        ):
-            assert (await client.ask(get())).status == 502
-
-    asyncio.run(scenario())
+    async with (
+        before(hang_up, Streaming(), tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        assert (await client.ask(get())).status == 502
 
 
-def test_a_flow_can_be_made_to_fail(tmp_path: Path) -> None:
+async def test_a_flow_can_be_made_to_fail(tmp_path: Path) -> None:
     """When the upstream is found to be lost, those who wait on other connections are told."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(mute, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await addon.asked(1)
-            assert lose(addon.requests[0])
-            assert (await client.answer()).body == b"ours: lost"
-            assert not lose(addon.requests[0])
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(mute, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await addon.asked(1)
+        assert lose(addon.requests[0])
+        assert (await client.answer()).body == b"ours: lost"
+        assert not lose(addon.requests[0])
 
 
 @pytest.mark.parametrize("hook", ["response", "error"])
-def test_a_flow_that_is_ending_cannot_be_made_to_fail(hook: str, tmp_path: Path) -> None:
+async def test_a_flow_that_is_ending_cannot_be_made_to_fail(hook: str, tmp_path: Path) -> None:
     """It would be the next answer on the connection that fails."""
 
     class Losing(Streaming):
@@ -414,83 +381,70 @@ def test_a_flow_that_is_ending_cannot_be_made_to_fail(hook: str, tmp_path: Path)
         def error(self, flow: HTTPFlow) -> None:
             lose(flow)
 
-    async def scenario() -> None:
-        script = ok if hook == "response" else hang_up
-        body = b"fine" if hook == "response" else b"ours: lost"
-        async with before(script, Losing(), tmp_path) as it, raw_client(it.port) as client:
-            for _ in range(2):
-                assert (await client.ask(get())).body == body
-
-    asyncio.run(scenario())
+    script = ok if hook == "response" else hang_up
+    body = b"fine" if hook == "response" else b"ours: lost"
+    async with before(script, Losing(), tmp_path) as it, raw_client(it.port) as client:
+        for _ in range(2):
+            assert (await client.ask(get())).body == body
 
 
 @pytest.mark.parametrize("script", [mute, one_event])
 @pytest.mark.parametrize("how", ["close", "abort"])
-def test_a_client_that_leaves_is_not_the_upstreams_fault(
+async def test_a_client_that_leaves_is_not_the_upstreams_fault(
     script: Script, how: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await addon.asked(1)
-            getattr(client, how)()
-            await addon.failed(1)
-            assert addon.blamed == [False]
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await addon.asked(1)
+        getattr(client, how)()
+        await addon.failed(1)
+        assert addon.blamed == [False]
 
 
-def test_a_client_that_resets_its_stream_is_not_the_upstreams_fault(tmp_path: Path) -> None:
+async def test_a_client_that_resets_its_stream_is_not_the_upstreams_fault(tmp_path: Path) -> None:
     """Its connection stays up, and mitmproxy's words are the same as for an upstream's reset."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(mute, addon, tmp_path) as running, h2_client(running.port) as client:
-            number = client.ask("GET")
-            await addon.asked(1)
-            client.reset(number)
+    addon = Streaming()
+    async with before(mute, addon, tmp_path) as running, h2_client(running.port) as client:
+        number = client.ask("GET")
+        await addon.asked(1)
+        client.reset(number)
+        await addon.failed(1)
+        assert addon.blamed == [False]
+
+
+async def test_a_client_that_leaves_while_we_connect_is_not_the_upstreams_fault(
+    tmp_path: Path,
+) -> None:
+    addon = Streaming()
+    with unreachable() as port:
+        to = f"http://127.0.0.1:{port}"
+        async with proxy(addon, to=to, home=tmp_path) as running:
+            async with raw_client(running.port) as client:
+                await client.say(get())
+                await addon.connecting(1)
             await addon.failed(1)
-            assert addon.blamed == [False]
-
-    asyncio.run(scenario())
+            assert (addon.blamed, addon.blamed_connects) == ([False], [False])
 
 
-def test_a_client_that_leaves_while_we_connect_is_not_the_upstreams_fault(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        with unreachable() as port:
-            to = f"http://127.0.0.1:{port}"
-            async with proxy(addon, to=to, home=tmp_path) as running:
-                async with raw_client(running.port) as client:
-                    await client.say(get())
-                    await addon.connecting(1)
-                await addon.failed(1)
-                assert (addon.blamed, addon.blamed_connects) == ([False], [False])
-
-    asyncio.run(scenario())
-
-
-def test_who_speaks_http_3_is_hung_up_on(tmp_path: Path) -> None:
+async def test_who_speaks_http_3_is_hung_up_on(tmp_path: Path) -> None:
     """mitmproxy would ask the upstream by QUIC, and we would take it for lost."""
     quic = QuicConfiguration(
         is_client=True, alpn_protocols=["h3"], verify_mode=ssl.CERT_NONE, idle_timeout=0.5
     )
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            raw_upstream(ok, tls=certified(tmp_path)) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-        ):
-            with pytest.raises(ConnectionError):
-                async with connect("127.0.0.1", running.port, configuration=quic):
-                    pass
-            assert (addon.requests, addon.connects) == ([], 0)
-            async with raw_client(running.port) as client:
-                assert (await client.ask(get())).body == b"fine"
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with (
+        raw_upstream(ok, tls=certified(tmp_path)) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as running,
+    ):
+        with pytest.raises(ConnectionError):
+            async with connect("127.0.0.1", running.port, configuration=quic):
+                pass
+        assert (addon.requests, addon.connects) == ([], 0)
+        async with raw_client(running.port) as client:
+            assert (await client.ask(get())).body == b"fine"
 
 
 @contextmanager

@@ -71,28 +71,22 @@ def script(home: Path, *, at_start: bool = False, grace: float = 20) -> str:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_at_start_the_reason_is_all_that_is_said(name: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        mode = "reverse:http://127.0.0.1:1"
-        loaded = script(tmp_path, at_start=True)
-        async with tool(name, "-s", loaded, "--mode", mode, home=tmp_path) as running:
-            assert (await running.exit_code(), running.stderr) == (1, REASON)
-
-    asyncio.run(scenario())
+async def test_at_start_the_reason_is_all_that_is_said(name: str, tmp_path: Path) -> None:
+    mode = "reverse:http://127.0.0.1:1"
+    loaded = script(tmp_path, at_start=True)
+    async with tool(name, "-s", loaded, "--mode", mode, home=tmp_path) as running:
+        assert (await running.exit_code(), running.stderr) == (1, REASON)
 
 
-def test_the_console_has_left_the_screen_when_the_reason_is_said(tmp_path: Path) -> None:
+async def test_the_console_has_left_the_screen_when_the_reason_is_said(tmp_path: Path) -> None:
     """What is written before goes with the screen."""
 
-    async def scenario() -> None:
-        loaded = script(tmp_path, at_start=True)
-        arguments = ["-s", loaded, "--mode", "reverse:http://127.0.0.1:1"]
-        async with tool("mitmproxy", *arguments, home=tmp_path, stderr_in_terminal=True) as running:
-            assert await running.exit_code() == 1
-            leave_screen = "\x1b[?1049l"
-            assert REASON.replace("\n", "\r\n") in running.stdout.split(leave_screen)[-1]
-
-    asyncio.run(scenario())
+    loaded = script(tmp_path, at_start=True)
+    arguments = ["-s", loaded, "--mode", "reverse:http://127.0.0.1:1"]
+    async with tool("mitmproxy", *arguments, home=tmp_path, stderr_in_terminal=True) as running:
+        assert await running.exit_code() == 1
+        leave_screen = "\x1b[?1049l"
+        assert REASON.replace("\n", "\r\n") in running.stdout.split(leave_screen)[-1]
 
 
 def slow(released: asyncio.Event) -> Script:
@@ -110,51 +104,45 @@ def slow(released: asyncio.Event) -> Script:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_at_run_time_everyone_who_waits_is_answered_first(name: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        released = asyncio.Event()
-        loaded = script(tmp_path)
+async def test_at_run_time_everyone_who_waits_is_answered_first(name: str, tmp_path: Path) -> None:
+    released = asyncio.Event()
+    loaded = script(tmp_path)
+    async with (
+        raw_upstream(slow(released)) as upstream,
+        tool(name, "-s", loaded, "--mode", f"reverse:{upstream.url}", home=tmp_path) as it,
+    ):
+        port = await it.listening()
         async with (
-            raw_upstream(slow(released)) as upstream,
-            tool(name, "-s", loaded, "--mode", f"reverse:{upstream.url}", home=tmp_path) as it,
+            raw_client(port) as listening,
+            raw_client(port) as waiting,
+            raw_client(port) as client,
         ):
-            port = await it.listening()
-            async with (
-                raw_client(port) as listening,
-                raw_client(port) as waiting,
-                raw_client(port) as client,
-            ):
-                await listening.say(get(path="/events"))
-                await listening.until(b"data: first\n\n\r\n")
-                await waiting.say(post(b"{}", path="/slow"))
-                await upstream.asked(2)
-                assert (await client.ask(get(path="/fatal"))).body == b"the trigger"
-                released.set()
-                assert (await waiting.answer()).body == b"slow"
-                assert await listening.rest_of_chunks() == (b"data: last\n\n", True)
-            assert (await it.exit_code(), it.stderr) == (1, REASON)
-
-    asyncio.run(scenario())
+            await listening.say(get(path="/events"))
+            await listening.until(b"data: first\n\n\r\n")
+            await waiting.say(post(b"{}", path="/slow"))
+            await upstream.asked(2)
+            assert (await client.ask(get(path="/fatal"))).body == b"the trigger"
+            released.set()
+            assert (await waiting.answer()).body == b"slow"
+            assert await listening.rest_of_chunks() == (b"data: last\n\n", True)
+        assert (await it.exit_code(), it.stderr) == (1, REASON)
 
 
-def test_who_waits_longer_than_the_grace_is_told_that_the_upstream_is_lost(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        loaded = script(tmp_path, grace=0.1)
-        async with (
-            raw_upstream(slow(asyncio.Event())) as upstream,
-            tool(
-                "mitmdump", "-s", loaded, "--mode", f"reverse:{upstream.url}", home=tmp_path
-            ) as it,
-        ):
-            port = await it.listening()
-            async with raw_client(port) as waiting, raw_client(port) as client:
-                await waiting.say(post(b"{}", path="/slow"))
-                await upstream.asked(1)
-                await client.ask(get(path="/fatal"))
-                assert (await waiting.answer()).body == b"lost"
-            assert (await it.exit_code(), it.stderr) == (1, REASON)
-
-    asyncio.run(scenario())
+async def test_who_waits_longer_than_the_grace_is_told_that_the_upstream_is_lost(
+    tmp_path: Path,
+) -> None:
+    loaded = script(tmp_path, grace=0.1)
+    async with (
+        raw_upstream(slow(asyncio.Event())) as upstream,
+        tool("mitmdump", "-s", loaded, "--mode", f"reverse:{upstream.url}", home=tmp_path) as it,
+    ):
+        port = await it.listening()
+        async with raw_client(port) as waiting, raw_client(port) as client:
+            await waiting.say(post(b"{}", path="/slow"))
+            await upstream.asked(1)
+            await client.ask(get(path="/fatal"))
+            assert (await waiting.answer()).body == b"lost"
+        assert (await it.exit_code(), it.stderr) == (1, REASON)
 
 
 def test_in_a_master_of_our_own_it_is_the_same(tmp_path: Path) -> None:

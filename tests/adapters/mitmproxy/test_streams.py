@@ -120,48 +120,39 @@ pairs = pytest.mark.parametrize("pair", PAIRS)
 
 
 @pairs
-def test_injected_bytes_reach_the_client(pair: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with opened(pair, tmp_path, addon) as (_, stream):
-            assert inject(addon.flows[0], OURS)
-            await stream.see(OURS)
-            injected = addon.chunks[addon.flows[0].id][-1]
-            assert isinstance(injected, Injected)
-            assert injected.flow_id == addon.flows[0].id
-
-    asyncio.run(scenario())
+async def test_injected_bytes_reach_the_client(pair: str, tmp_path: Path) -> None:
+    addon = Streaming()
+    async with opened(pair, tmp_path, addon) as (_, stream):
+        assert inject(addon.flows[0], OURS)
+        await stream.see(OURS)
+        injected = addon.chunks[addon.flows[0].id][-1]
+        assert isinstance(injected, Injected)
+        assert injected.flow_id == addon.flows[0].id
 
 
 @pairs
-def test_an_ended_stream_ends_well_for_the_client(pair: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with opened(pair, tmp_path, addon) as (_, stream):
-            assert end(addon.flows[0], OURS)
-            await stream.see(OURS)
-            assert await stream.rest()
-            await stream.left()
-            assert addon.responses == addon.flows
-            assert addon.errors == []
-            assert open_flows() == []
-
-    asyncio.run(scenario())
+async def test_an_ended_stream_ends_well_for_the_client(pair: str, tmp_path: Path) -> None:
+    addon = Streaming()
+    async with opened(pair, tmp_path, addon) as (_, stream):
+        assert end(addon.flows[0], OURS)
+        await stream.see(OURS)
+        assert await stream.rest()
+        await stream.left()
+        assert addon.responses == addon.flows
+        assert addon.errors == []
+        assert open_flows() == []
 
 
 @pairs
-def test_a_cut_stream_ends_badly_for_the_client(pair: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with opened(pair, tmp_path, addon) as (_, stream):
-            cut(addon.flows[0], "enough")
-            assert not await stream.rest()
-            await stream.left()
-            assert addon.responses == []
-            assert addon.errors == ["enough"]
-            assert open_flows() == []
-
-    asyncio.run(scenario())
+async def test_a_cut_stream_ends_badly_for_the_client(pair: str, tmp_path: Path) -> None:
+    addon = Streaming()
+    async with opened(pair, tmp_path, addon) as (_, stream):
+        cut(addon.flows[0], "enough")
+        assert not await stream.rest()
+        await stream.left()
+        assert addon.responses == []
+        assert addon.errors == ["enough"]
+        assert open_flows() == []
 
 
 @asynccontextmanager
@@ -183,52 +174,43 @@ async def brief(peer: Peer) -> None:
             await peer.say(LAST_CHUNK)
 
 
-def test_what_has_ended_can_be_neither_injected_into_nor_cut(tmp_path: Path) -> None:
+async def test_what_has_ended_can_be_neither_injected_into_nor_cut(tmp_path: Path) -> None:
     """mitmproxy would put it into the next response on the same connection."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(brief, addon, tmp_path) as running, raw_client(running.port) as client:
-            assert (await client.ask(get())).body == FIRST
-            await client.say(post(b"{}"))
-            await client.head()
-            assert await client.chunk() == FIRST
-            ended, going_on = addon.flows
-            gc.collect()
-            assert not inject(ended, OURS)
-            assert not end(ended)
-            cut(ended)
-            assert inject(going_on, OURS)
-            assert await client.chunk() == OURS
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(brief, addon, tmp_path) as running, raw_client(running.port) as client:
+        assert (await client.ask(get())).body == FIRST
+        await client.say(post(b"{}"))
+        await client.head()
+        assert await client.chunk() == FIRST
+        ended, going_on = addon.flows
+        gc.collect()
+        assert not inject(ended, OURS)
+        assert not end(ended)
+        cut(ended)
+        assert inject(going_on, OURS)
+        assert await client.chunk() == OURS
 
 
-def test_nothing_is_injected_for_a_client_that_left(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(endless, addon, tmp_path) as running:
-            async with h1_stream(running.port, tls=False):
-                pass
-            await addon.failed(1)
-            assert not inject(addon.flows[0], OURS)
-            assert not end(addon.flows[0])
-            cut(addon.flows[0])
-
-    asyncio.run(scenario())
+async def test_nothing_is_injected_for_a_client_that_left(tmp_path: Path) -> None:
+    addon = Streaming()
+    async with before(endless, addon, tmp_path) as running:
+        async with h1_stream(running.port, tls=False):
+            pass
+        await addon.failed(1)
+        assert not inject(addon.flows[0], OURS)
+        assert not end(addon.flows[0])
+        cut(addon.flows[0])
 
 
-def test_nothing_is_injected_into_a_flow_that_is_none_of_ours(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with before(endless, Streaming(), tmp_path):
-            assert not inject(tflow(resp=True), OURS)
-            assert not end(tflow(resp=True))
-            cut(tflow(resp=True))
-
-    asyncio.run(scenario())
+async def test_nothing_is_injected_into_a_flow_that_is_none_of_ours(tmp_path: Path) -> None:
+    async with before(endless, Streaming(), tmp_path):
+        assert not inject(tflow(resp=True), OURS)
+        assert not end(tflow(resp=True))
+        cut(tflow(resp=True))
 
 
-def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path) -> None:
+async def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path) -> None:
     """It would be put before the upstream's bytes."""
     refused: list[bool] = []
 
@@ -239,15 +221,12 @@ def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path)
         def response(self, flow: HTTPFlow) -> None:
             refused.append(inject(flow, OURS))
 
-    async def scenario() -> None:
-        async with before(endless, Impatient(), tmp_path) as it, raw_client(it.port) as client:
-            assert (await client.ask(post(b"{}"))).body == b"{}"
-            assert refused == [False, False]
-
-    asyncio.run(scenario())
+    async with before(endless, Impatient(), tmp_path) as it, raw_client(it.port) as client:
+        assert (await client.ask(post(b"{}"))).body == b"{}"
+        assert refused == [False, False]
 
 
-def test_nothing_is_injected_into_a_copy_or_behind_the_end(tmp_path: Path) -> None:
+async def test_nothing_is_injected_into_a_copy_or_behind_the_end(tmp_path: Path) -> None:
     refused: list[bool] = []
 
     class Late(Streaming):
@@ -262,15 +241,12 @@ def test_nothing_is_injected_into_a_copy_or_behind_the_end(tmp_path: Path) -> No
             copy.id = flow.id
             refused.append(inject(copy, OURS))
 
-    async def scenario() -> None:
-        async with before(brief, Late(), tmp_path) as it, raw_client(it.port) as client:
-            assert (await client.ask(get())).body == FIRST
-            assert refused == [False] * 4
-
-    asyncio.run(scenario())
+    async with before(brief, Late(), tmp_path) as it, raw_client(it.port) as client:
+        assert (await client.ask(get())).body == FIRST
+        assert refused == [False] * 4
 
 
-def test_while_the_last_hook_waits_the_upstream_is_not_heard(tmp_path: Path) -> None:
+async def test_while_the_last_hook_waits_the_upstream_is_not_heard(tmp_path: Path) -> None:
     """Its connection is closed by then; the failure would hit the client's next request."""
     may_go_on = asyncio.Event()
 
@@ -279,54 +255,45 @@ def test_while_the_last_hook_waits_the_upstream_is_not_heard(tmp_path: Path) -> 
             super().response(flow)
             await may_go_on.wait()
 
-    async def scenario() -> None:
-        addon = Slow()
-        async with opened("h1-h1", tmp_path, addon) as (_, stream):
-            assert end(addon.flows[0], OURS)
-            await stream.left()
-            may_go_on.set()
-            await stream.see(OURS)
-            assert await stream.rest()
-            await stream.again()
-            assert addon.errors == []
-
-    asyncio.run(scenario())
+    addon = Slow()
+    async with opened("h1-h1", tmp_path, addon) as (_, stream):
+        assert end(addon.flows[0], OURS)
+        await stream.left()
+        may_go_on.set()
+        await stream.see(OURS)
+        assert await stream.rest()
+        await stream.again()
+        assert addon.errors == []
 
 
-def test_it_makes_no_difference_who_is_asked_first_for_the_layer(tmp_path: Path) -> None:
+async def test_it_makes_no_difference_who_is_asked_first_for_the_layer(tmp_path: Path) -> None:
     """mitmproxy's own addon, which comes after us with ``-s``, comes before others."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(endless, addon, tmp_path) as running:
-            chain = running.master.addons.chain
-            chain.remove(addon)
-            chain.append(addon)
-            async with h1_stream(running.port, tls=True) as stream:
-                assert inject(addon.flows[0], OURS)
-                await stream.see(OURS)
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(endless, addon, tmp_path) as running:
+        chain = running.master.addons.chain
+        chain.remove(addon)
+        chain.append(addon)
+        async with h1_stream(running.port, tls=True) as stream:
+            assert inject(addon.flows[0], OURS)
+            await stream.see(OURS)
 
 
-def test_what_is_injected_from_inside_the_stream_follows_the_chunk(tmp_path: Path) -> None:
+async def test_what_is_injected_from_inside_the_stream_follows_the_chunk(tmp_path: Path) -> None:
     def both(flow: HTTPFlow, data: bytes) -> list[bytes]:
         if not isinstance(data, Injected):
             assert inject(flow, OURS)
         return [data]
 
-    async def scenario() -> None:
-        addon = Streaming(on_chunk=both)
-        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await client.head()
-            assert await client.chunk() == FIRST
-            assert await client.chunk() == OURS
-
-    asyncio.run(scenario())
+    addon = Streaming(on_chunk=both)
+    async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await client.head()
+        assert await client.chunk() == FIRST
+        assert await client.chunk() == OURS
 
 
-def test_what_is_injected_while_a_hook_waits_is_not_lost(tmp_path: Path) -> None:
+async def test_what_is_injected_while_a_hook_waits_is_not_lost(tmp_path: Path) -> None:
     may_go_on = asyncio.Event()
 
     class Slow(Streaming):
@@ -334,21 +301,18 @@ def test_what_is_injected_while_a_hook_waits_is_not_lost(tmp_path: Path) -> None
             super().responseheaders(flow)
             await may_go_on.wait()
 
-    async def scenario() -> None:
-        addon = Slow()
-        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await until(lambda: bool(addon.flows))
-            assert inject(addon.flows[0], OURS)
-            may_go_on.set()
-            await client.head()
-            assert {await client.chunk(), await client.chunk()} == {FIRST, OURS}
-
-    asyncio.run(scenario())
+    addon = Slow()
+    async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await until(lambda: bool(addon.flows))
+        assert inject(addon.flows[0], OURS)
+        may_go_on.set()
+        await client.head()
+        assert {await client.chunk(), await client.chunk()} == {FIRST, OURS}
 
 
 @pytest.mark.parametrize("same_connection", [True, False])
-def test_another_requests_hook_can_inject(same_connection: bool, tmp_path: Path) -> None:
+async def test_another_requests_hook_can_inject(same_connection: bool, tmp_path: Path) -> None:
     """The reply to a POST belongs on the GET stream of the session, in legacy SSE."""
 
     class Legacy(Streaming):
@@ -358,46 +322,42 @@ def test_another_requests_hook_can_inject(same_connection: bool, tmp_path: Path)
                 assert inject(self.flows[0], OURS)
                 flow.response = Response.make(202)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(before(endless, Legacy(), tmp_path))
-            client = await stack.enter_async_context(h2_client(running.port))
-            listening = client.ask("GET")
-            await client.until(listening, lambda it: FIRST in it.data)
-            other = client
-            if not same_connection:
-                other = await stack.enter_async_context(h2_client(running.port))
-            posted = await other.over(other.ask(body=b"{}"))
-            assert posted.headers[b":status"] == b"202"
-            await client.until(listening, lambda it: OURS in it.data)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(before(endless, Legacy(), tmp_path))
+        client = await stack.enter_async_context(h2_client(running.port))
+        listening = client.ask("GET")
+        await client.until(listening, lambda it: FIRST in it.data)
+        other = client
+        if not same_connection:
+            other = await stack.enter_async_context(h2_client(running.port))
+        posted = await other.over(other.ask(body=b"{}"))
+        assert posted.headers[b":status"] == b"202"
+        await client.until(listening, lambda it: OURS in it.data)
 
 
-def test_only_one_of_several_streams_is_cut(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(endless, addon, tmp_path) as running, h2_client(running.port) as client:
-            numbers = [client.ask("GET") for _ in range(3)]
-            for number in numbers:
-                await client.until(number, lambda it: FIRST in it.data)
-            cut(addon.flows[1])
-            resets = [number for number in numbers if client.streams[number].reset is not None]
-            while not resets:
-                await client.read()
-                resets = [n for n in numbers if client.streams[n].reset is not None]
-            assert len(resets) == 1
-            for flow in (addon.flows[0], addon.flows[2]):
-                assert inject(flow, OURS)
-            for number in set(numbers) - set(resets):
-                await client.until(number, lambda it: OURS in it.data)
-
-    asyncio.run(scenario())
+async def test_only_one_of_several_streams_is_cut(tmp_path: Path) -> None:
+    addon = Streaming()
+    async with before(endless, addon, tmp_path) as running, h2_client(running.port) as client:
+        numbers = [client.ask("GET") for _ in range(3)]
+        for number in numbers:
+            await client.until(number, lambda it: FIRST in it.data)
+        cut(addon.flows[1])
+        resets = [number for number in numbers if client.streams[number].reset is not None]
+        while not resets:
+            await client.read()
+            resets = [n for n in numbers if client.streams[n].reset is not None]
+        assert len(resets) == 1
+        for flow in (addon.flows[0], addon.flows[2]):
+            assert inject(flow, OURS)
+        for number in set(numbers) - set(resets):
+            await client.until(number, lambda it: OURS in it.data)
 
 
 @pytest.mark.parametrize("body", [b"", b"data: theirs\n\n"])
 @pytest.mark.parametrize("client", ["h1", "h2"])
-def test_a_response_can_be_ended_before_it_begins(client: str, body: bytes, tmp_path: Path) -> None:
+async def test_a_response_can_be_ended_before_it_begins(
+    client: str, body: bytes, tmp_path: Path
+) -> None:
     """In the ``responseheaders`` hook: what body the upstream sends is then of no account."""
 
     class Refusing(Streaming):
@@ -414,22 +374,19 @@ def test_a_response_can_be_ended_before_it_begins(client: str, body: bytes, tmp_
         await peer.say(answer(body, kind="text/event-stream"))
         await peer.left()
 
-    async def scenario() -> None:
-        addon = Refusing(on_chunk=lambda _flow, _data: [])
-        async with before(script, addon, tmp_path) as running:
-            if client == "h1":
-                async with raw_client(running.port) as h1:
-                    assert (await h1.ask(get())).body == OURS
-            else:
-                async with h2_client(running.port) as h2:
-                    assert (await h2.over(h2.ask("GET"))).data == OURS
-            assert addon.responses == addon.flows
-
-    asyncio.run(scenario())
+    addon = Refusing(on_chunk=lambda _flow, _data: [])
+    async with before(script, addon, tmp_path) as running:
+        if client == "h1":
+            async with raw_client(running.port) as h1:
+                assert (await h1.ask(get())).body == OURS
+        else:
+            async with h2_client(running.port) as h2:
+                assert (await h2.over(h2.ask("GET"))).data == OURS
+        assert addon.responses == addon.flows
 
 
 @pytest.mark.parametrize("when", ["chunk", "end"])
-def test_a_stream_can_be_ended_from_inside(when: str, tmp_path: Path) -> None:
+async def test_a_stream_can_be_ended_from_inside(when: str, tmp_path: Path) -> None:
     def judge(flow: HTTPFlow, data: bytes) -> list[bytes]:
         if bool(data) is (when == "chunk"):
             end(flow, OURS)
@@ -440,16 +397,13 @@ def test_a_stream_can_be_ended_from_inside(when: str, tmp_path: Path) -> None:
         await peer.say(SSE_HEAD + chunk(FIRST) + LAST_CHUNK)
         await peer.left()
 
-    async def scenario() -> None:
-        addon = Streaming(on_chunk=judge)
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            assert (await client.ask(get())).body == OURS
-
-    asyncio.run(scenario())
+    addon = Streaming(on_chunk=judge)
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        assert (await client.ask(get())).body == OURS
 
 
 @pytest.mark.parametrize("when", ["chunk", "end"])
-def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
+async def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
     """The upstream's last bytes may come with the ones that we cannot judge."""
 
     async def script(peer: Peer) -> None:
@@ -462,47 +416,38 @@ def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
             cut(flow)
         return []
 
-    async def scenario() -> None:
-        addon = Streaming(on_chunk=judge)
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await client.head()
-            assert await client.rest() == b""
-            assert addon.responses == []
-
-    asyncio.run(scenario())
+    addon = Streaming(on_chunk=judge)
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await client.head()
+        assert await client.rest() == b""
+        assert addon.responses == []
 
 
-def test_where_closing_means_all_was_said_a_cut_resets(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        addon = Streaming()
-        request = get().replace(b"HTTP/1.1", b"HTTP/1.0")
-        async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(request)
-            await client.until(FIRST)
-            cut(addon.flows[0])
-            with pytest.raises(ConnectionResetError):
-                await client.rest()
-
-    asyncio.run(scenario())
+async def test_where_closing_means_all_was_said_a_cut_resets(tmp_path: Path) -> None:
+    addon = Streaming()
+    request = get().replace(b"HTTP/1.1", b"HTTP/1.0")
+    async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(request)
+        await client.until(FIRST)
+        cut(addon.flows[0])
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
 
 
-def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: Path) -> None:
+async def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(answer(b"data: whole\n\n", kind="text/event-stream")[:-3])
         await peer.left()
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get())
-            await client.until(b"data: whol")
-            assert not end(addon.flows[0], OURS)
-            cut(addon.flows[0])
-            assert await client.rest() == b""
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get())
+        await client.until(b"data: whol")
+        assert not end(addon.flows[0], OURS)
+        cut(addon.flows[0])
+        assert await client.rest() == b""
 
 
 def stumble(_flow: HTTPFlow, _data: bytes) -> list[bytes]:
@@ -511,44 +456,38 @@ def stumble(_flow: HTTPFlow, _data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("on_chunk", [stumble, lambda _flow, _data: None], ids=["raises", "none"])
 @pytest.mark.parametrize("pair", ["h1-h1", "h2-h2"])
-def test_a_stream_callable_that_fails_cuts_the_stream(
+async def test_a_stream_callable_that_fails_cuts_the_stream(
     on_chunk: Callable[[HTTPFlow, bytes], Any], pair: str, tmp_path: Path
 ) -> None:
     """mitmproxy would say that it has crashed, send nothing, and leave the client waiting."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with opened(pair, tmp_path, addon) as (_, stream):
-            addon.on_chunk = on_chunk
-            inject(addon.flows[0], OURS)
-            assert not await stream.rest()
-            assert addon.errors == ["internal error"]
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with opened(pair, tmp_path, addon) as (_, stream):
+        addon.on_chunk = on_chunk
+        inject(addon.flows[0], OURS)
+        assert not await stream.rest()
+        assert addon.errors == ["internal error"]
 
 
 @pytest.mark.parametrize(
     "on_chunk", [lambda _f, _d: b"", lambda _f, d: [b"", d, b""]], ids=["bytes", "list"]
 )
-def test_an_empty_chunk_is_not_the_end(
+async def test_an_empty_chunk_is_not_the_end(
     on_chunk: Callable[[HTTPFlow, bytes], Any], tmp_path: Path
 ) -> None:
     """mitmproxy would write the chunk that ends an HTTP/1 body."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with opened("h1-h1", tmp_path, addon) as (_, stream):
-            flow = addon.flows[0]
-            usual, addon.on_chunk = addon.on_chunk, on_chunk
-            inject(flow, b"")
-            addon.on_chunk = usual
-            assert inject(flow, OURS)
-            await stream.see(OURS)
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with opened("h1-h1", tmp_path, addon) as (_, stream):
+        flow = addon.flows[0]
+        usual, addon.on_chunk = addon.on_chunk, on_chunk
+        inject(flow, b"")
+        addon.on_chunk = usual
+        assert inject(flow, OURS)
+        await stream.see(OURS)
 
 
-def test_a_websocket_goes_on_as_ever(tmp_path: Path) -> None:
+async def test_a_websocket_goes_on_as_ever(tmp_path: Path) -> None:
     """mitmproxy's own injection reaches it; ours does not; a cut hangs up."""
 
     async def script(peer: Peer) -> None:
@@ -565,24 +504,21 @@ def test_a_websocket_goes_on_as_ever(tmp_path: Path) -> None:
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     )
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-            await client.say(get(headers=upgrade))
-            await client.until(b"\x81\x06theirs")
-            flow = addon.flows[0]
-            assert not inject(flow, OURS)
-            assert not end(flow)
-            running.master.commands.call("inject.websocket", flow, True, b"ours", True)
-            await client.until(b"\x81\x04ours")
-            cut(flow)
-            assert b"ours" not in await client.rest()
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+        await client.say(get(headers=upgrade))
+        await client.until(b"\x81\x06theirs")
+        flow = addon.flows[0]
+        assert not inject(flow, OURS)
+        assert not end(flow)
+        running.master.commands.call("inject.websocket", flow, True, b"ours", True)
+        await client.until(b"\x81\x04ours")
+        cut(flow)
+        assert b"ours" not in await client.rest()
 
 
 @pytest.mark.parametrize("websocket", [True, False])
-def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> None:
+async def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(
@@ -592,20 +528,17 @@ def test_no_connection_becomes_a_raw_tunnel(websocket: bool, tmp_path: Path) -> 
         await peer.say(b"unfiltered")
         await peer.left()
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            before(script, addon, tmp_path, websocket=False) as running,
-            raw_client(running.port) as client,
-        ):
-            upgrade = b"Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
-            await client.say(get(headers=upgrade) + b"raw")
-            assert b"unfiltered" not in await client.rest()
-
-    asyncio.run(scenario())
+    addon = Streaming()
+    async with (
+        before(script, addon, tmp_path, websocket=False) as running,
+        raw_client(running.port) as client,
+    ):
+        upgrade = b"Host: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+        await client.say(get(headers=upgrade) + b"raw")
+        assert b"unfiltered" not in await client.rest()
 
 
-def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
     """mitmproxy cancels the task of each twice, and so the closing of its socket."""
 
     async def scenario() -> None:
@@ -622,7 +555,7 @@ def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -
                     await peer.gone.wait()
 
     with uncollected():
-        asyncio.run(scenario())
+        await scenario()
 
 
 @contextmanager

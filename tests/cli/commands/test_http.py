@@ -51,51 +51,42 @@ async def serving(upstream: McpUpstream, home: Path, *more: str) -> AsyncIterato
         yield it
 
 
-def test_a_denied_tool_is_hidden_and_not_found(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-            assert (await ask(it.port, CALL % (1, b"rm_rf"))).body == NOT_FOUND
-            assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
-            assert len(upstream.of("tools/call")) == 1
-
-    asyncio.run(main())
+async def test_a_denied_tool_is_hidden_and_not_found(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        assert (await ask(it.port, CALL % (1, b"rm_rf"))).body == NOT_FOUND
+        assert (await ask(it.port, CALL % (1, b"read_file"))).status == 200
+        assert len(upstream.of("tools/call")) == 1
 
 
-def test_the_report_says_what_is_gone_and_nothing_goes_to_stdout(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-            assert '"^rm_": rm_rf' in it.stderr
-            assert it.stdout == ""
-
-    asyncio.run(main())
+async def test_the_report_says_what_is_gone_and_nothing_goes_to_stdout(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        assert '"^rm_": rm_rf' in it.stderr
+        assert it.stdout == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-            serving(upstream, tmp_path) as it,
-            raw_client(it.port) as client,
-        ):
-            await client.say(post(CALL % (1, b"read_file")))
-            while not upstream.of("tools/call"):
-                await asyncio.sleep(0.01)
-            said = it.stderr
-            it.interrupt(number)
-            assert await it.exit_code() == 0
-            after = it.stderr.removeprefix(said).splitlines()
-            assert after[0].endswith("tools/call read_file: no answer, 78 B")
-            assert after[1].startswith("Ran 0 min ")
-            assert after[2].split() == ["1", "read_file"]
-            assert len(after) == 3
-
-    asyncio.run(main())
+async def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        serving(upstream, tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.say(post(CALL % (1, b"read_file")))
+        while not upstream.of("tools/call"):
+            await asyncio.sleep(0.01)
+        said = it.stderr
+        it.interrupt(number)
+        assert await it.exit_code() == 0
+        after = it.stderr.removeprefix(said).splitlines()
+        assert after[0].endswith("tools/call read_file: no answer, 78 B")
+        assert after[1].startswith("Ran 0 min ")
+        assert after[2].split() == ["1", "read_file"]
+        assert len(after) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_so_does_one_that_comes_while_the_upstream_is_asked(
+async def test_so_does_one_that_comes_while_the_upstream_is_asked(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     reached = asyncio.Event()
@@ -104,50 +95,43 @@ def test_so_does_one_that_comes_while_the_upstream_is_asked(
         reached.set()
         await peer.left()
 
-    async def main() -> None:
-        async with (
-            raw_upstream(script) as upstream,
-            launched("--upstream", upstream.url, home=tmp_path) as it,
-        ):
-            await reached.wait()
-            it.interrupt(number)
-            assert await it.exit_code() == 0
-            assert it.stderr == ""
-
-    asyncio.run(main())
+    async with (
+        raw_upstream(script) as upstream,
+        launched("--upstream", upstream.url, home=tmp_path) as it,
+    ):
+        await reached.wait()
+        it.interrupt(number)
+        assert await it.exit_code() == 0
+        assert it.stderr == ""
 
 
-def test_a_lost_upstream_ends_it_with_1_when_all_who_wait_are_answered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS, respond=silent) as upstream,
-            serving(upstream, tmp_path) as it,
-            raw_client(it.port) as client,
-        ):
-            await client.say(post(CALL % (1, b"read_file")))
-            while not upstream.of("tools/call"):
-                await asyncio.sleep(0.01)
-            await upstream.raw.stop()
-            assert (await client.answer()).body == LOST
-            assert await it.exit_code() == 1
-            text = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
-            assert it.stderr.endswith(text)
-
-    asyncio.run(main())
-
-
-def test_an_upstream_that_is_not_there_is_told_in_two_lines(tmp_path: Path) -> None:
-    async def main() -> None:
-        url = f"http://127.0.0.1:{free_port()}"
-        async with launched("--upstream", f"{url}/mcp", home=tmp_path) as it:
-            assert await it.exit_code() == 1
-            said = f"Error: Failed to connect to upstream MCP at {url}\nConnection refused\n"
-            assert (it.stderr, it.stdout) == (said, "")
-
-    asyncio.run(main())
+async def test_a_lost_upstream_ends_it_with_1_when_all_who_wait_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS, respond=silent) as upstream,
+        serving(upstream, tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.say(post(CALL % (1, b"read_file")))
+        while not upstream.of("tools/call"):
+            await asyncio.sleep(0.01)
+        await upstream.raw.stop()
+        assert (await client.answer()).body == LOST
+        assert await it.exit_code() == 1
+        text = "Error: Lost connection to upstream MCP\nShutting down proxy\n"
+        assert it.stderr.endswith(text)
 
 
-def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_path: Path) -> None:
+async def test_an_upstream_that_is_not_there_is_told_in_two_lines(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    async with launched("--upstream", f"{url}/mcp", home=tmp_path) as it:
+        assert await it.exit_code() == 1
+        said = f"Error: Failed to connect to upstream MCP at {url}\nConnection refused\n"
+        assert (it.stderr, it.stdout) == (said, "")
+
+
+async def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_path: Path) -> None:
     async def main() -> None:
         async with mcp_upstream(tools=TOOLS) as upstream:
             port = str(upstream.raw.port)
@@ -159,62 +143,48 @@ def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_path: Pat
                 )
             assert upstream.raw.requests == []
 
-    asyncio.run(main())
+    await main()
 
 
-def test_quiet_says_nothing_of_a_filter_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        port = free_port()
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            launched(
-                "-qu", f"{upstream.url}/mcp", "--allow=e", "-p", str(port), home=tmp_path
-            ) as it,
-        ):
-            it.port = port
-            await it.listening()
-            assert names_in(await ask(port, LIST)) == ["read_file"]
-            it.interrupt()
-            assert await it.exit_code() == 0
-            assert (it.stderr, it.stdout) == ("", "")
-
-    asyncio.run(main())
+async def test_quiet_says_nothing_of_a_filter_in_order(tmp_path: Path) -> None:
+    port = free_port()
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-qu", f"{upstream.url}/mcp", "--allow=e", "-p", str(port), home=tmp_path) as it,
+    ):
+        it.port = port
+        await it.listening()
+        assert names_in(await ask(port, LIST)) == ["read_file"]
+        it.interrupt()
+        assert await it.exit_code() == 0
+        assert (it.stderr, it.stdout) == ("", "")
 
 
-def test_the_upstream_is_asked_once(tmp_path: Path) -> None:
+async def test_the_upstream_is_asked_once(tmp_path: Path) -> None:
     """By the launcher, while mitmproxy is being imported; the addon takes its answer."""
 
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path):
-            lists = [one for one in upstream.raw.requests if b'"tools/list"' in one.body]
-            assert len(lists) == 1
-
-    asyncio.run(main())
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path):
+        lists = [one for one in upstream.raw.requests if b'"tools/list"' in one.body]
+        assert len(lists) == 1
 
 
-def test_a_plain_client_costs_no_certificate(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-            await ask(it.port, LIST)
-            assert not (tmp_path / ".mitmproxy").exists()
-
-    asyncio.run(main())
+async def test_a_plain_client_costs_no_certificate(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        await ask(it.port, LIST)
+        assert not (tmp_path / ".mitmproxy").exists()
 
 
-def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path) as it,
-            h2_client(it.port) as client,
-        ):
-            assert client is not None
-            assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
-
-    asyncio.run(main())
+async def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path) as it,
+        h2_client(it.port) as client,
+    ):
+        assert client is not None
+        assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
 
 
-def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
+async def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
     certified(tmp_path)
     pem = tmp_path / "upstream-server.pem"
 
@@ -226,62 +196,53 @@ def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -
             address = ("127.0.0.1", it.port)
             return await asyncio.to_thread(ssl.get_server_certificate, address)
 
-    assert asyncio.run(main()).strip() in pem.read_text()
+    assert (await main()).strip() in pem.read_text()
 
 
-def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
+async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 
-    async def main() -> None:
-        async with (
-            raw_upstream(script, tls=certified(tmp_path)) as upstream,
-            launched("-u", upstream.url, home=tmp_path) as it,
-        ):
-            assert await it.exit_code() == 1
-            assert "certificate" in it.stderr.lower()
-
-    asyncio.run(main())
+    async with (
+        raw_upstream(script, tls=certified(tmp_path)) as upstream,
+        launched("-u", upstream.url, home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == 1
+        assert "certificate" in it.stderr.lower()
 
 
-def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> None:
+async def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> None:
     tls = certified(tmp_path)
     ca = str(tmp_path / "upstream-ca-cert.pem")
 
-    async def main() -> None:
-        async with demo_upstream(tls=tls) as upstream:
-            url = upstream.url.replace("http:", "https:")
-            async with launched("-u", url, "--ca", ca, "-d", "^file_", home=tmp_path) as it:
-                await it.serving()
-                assert "file_read" not in names_in(await ask(it.port, LIST))
-                called = await ask(it.port, CALL % (1, b"web_search"))
-                assert b"web_search was called" in called.body
-
-    asyncio.run(main())
+    async with demo_upstream(tls=tls) as upstream:
+        url = upstream.url.replace("http:", "https:")
+        async with launched("-u", url, "--ca", ca, "-d", "^file_", home=tmp_path) as it:
+            await it.serving()
+            assert "file_read" not in names_in(await ask(it.port, LIST))
+            called = await ask(it.port, CALL % (1, b"web_search"))
+            assert b"web_search was called" in called.body
 
 
-def test_header_values_are_sent_and_never_said(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream:
-            header = "Authorization: Bearer $TOKEN"
-            words = ("-u", f"{upstream.url}/mcp?key=hunter3", "-H", header, "-vv")
-            secret = {"TOKEN": "hunter2"}
-            async with launched(*words, home=tmp_path, environment=secret) as it:
-                await it.serving()
-                await ask(it.port, CALL % (1, b"read_file"))
-                async with raw_client(it.port) as client:
-                    await client.ask(post(b"{", path="/mcp?key=hunter3"))
-                sent = [request.all("authorization") for request in upstream.raw.requests]
-                assert all(values == ["Bearer hunter2"] for values in sent)
-                it.interrupt()
-                await it.exit_code()
-                assert "hunter2" not in it.stdout + it.stderr
-                assert "hunter3" not in it.stdout + it.stderr
-
-    asyncio.run(main())
+async def test_header_values_are_sent_and_never_said(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        header = "Authorization: Bearer $TOKEN"
+        words = ("-u", f"{upstream.url}/mcp?key=hunter3", "-H", header, "-vv")
+        secret = {"TOKEN": "hunter2"}
+        async with launched(*words, home=tmp_path, environment=secret) as it:
+            await it.serving()
+            await ask(it.port, CALL % (1, b"read_file"))
+            async with raw_client(it.port) as client:
+                await client.ask(post(b"{", path="/mcp?key=hunter3"))
+            sent = [request.all("authorization") for request in upstream.raw.requests]
+            assert all(values == ["Bearer hunter2"] for values in sent)
+            it.interrupt()
+            await it.exit_code()
+            assert "hunter2" not in it.stdout + it.stderr
+            assert "hunter3" not in it.stdout + it.stderr
 
 
-def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
+async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "all.flow"
 
     async def main() -> None:
@@ -293,24 +254,21 @@ def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path)
             it.interrupt()
             assert await it.exit_code() == 0
 
-    asyncio.run(main())
+    await main()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with file.open("rb") as recording:
         [flow] = FlowReader(recording).stream()
     assert b"read_file" in flow.get_state()["request"]["content"]
 
 
-def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--set", "modify_headers=/~q/X-Mine/1") as it,
-        ):
-            await ask(it.port, CALL % (1, b"read_file"))
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-            assert upstream.of("tools/call")[0].all("x-mine") == ["1"]
-
-    asyncio.run(main())
+async def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--set", "modify_headers=/~q/X-Mine/1") as it,
+    ):
+        await ask(it.port, CALL % (1, b"read_file"))
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        assert upstream.of("tools/call")[0].all("x-mine") == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -323,64 +281,52 @@ def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
         ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
     ],
 )
-def test_an_option_that_cannot_be_set_ends_it(
+async def test_an_option_that_cannot_be_set_ends_it(
     option: str, status: int, part: str, tmp_path: Path
 ) -> None:
     """mitmproxy itself would go on without it, or without us."""
 
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            launched("-u", upstream.url, "--set", option, home=tmp_path) as it,
-        ):
-            assert await it.exit_code() == status
-            assert part in it.stderr
-            assert "Traceback" not in it.stderr
-
-    asyncio.run(main())
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", upstream.url, "--set", option, home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == status
+        assert part in it.stderr
+        assert "Traceback" not in it.stderr
 
 
-def test_a_config_yaml_of_mitmproxy_does_not_overrule_what_was_typed(tmp_path: Path) -> None:
+async def test_a_config_yaml_of_mitmproxy_does_not_overrule_what_was_typed(tmp_path: Path) -> None:
     (tmp_path / ".mitmproxy").mkdir()
     (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")
 
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-
-    asyncio.run(main())
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
 
 
-def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--inspect", "--no-browser") as it,
-        ):
-            found = await it.says(r"mitmweb: http://127\.0\.0\.1:(\d+)/\?token=(\w+)")
-            assert names_in(await ask(it.port, LIST)) == ["read_file"]
-            async with raw_client(int(found[1])) as web:
-                head = f"GET /flows?token={found[2]} HTTP/1.1\r\nHost: localhost\r\n\r\n"
-                flows = json.loads((await web.ask(head.encode())).body)
-            assert [flow["request"]["path"] for flow in flows] == ["/mcp"]
-            it.interrupt()
-            assert await it.exit_code() == 0
-
-    asyncio.run(main())
+async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--inspect", "--no-browser") as it,
+    ):
+        found = await it.says(r"mitmweb: http://127\.0\.0\.1:(\d+)/\?token=(\w+)")
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        async with raw_client(int(found[1])) as web:
+            head = f"GET /flows?token={found[2]} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            flows = json.loads((await web.ask(head.encode())).body)
+        assert [flow["request"]["path"] for flow in flows] == ["/mcp"]
+        it.interrupt()
+        assert await it.exit_code() == 0
 
 
-def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream:
-            environment = {
-                "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
-                "MCP_TOOL_FILTER_DENY": "^rm_",
-            }
-            async with launched(home=tmp_path, environment=environment) as it:
-                await it.serving()
-                assert re.search("1 denied, 1 exposed", it.stderr)
-
-    asyncio.run(main())
+async def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        environment = {
+            "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
+            "MCP_TOOL_FILTER_DENY": "^rm_",
+        }
+        async with launched(home=tmp_path, environment=environment) as it:
+            await it.serving()
+            assert re.search("1 denied, 1 exposed", it.stderr)
 
 
 def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
@@ -406,45 +352,36 @@ def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with demo_upstream() as upstream:
-            wrong = upstream.url.replace("/mcp", "/wrong")
-            async with launched("-u", wrong, "-d", "^file", home=tmp_path) as it:
-                assert await it.exit_code() == 1
-                assert it.stderr.startswith("Error: Failed to fetch tool list from upstream MCP\n")
-                assert it.stderr.endswith(f"\nHint: MCP is at {upstream.url}\n")
-
-    asyncio.run(main())
+async def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
+    async with demo_upstream() as upstream:
+        wrong = upstream.url.replace("/mcp", "/wrong")
+        async with launched("-u", wrong, "-d", "^file", home=tmp_path) as it:
+            assert await it.exit_code() == 1
+            assert it.stderr.startswith("Error: Failed to fetch tool list from upstream MCP\n")
+            assert it.stderr.endswith(f"\nHint: MCP is at {upstream.url}\n")
 
 
-def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
+async def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 
-    async def main() -> None:
-        async with (
-            raw_upstream(script, tls=certified(tmp_path)) as upstream,
-            launched("-u", upstream.url, "-d", "^rm", home=tmp_path) as it,
-        ):
-            assert await it.exit_code() == 1
-            *_, why, hint = it.stderr.splitlines()
-            assert why.startswith("certificate verify failed: ")
-            assert hint.startswith("Hint: --ca FILE trusts its certificate")
-
-    asyncio.run(main())
+    async with (
+        raw_upstream(script, tls=certified(tmp_path)) as upstream,
+        launched("-u", upstream.url, "-d", "^rm", home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == 1
+        *_, why, hint = it.stderr.splitlines()
+        assert why.startswith("certificate verify failed: ")
+        assert hint.startswith("Hint: --ca FILE trusts its certificate")
 
 
-def test_an_upstream_that_keeps_its_list_to_itself_is_waited_for_as_long_as_told(
+async def test_an_upstream_that_keeps_its_list_to_itself_is_waited_for_as_long_as_told(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        words = ["-d", "^rm", "--tool-list-timeout", "200"]
-        async with (
-            mcp_upstream(lists=lambda _request, _id: b"") as upstream,
-            launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as it,
-        ):
-            assert await it.exit_code() == 1
-            assert it.stderr.endswith("Request timeout after 200ms\n")
-
-    asyncio.run(main())
+    words = ["-d", "^rm", "--tool-list-timeout", "200"]
+    async with (
+        mcp_upstream(lists=lambda _request, _id: b"") as upstream,
+        launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == 1
+        assert it.stderr.endswith("Request timeout after 200ms\n")

@@ -207,7 +207,7 @@ def test_who_serves_no_client_is_asked_for_nothing() -> None:
     assert hook_runner(tclient_conn()) is None
 
 
-def test_all_that_has_come_is_read_at_once() -> None:
+async def test_all_that_has_come_is_read_at_once() -> None:
     async def main() -> tuple[int, int, int]:
         reader = GreedyReader()
         reader.feed_data(b"x" * 200_000)
@@ -216,4 +216,4 @@ def test_all_that_has_come_is_read_at_once() -> None:
         reader.feed_eof()
         return first, len(await reader.read(-1)), len(await reader.read(65535))
 
-    assert asyncio.run(main()) == (200_000, 10, 0)
+    assert await main() == (200_000, 10, 0)

@@ -52,7 +52,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_http1(tmp_path: Path, refusal: str, waits: bool) -> None:
+async def test_http1(tmp_path: Path, refusal: str, waits: bool) -> None:
     async def script(peer: Peer) -> None:
         while True:
             request = await peer.request()
@@ -64,25 +64,22 @@ def test_http1(tmp_path: Path, refusal: str, waits: bool) -> None:
                 peer.close()
                 return
 
-    async def main() -> None:
-        addon = Repeating(waits=waits)
-        async with (
-            raw_upstream(script) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as it,
-            raw_client(it.port) as client,
-        ):
-            for _ in range(3):
-                got = await client.ask(post(b'{"a":1}'))
-                assert (got.status, got.body) == (200, b"yes")
-            assert [request.body for request in upstream.requests] == [b'{"a":1}'] * 6
-            assert [request.all("x-added") for request in upstream.requests] == [["1"], ["2"]] * 3
-
-    asyncio.run(main())
+    addon = Repeating(waits=waits)
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        for _ in range(3):
+            got = await client.ask(post(b'{"a":1}'))
+            assert (got.status, got.body) == (200, b"yes")
+        assert [request.body for request in upstream.requests] == [b'{"a":1}'] * 6
+        assert [request.all("x-added") for request in upstream.requests] == [["1"], ["2"]] * 3
 
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
-def test_http2(tmp_path: Path, resets: bool, waits: bool) -> None:
+async def test_http2(tmp_path: Path, resets: bool, waits: bool) -> None:
     """Some servers reset a stream whose request they have not read to its end."""
     added: list[bytes] = []
 
@@ -97,36 +94,30 @@ def test_http2(tmp_path: Path, resets: bool, waits: bool) -> None:
         if resets:
             stream.reset_once_more()
 
-    async def main() -> None:
-        addon = Repeating(waits=waits)
-        async with (
-            h2_upstream(script, tls=certified(tmp_path)) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as it,
-            h2_client(it.port) as client,
-        ):
-            asked = [client.ask(body=b"{}") for _ in range(5)]
-            for number in [*asked, client.ask(body=b"{}")]:
-                stream = await client.over(number)
-                assert (stream.headers[b":status"], stream.data) == (b"200", b"yes")
-            assert sorted(added) == [b"1"] * 6 + [b"2"] * 6
-
-    asyncio.run(main())
+    addon = Repeating(waits=waits)
+    async with (
+        h2_upstream(script, tls=certified(tmp_path)) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as it,
+        h2_client(it.port) as client,
+    ):
+        asked = [client.ask(body=b"{}") for _ in range(5)]
+        for number in [*asked, client.ask(body=b"{}")]:
+            stream = await client.over(number)
+            assert (stream.headers[b":status"], stream.data) == (b"200", b"yes")
+        assert sorted(added) == [b"1"] * 6 + [b"2"] * 6
 
 
-def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path) -> None:
+async def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.upstream._server.close()  # type: ignore[union-attr]  # it runs, for it called us
         await peer.say(REFUSALS["close"])
         peer.close()
 
-    async def main() -> None:
-        addon = Repeating(waits=True)
-        async with (
-            raw_upstream(script) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as it,
-            raw_client(it.port) as client,
-        ):
-            assert (await client.ask(post(b"{}"))).status == 502
-
-    asyncio.run(main())
+    addon = Repeating(waits=True)
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        assert (await client.ask(post(b"{}"))).status == 502
