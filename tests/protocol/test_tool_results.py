@@ -28,9 +28,11 @@ HIDDEN = definition("wipe_disk").decode()
 LIMITS = Limits()
 
 
-@pytest.fixture(autouse=True)
-def _short_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[0, tool_results._COUNTED], ids=["read", "counted"])
+def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Both ways to see how deep a result is."""
     monkeypatch.setattr(tool_results, "_LEAST", 0)
+    monkeypatch.setattr(tool_results, "_COUNTED", request.param)
 
 
 def short_way(raw: bytes, limits: Limits = LIMITS) -> ToolResult | None:

@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.levels import opens_more
+from mcp_tool_filter.protocol.levels import nests_deeper, opens_more
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Place, Response
 from mcp_tool_filter.protocol.scan import Value, decode
@@ -55,6 +55,7 @@ _LEAST = 16 * 1024  # bytes; what is shorter is read as quickly
 _ENDS = 512  # bytes in which the envelope stands
 _CONTENT = frozenset({"content", "structuredContent"})
 _KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
+_COUNTED = 512 * 1024  # bytes in which the levels are counted, if there are no escapes
 _LONGEST_REST = 16 * 1024  # bytes
 _LEAST_LEVELS, _MOST_LEVELS = 1000, 50_000  # that an interpreter allows, for us to make use of it
 
@@ -108,9 +109,12 @@ def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResu
         if rest is None:
             return None
         may_be_deep = opens_more(raw, (b"[", b"{"), envelope.start, envelope.end, most)
-        if may_be_deep and not reader.nests_within(written, most):
+        is_counted = len(raw) < _COUNTED and b"\\" not in raw  # else it is quicker to have it read
+        if may_be_deep and not is_counted and not reader.nests_within(written, most):
             return None
         text = decode(raw)
+        if may_be_deep and is_counted and nests_deeper(text, 0, len(text), limits.depth):
+            return None
     except (ValueError, RecursionError, ProtocolError):  # msgspec's errors are ValueErrors
         return None
     before, after = envelope.space
