@@ -76,3 +76,25 @@ def test_what_cannot_be_replayed_is_refused(args: list[str | Path], said: str) -
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_rules_are_tried_on_a_recording_and_send_nothing(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor:\n  rules:\n"
+        "    - {id: no-echo, conditions: [tool_equals: echo], actions: [delay: 1m, block: x]}\n"
+        "    - {id: told, actions: [webhook: {url: 'http://127.0.0.1:1/'}, fork: {}]}\n"
+    )
+    recording = RECORDINGS / "mcp1-streamable-json.flow"
+    said = json.loads(run("replay", recording, "--rules", rules, "--json").stdout)
+    assert said["rules"] == {"no-echo": 2}
+    assert said["refused"] == {"echo": 2}
+    assert said["unknown"] == {"delete_file": 1}
+
+
+def test_a_bad_rules_file_is_told(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("interceptor: {rulez: 1}")
+    done = run("replay", RECORDINGS / "mcp1-streamable-json.flow", "--rules", rules)
+    assert done.returncode == 1
+    assert "did you mean 'rules'?" in done.stderr

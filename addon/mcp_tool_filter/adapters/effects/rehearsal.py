@@ -1,19 +1,15 @@
-"""What a policy would do to a message, with nobody to send anything to.
-
-Scripts and Python callables that decide run; nothing else leaves this process, and nobody waits.
-"""
+"""What a policy would do to a message, with nobody to send anything to."""
 
 from __future__ import annotations
 
-import asyncio
 import time
+from typing import cast
 
-from mcp_tool_filter.adapters.effects.rule_host import RuleHost
+from mcp_tool_filter.adapters.effects.offline import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
-from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
-from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, SendCopy, SendWebhook
+from mcp_tool_filter.policy.effects import Deciding, Effect, Together
 from mcp_tool_filter.policy.rules.chain import judge
-from mcp_tool_filter.policy.rules.driving import Later
+from mcp_tool_filter.policy.rules.driving import answered
 from mcp_tool_filter.policy.rules.judgement import Evaluated, Judgement
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.subject import Subject
@@ -24,39 +20,22 @@ class Rehearsal:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._skipped = 0.0  # seconds of delays
-        self._host = RuleHost(StateInMemory(self._clock))
+        self._host = OfflineHost(StateInMemory())
+        self.session: dict[str, object] = {}
+        """What users' own classes remember between the messages of a case."""
 
     def judge(self, subject: Subject, trace: list[Evaluated] | None = None) -> Judgement:
         """Judge a message; ``trace`` learns which rules were evaluated."""
-        return asyncio.run(self._outcome_of(judge(self._policy, subject, self._clock, trace)))
+        return self._outcome_of(judge(self._policy, subject, time.monotonic, trace))
 
-    def _clock(self) -> float:
-        return time.monotonic() + self._skipped
-
-    async def _outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
+    def _outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
         try:
-            effect = next(deciding)
-            while True:
-                try:
-                    came = await self._perform(effect)
-                except EffectFailed as error:
-                    effect = deciding.throw(error)
-                else:
-                    effect = deciding.send(came)
+            next(answered(deciding, self._at_once))
         except StopIteration as made:
-            outcome: Outcome = made.value
-            return outcome
+            return cast("Outcome", made.value)
+        raise AssertionError("nothing waits here")
 
-    async def _perform(self, effect: Effect) -> object:
-        match effect:
-            case Delay(seconds):
-                self._skipped += seconds
-                return None
-            case Together(decisions):
-                return [await self._outcome_of(one) for one in decisions]
-            case SendWebhook() | SendCopy() | RunScript(decides=False):
-                return None
-            case _:
-                came = self._host.at_once(effect)
-                return await self._host.carry_out(effect) if came is Later.LATER else came
+    def _at_once(self, effect: Effect) -> object:
+        if isinstance(effect, Together):
+            return [self._outcome_of(one) for one in effect.decisions]
+        return self._host.at_once(effect)

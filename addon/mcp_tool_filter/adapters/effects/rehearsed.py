@@ -42,7 +42,7 @@ def rehearse(
     trace: list[Evaluated] | None = None,
 ) -> Rehearsed:
     """Judge a message; of a batch, tell the gravest outcome."""
-    about = Circumstances(from_client=from_client, session_id="test")
+    about = Circumstances(from_client=from_client, session_id="test", session=rehearsal.session)
     outcomes = [
         _outcome(rehearsal.judge(Subject(one, about, _asked(one, asked)), trace))
         for one in singles(message)

@@ -10,8 +10,9 @@ import logging
 import secrets
 from collections.abc import Iterator
 
+from mcp_tool_filter.adapters.effects.offline import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_host import RuleHost, Sender
-from mcp_tool_filter.adapters.effects.rule_state import open_state
+from mcp_tool_filter.adapters.effects.rule_state import StateInMemory, open_state
 from mcp_tool_filter.adapters.effects.rules_file import WatchedRules
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
@@ -26,15 +27,26 @@ _LOOK_EVERY = 0.5  # seconds
 class RulesInForce:
     """One for each rules file that is in use."""
 
-    def __init__(self, path: str, send_copy: Sender | None = None, *, copies: str = "") -> None:
+    def __init__(
+        self,
+        path: str,
+        send_copy: Sender | None = None,
+        *,
+        copies: str = "",
+        is_offline: bool = False,
+    ) -> None:
         """Raises StartError if the file cannot be used.
 
-        The ids of copies that rules send begin with ``copies``.
+        The ids of copies that rules send begin with ``copies``. Where ``is_offline``, nothing is
+        sent and nobody waits.
         """
         self.path = path
         self._file = WatchedRules(path)
         self.policy = self._file.read()
-        self.host = RuleHost(open_state(self.policy.state), send_copy)
+        if is_offline:
+            self.host: RuleHost = OfflineHost(StateInMemory())
+        else:
+            self.host = RuleHost(open_state(self.policy.state), send_copy)
         self.links: list[RulesLink] = []
         self._salt = secrets.token_bytes(32)
         self._copies = copies

@@ -29,6 +29,8 @@ class Rules:
         self._effects = effects
         self._posts: UpstreamPosts | None = None
         self._watch: asyncio.Task[None] | None = None
+        self.is_offline = False
+        """Nothing may be sent: this is a replay."""
         self._is_running = False
         self.in_force: RulesInForce | None = None
 
@@ -49,17 +51,18 @@ class Rules:
 
     def attach(self, listener: Listener) -> None:
         """Put the rules behind a listener's tool filter."""
-        if self.in_force and self._posts:
+        if self.in_force:
             upstream = listener.upstream + listener.fetched.endpoint
             link = self.in_force.link(upstream)
             listener.policy.links = (*listener.policy.links, link)
             listener.policy.rules_at_work = partial(self.in_force.at_work, link)
-            listener.policy.answer_upstream = self._posts.answer
+            if self._posts:
+                listener.policy.answer_upstream = self._posts.answer
 
     def running(self) -> None:
         """Watch the file from now on."""
         self._is_running = True
-        if self.in_force and self._watch is None:
+        if self.in_force and self._watch is None and not self.is_offline:
             self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())
 
     def done(self) -> None:
@@ -74,9 +77,12 @@ class Rules:
         from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
         from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
 
-        posts = UpstreamPosts(self._listeners, self._logins)
-        self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
-        self._posts = posts
+        if self.is_offline:
+            self.in_force = RulesInForce(path, is_offline=True)
+        else:
+            posts = UpstreamPosts(self._listeners, self._logins)
+            self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
+            self._posts = posts
         self._effects.rule_host = self.in_force.host
         for listener in self._listeners.values():
             self.attach(listener)

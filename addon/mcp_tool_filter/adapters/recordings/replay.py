@@ -80,6 +80,10 @@ def replay(
     given = {"deny": _texts(deny), "allow": _texts(allow)}
     patterns = {option: texts for option, texts in given.items() if texts}
     parse_config(**patterns, **options)  # type: ignore[arg-type]
+    if rules := options.get("rules"):
+        from mcp_tool_filter.adapters.effects.rules_file import read_rules  # seldom needed
+
+        read_rules(rules)
     fetched = recording.fetched or known_tools(recording)
     if fetched is None:
         raise ToolsUnknown(recording.name)
@@ -96,6 +100,7 @@ class _Offline(ToolFilter):
             return replace(fetched, is_for_all=True)
 
         super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
+        self._rules.is_offline = True
         self._listeners.find_names = _names_offline
 
     def snapshot(self) -> Snapshot:

@@ -14,6 +14,7 @@ from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
@@ -36,6 +37,8 @@ class Outcome(TypedDict):
     refused: dict[str, int]
     unknown: dict[str, int]
     """Calls that go through now, but not when they were recorded: no answer is known."""
+    rules: dict[str, int]
+    """Messages that a rule has refused or changed, by rule."""
     leaks: list[str]
 
 
@@ -63,9 +66,9 @@ def _replay(path: Path, typed: Given) -> Outcome:
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
-    transcript = replay(
-        read_recording(path), deny=typed.get("deny", ()), allow=typed.get("allow", ())
-    )
+    options = {"rules": typed["rules"][-1]} if "rules" in typed else {}
+    deny, allow = typed.get("deny", ()), typed.get("allow", ())
+    transcript = replay(read_recording(path), deny=deny, allow=allow, **options)
     if "transcript" in typed:
         print(transcript.render(), end="")
     return _outcome(path.name, transcript)
@@ -85,8 +88,17 @@ def _outcome(name: str, transcript: Transcript) -> Outcome:
         passed=Counter(call.tool for call in calls if call.passes and call.is_known),
         refused=Counter(call.tool for call in calls if not call.passes),
         unknown=Counter(call.tool for call in calls if call.passes and not call.is_known),
+        rules=Counter(_rules_in(transcript)),
         leaks=list(find_leaks(transcript)),
     )
+
+
+def _rules_in(transcript: Transcript) -> Iterator[str]:
+    for turn in transcript.turns:
+        for one in turn.judgements:
+            rule = "" if isinstance(one.verdict, Forward) else one.verdict.reason.rule
+            if rule:
+                yield rule
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:
@@ -98,6 +110,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         yield f"    {tool}: {why}"
     yield f"  Calls that pass: {_counted(outcome['passed'])}"
     yield f"  Calls refused: {_counted(outcome['refused'])}"
+    if rules := outcome["rules"]:
+        yield f"  Messages that rules refuse or change: {_counted(rules)}"
     if unknown := outcome["unknown"]:
         yield f"  Calls that pass now, of which the recording knows no answer: {_counted(unknown)}"
     yield from (f"  Leak: {leak}" for leak in outcome["leaks"])

@@ -228,12 +228,13 @@ _ALL: Final = (
         "replay",
         "replay",
         "say what a policy would have done to a recorded session",
-        usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [FLAGS]",),
+        usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
         about="Goes through recorded sessions with other patterns, without a network: what would"
         " have been hidden, refused, let through? A RECORDING is a flow dump of mitmproxy's.",
         flags=(
             FLAGS["deny"],
             FLAGS["allow"],
+            FLAGS["rules"],
             _JSON,
             Flag("transcript", "print everything that was said, on both sides"),
             Flag("gate", "fail if a call would be refused"),

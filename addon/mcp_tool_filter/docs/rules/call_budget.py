@@ -1,0 +1,18 @@
+"""Lets each session call so many different tools, and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CallBudget:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._most = config["most"]
+
+    async def request(self, exchange: Any) -> str | dict[str, object] | None:
+        """Return a reason to block, the changed message, or None."""
+        used = exchange.session.setdefault("tools", set())
+        used.add(exchange.tool)
+        if len(used) > self._most:
+            return f"This session may use {self._most} tools"
+        return None
