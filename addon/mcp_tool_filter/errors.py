@@ -99,6 +99,14 @@ class FetchFailed(StartError):
         super().__init__("Failed to fetch tool list from upstream MCP", why=why, hint=hint)
 
 
+class ListsAfterLogin(FetchFailed):
+    """The upstream lists its tools only to users, and says how they log in."""
+
+    def __init__(self, *, why: str, hint: str | None = None, path: str) -> None:
+        super().__init__(why=why, hint=hint)
+        self.path = path
+
+
 class LostUpstream(StartError):
     """Not at start but at run time; printed in the same form."""
 

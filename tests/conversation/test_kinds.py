@@ -240,3 +240,45 @@ def test_a_forgotten_kind_costs_one_list() -> None:
     again = Conversation(in_force, client)
     assert listed(again, listing("of_ann")) == listing("of_ann")
     assert asked(again, calling("of_ann", id="2")) == Forward()
+
+
+# Lists that change
+
+CHANGED = b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+
+
+def test_when_the_list_changed_a_removed_tool_is_gone_and_a_new_one_stays_hidden() -> None:
+    between = open_session(policy("x"))
+    listed(between, listing("stays", "goes"))
+    between.from_upstream(CHANGED)
+    assert listed(between, listing("stays", "comes", id="2"), id="2") == listing("stays", id="2")
+    assert text_of(asked(between, asking("tools/list", id="3"))) == listing("stays", id="3")
+    for tool in ("goes", "comes"):
+        assert isinstance(asked(between, calling(tool, id="4")), Reply)
+
+
+def test_a_changed_list_of_one_session_is_not_that_of_others() -> None:
+    """Some upstreams switch tools on and off for one session."""
+    in_force = policy("x")
+    one, other = open_session(in_force), open_session(in_force)
+    listed(one, listing("a", "b"))
+    one.from_upstream(CHANGED)
+    assert text_of(asked(other, LIST)) == listing("a", "b")
+    listed(one, listing("a", id="2"), id="2")
+    assert isinstance(asked(one, calling("b", id="3")), Reply)
+    assert asked(other, calling("b", id="3")) == Forward()
+
+
+def test_new_tools_may_be_judged_by_the_patterns_and_are_pinned_then() -> None:
+    in_force = policy("x")
+    in_force.adopt(parse_config(deny=["^rm"], new_tools="judge"))
+    between = open_session(in_force)
+    listed(between, listing("stays"))
+    between.from_upstream(CHANGED)
+    came = listed(between, listing("stays", "comes", "rm_rf", id="2"), id="2")
+    assert came == listing("stays", "comes", id="2")
+    assert asked(between, calling("comes", id="3")) == Forward()
+    assert isinstance(asked(between, calling("rm_rf", id="4")), Reply)
+    between.from_upstream(CHANGED)
+    other = answering('{"tools":[' + definition("comes", ',"title":"x"').decode() + "]}", id="5")
+    assert listed(between, other, id="5") == listing("comes", id="5")

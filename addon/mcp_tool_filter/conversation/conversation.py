@@ -66,6 +66,7 @@ from mcp_tool_filter.protocol.messages import (
     UPSTREAM_LOST,
     Batch,
     Message,
+    Notification,
     Request,
     Response,
     Single,
@@ -82,6 +83,7 @@ LOST_ANSWER = "Upstream connection lost"
 _DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
 _LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
 _LET_OTHERS_GO_ON = Delay(0.0)
+_LIST_CHANGED = "notifications/tools/list_changed"
 _LONGEST_REVISION = 64  # characters
 
 
@@ -377,15 +379,16 @@ class Conversation:
                     yield _LET_OTHERS_GO_ON
             asked = self.exchanges.answered_by(found.response) if found else None
             kind = self._kind_of(asked)
-            if not (found and asked and asked.method == "tools/list" and kind.is_listed):
-                usual = self._read_from_upstream(raw, told)
-                return (yield from usual) if waits(usual) else usual
+            usual = not kind.is_listed or policy.config.judges_new_tools
+            if usual or not (found and asked and asked.method == "tools/list"):
+                judged = self._read_from_upstream(raw, told)
+                return (yield from judged) if waits(judged) else judged
             told.message, told.exchange = found.response, asked
             decided = yield from self._decide_in_steps(told, found.listing)
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
         verdict = keep_space(found.response.place.text, decided)
-        if not kind.can_answer or kind.envelope is None:
+        if not kind.can_answer or kind.envelope is None or policy.config.judges_new_tools:
             kind.learn(asked.cursor, found.listing)
         elif isinstance(verdict, Forward | Rewrite):  # which it is
             policy.judged.remember(raw, verdict, told.snapshot)
@@ -460,7 +463,7 @@ class Conversation:
         """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
         kind = self._kind_of(told.exchange)
         told.snapshot = kind.snapshot
-        if not kind.is_listed:
+        if not kind.is_listed or self.policy.config.judges_new_tools:
             told.snapshot = kind.snapshot_for(list(_lists_in(message)))
         decide = decide_accepted if is_accepted else decide_from_upstream
         return decide(message, self._answer_situation(told))
@@ -502,6 +505,8 @@ class Conversation:
             if exchange is not None and message.result is not None:
                 self._learn(message, exchange)
             self.exchanges.close(message)
+        elif isinstance(message, Notification) and message.method == _LIST_CHANGED:
+            self.policy.kinds.note_change(self.client)
         elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
             # Over HTTP nothing goes back on the stream that a request of the upstream came on.
             self.policy.answer_upstream(verdict.text, told.origin, self.client)
@@ -546,9 +551,9 @@ class Conversation:
             session.capabilities = asked.capabilities
         elif asked.method == "tools/list":
             kind = self._kind_of(asked)
-            if (not kind.can_answer or kind.envelope is None) and (
-                listing := parse_listing(message)
-            ):
+            is_known = kind.can_answer and kind.envelope is not None
+            is_known = is_known and not self.policy.config.judges_new_tools
+            if not is_known and (listing := parse_listing(message)):
                 kind.learn(asked.cursor, listing)
 
     # Who waits

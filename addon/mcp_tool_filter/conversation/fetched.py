@@ -25,6 +25,20 @@ class Fetched:
     """False where the upstream lists its tools only to who logs in."""
 
 
+def unlisted(path: str) -> Fetched:
+    """Say what is known of an upstream that lists its tools only to users."""
+    return Fetched(
+        transport=Transport.STREAMABLE,
+        revision=R2025_11_25,
+        endpoint=path,
+        server_name="",
+        server_version="",
+        sessions=True,
+        pages=(),
+        is_listed=False,
+    )
+
+
 def example(*names: str) -> Fetched:
     """Make what an upstream with these tools would have said; for doctests and examples."""
     tools = ",".join(f'{{"name":"{name}","inputSchema":{{}}}}' for name in names)

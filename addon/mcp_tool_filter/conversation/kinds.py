@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
@@ -88,11 +89,15 @@ class Kind:
 
     def snapshot_for(self, pages: Sequence[Listing]) -> Snapshot:
         """Return what a message that carries these lists is judged by; pin what is new in them."""
-        if self._listed is not None or self._next is None or not pages:
+        if not pages or (self._listed is not None and not self._config.judges_new_tools):
             return self.snapshot
         first = pages[0]
         definitions = tuple(one for page in pages for one in page.definitions)
+        if self._listed is not None:
+            definitions = tuple(map(self._pinned, definitions))
         page = Listing(definitions, None, first.frame, first.head, first.tail)
+        if self._listed is not None or self._next is None:
+            return take_snapshot([page], self._config.deny, self._config.allow)
         before = self._next.size
         snapshot = self._next.judge_page(page)
         self._lists.unfinished += self._next.size - before
@@ -103,7 +108,7 @@ class Kind:
         if cursor is None:
             self.learn_envelope(page)
         if self._next is None:
-            if not self.is_stale:
+            if not self.is_stale and not self._config.judges_new_tools:
                 return
             self._next = UnlistedTools(self._config.deny, self._config.allow)
         if self._listed is not None:  # a new kind has pinned it already
@@ -149,6 +154,11 @@ class Kind:
         """Begin with what another kind knows, which this one was a part of."""
         if other._listed is not None:
             self._listed, self._next = other._listed, None
+
+    def _pinned(self, definition: Definition) -> Definition:
+        """Return the definition of that name that came first."""
+        known = self.snapshot.allowed.get(definition.name) if definition.name else None
+        return definition if known is None else replace(definition, problem=None, raw=known)
 
     def _finish(self, pages: tuple[bytes, ...]) -> None:
         if self._listed is not None:
@@ -235,8 +245,15 @@ class Kinds:
         self._kinds.move_to_end(key)
         return kind
 
-    def part(self, client: Client) -> Kind:
-        """Give a session a kind of its own: the upstream may list other tools to it by now."""
+    def note_change(self, client: Client) -> None:
+        """Let the next list come from the upstream: it has said that the list changed.
+
+        That may be so for this session only, which from now on has a kind of its own.
+        """
+        kind = self._part(client)
+        kind.is_stale = kind.is_listed
+
+    def _part(self, client: Client) -> Kind:
         before = self.of(client)
         session = client.session
         if session is None or client.who:

@@ -47,7 +47,7 @@ from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import Decision, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.paths import plain_path
-from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import OverLimit
 from mcp_tool_filter.protocol.messages import (
@@ -66,6 +66,8 @@ _STATUS = {
     Why.MISMATCH: 400,
     Why.FORBIDDEN: 403,
 }
+
+_NOTHING = Snapshot(allowed=Definitions([]), denied={})
 
 type Outcome = Passed | Answered
 
@@ -99,7 +101,8 @@ class Listener:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.policy.snapshot
+        """What was fetched at start: nothing, where the upstream lists only to users."""
+        return self.policy.snapshot if self.policy.kinds.start.is_listed else _NOTHING
 
     # Requests
 

@@ -30,6 +30,8 @@ class Introduction:
     transport: str
     revision: str
     listens_at: str
+    is_listed: bool = True
+    """False where the upstream lists its tools only to users."""
 
 
 def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
@@ -40,6 +42,7 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
         transport=fetched.transport,
         revision=fetched.revision,
         listens_at=address + fetched.endpoint,
+        is_listed=fetched.is_listed,
     )
 
 
@@ -78,6 +81,9 @@ def shown_url(url: str) -> str:
 def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     yield f"MCP tool filter: {shown_url(who.listens_at)} -> {shown_url(who.upstream)}"
+    if not who.is_listed:
+        yield "  Tools are listed when the first client logs in; the patterns apply at once"
+        return
     yield f"  Upstream: {who.server}, {who.transport}, {who.revision}"
     yield f"  Tools: {exposed + gone}, of which {gone} denied, {exposed} exposed"
     yield from _denied_lines(snapshot)

@@ -61,6 +61,8 @@ class Config:
     allow: tuple[Pattern, ...] = ()
     strict: bool = False
     """A pattern that matches no tool stops the start, and so does having none."""
+    requires_list: bool = False
+    """An upstream that lists its tools only to users stops the start."""
     judges_new_tools: bool = False
     """A tool that appears later is exposed if the patterns allow it."""
     tools_list: ListFrom = ListFrom.AUTO
@@ -111,6 +113,8 @@ def parse_config(
     deny_glob: Sequence[str] | None = None,
     ignore_case: str = "false",
     strict: str = "false",
+    require_list: str = "false",
+    new_tools: str = "hide",
     tools_list: str = "auto",
     endpoint: str = "",
     upstream_headers: Sequence[str] = (),
@@ -147,6 +151,8 @@ def parse_config(
             allow, "allow", partial(parse_pattern, option="allow", ignore_case=no_case)
         ),
         strict=_parse_bool("strict", strict),
+        requires_list=_parse_bool("require_list", require_list),
+        judges_new_tools=_parse_new_tools(new_tools),
         tools_list=_parse_list_from(tools_list),
         endpoint=_parse_endpoint(endpoint),
         upstream_headers=tuple(parse_header(text, environment) for text in upstream_headers),
@@ -279,6 +285,12 @@ def _parse_milliseconds(option: str, text: str) -> float:
     if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
         raise InvalidOption(option, text, why="It is a number of milliseconds, 1 or more")
     return int(text) / 1000
+
+
+def _parse_new_tools(text: str) -> bool:
+    if text not in ("hide", "judge"):
+        raise InvalidOption("new_tools", text, why="It is hide or judge")
+    return text == "judge"
 
 
 def _parse_limits(text: str) -> Limits:

@@ -96,7 +96,9 @@ class Poster:
         message = render_request(self._next_id, method, params)
         async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
             if got.status >= 300:
-                raise await refusal(got)
+                refused = await refusal(got)
+                refused.path = self.path
+                raise refused
             if got.media_type == "application/json":
                 return only_reply(self._next_id, await got.read(self._limit))
             if got.media_type == EVENT_STREAM:
@@ -373,7 +375,9 @@ async def refusal(response: HttpResponse) -> Refused:
     line = response.status_line
     if location := response.header(b"location"):
         line += f", to {location.decode('latin-1')}"
-    return Refused(response.status, line, error)
+    refused = Refused(response.status, line, error)
+    refused.says_how_to_log_in = response.header(b"www-authenticate") is not None
+    return refused
 
 
 def no_mcp(response: HttpResponse) -> ProtocolError:

@@ -64,6 +64,9 @@ class Refused(Exception):
         self.status = status
         self.status_line = plain(status_line)
         self.error = error
+        self.path = ""
+        """Where it was said, if that is a place where MCP may be spoken."""
+        self.says_how_to_log_in = False
 
     def __str__(self) -> str:
         if self.error is None:

@@ -50,7 +50,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 )
 from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
+from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin, ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.protocol.revisions import (
@@ -83,6 +83,7 @@ _HINTS = {  # what a reason contains, to what to do about it
     " ssl_verify_upstream_trusted_ca=FILE)",
     "TLS error": "If the upstream speaks plain http on this port, write http://",
 }
+_METADATA = "/.well-known/oauth-protected-resource"
 _NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
 _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
 
@@ -206,7 +207,37 @@ async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Foun
         why = plain(str(error))
         raise ConnectFailed(target.url, why=why, hint=_hint_for(why)) from None
     except (Refused, ProtocolError) as error:
-        raise FetchFailed(why=_why(error, target)) from None
+        raise await _failed(error, target) from None
+
+
+async def _failed(error: Exception, target: Target) -> FetchFailed:
+    """Tell an upstream that only wants a login from one that failed."""
+    why = _why(error, target)
+    if isinstance(error, Refused) and await _wants_login(error, target):
+        return ListsAfterLogin(why=why, path=error.path or target.endpoint or "/mcp")
+    return FetchFailed(why=why)
+
+
+async def _wants_login(refused: Refused, target: Target) -> bool:
+    if refused.status not in (401, 403) or _has_authorization(target):
+        return False
+    return refused.says_how_to_log_in or await _has_login_metadata(target, refused.path)
+
+
+async def _has_login_metadata(target: Target, path: str) -> bool:
+    """Tell whether the upstream says in a document of its own how users log in."""
+    http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
+    try:
+        async with asyncio.timeout(target.list_timeout):
+            for place in dict.fromkeys((f"{_METADATA}{path}", _METADATA)):
+                async with http.exchange(b"GET", place, []) as response:
+                    if response.status == 200 and response.media_type == "application/json":
+                        return True
+    except (TimeoutError, HttpFailed, OSError):
+        return False
+    finally:
+        await http.close()
+    return False
 
 
 async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
@@ -219,7 +250,7 @@ async def _all_pages(target: Target, found: Found) -> tuple[bytes, ...]:
     except LoginNeeded as needed:
         raise needed.error from None
     except (Refused, ProtocolError, HttpFailed) as error:
-        raise FetchFailed(why=_why(error, target)) from None
+        raise await _failed(error, target) from None
 
 
 async def _pages(found: Found, *, at_most: int) -> list[bytes]:
@@ -412,10 +443,14 @@ def _most_telling(problems: list[_Problem]) -> _Problem:
     return next(filter(says_more, problems), problems[0])
 
 
+def _has_authorization(target: Target) -> bool:
+    return any(name.lower() == "authorization" for name, _ in target.headers)
+
+
 def _why(error: Exception, target: Target) -> str:
     """Say it for people, with what they can do about it."""
     if isinstance(error, Refused) and error.status in (401, 403):
-        known = any(name.lower() == "authorization" for name, _ in target.headers)
+        known = _has_authorization(target)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
     return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
 

@@ -22,8 +22,8 @@ from mcp_tool_filter.adapters.fetch.upstream import (
 )
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.conversation import Judged
-from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.errors import InvalidOption, ProtocolError
+from mcp_tool_filter.conversation.fetched import Fetched, unlisted
+from mcp_tool_filter.errors import InvalidOption, ListsAfterLogin, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
@@ -80,7 +80,12 @@ class Listeners:
     async def open(self, mode: ReverseMode, options: Options) -> Listener:
         """Fetch the upstream's tools. Raises StartError if that cannot be done."""
         target = target_of(mode, self.config, options)
-        fetched = await self._fetch(target)
+        try:
+            fetched = await self._fetch(target)
+        except ListsAfterLogin as error:
+            if self.config.requires_list:
+                raise
+            fetched = unlisted(error.path)
         listener = open_listener(
             upstream=target.url,
             config=self.config,

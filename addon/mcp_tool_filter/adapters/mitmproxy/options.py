@@ -39,6 +39,8 @@ _OPTIONS = (
     _Option("allow", None, "JavaScript regex: only tools that one of these matches remain."),
     _Option("deny_glob", None, "Glob, such as write_*: tools whose whole name fits are removed."),
     _Option("ignore_case", "false", "Upper and lower case are the same in all patterns."),
+    _Option("require_list", "false", "Stop the start if the upstream lists only after a login."),
+    _Option("new_tools", "hide", "A tool that appears later: hide, or judge it by the patterns."),
     _Option("strict", "false", "Stop the start if a pattern matches no tool, or there is none."),
     _Option("tools_list", "auto", "Answer tools/list from the snapshot: auto, cache, or upstream."),
     _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: found by itself."),

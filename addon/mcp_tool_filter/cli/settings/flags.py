@@ -51,6 +51,9 @@ GROUPS: Final = {
         Flag("deny-glob", "glob, such as 'write_*': tools whose whole name fits are removed",
              "GLOB", many=True),
         Flag("ignore-case", "upper and lower case are the same in all patterns"),
+        Flag("new-tools", "a tool that appears later: hide (default), or judge it by the patterns",
+             "HOW"),
+        Flag("require-list", "stop the start if the upstream lists its tools only after a login"),
         Flag("strict", "stop the start if a pattern matches no tool, or if there is no pattern"),
         Flag("header", 'added to requests to the MCP endpoint: "Name: value"; $VAR and ${VAR} are'
              " expanded; a client's own credentials are kept", "HEADER", short="H", many=True),

@@ -69,6 +69,8 @@ class Settings:
     deny_glob: tuple[str, ...]
     ignore_case: bool
     strict: bool
+    require_list: bool
+    new_tools: str
     headers: tuple[str, ...]
     header_paths: tuple[str, ...]
     header_override: bool
@@ -119,6 +121,8 @@ class Settings:
             "deny_glob": self.deny_glob or None,
             "ignore_case": _text(self.ignore_case),
             "strict": _text(self.strict),
+            "require_list": _text(self.require_list),
+            "new_tools": self.new_tools,
             "tools_list": self.tools_list,
             "endpoint": self.endpoint,
             "upstream_headers": self.headers,
@@ -200,6 +204,8 @@ def settle(given: Given) -> Settings:
         deny_glob=many.get("deny-glob", ()),
         ignore_case=_is_on(one, "ignore-case"),
         strict=_is_on(one, "strict"),
+        require_list=_is_on(one, "require-list"),
+        new_tools=one.get("new-tools", "hide"),
         headers=many.get("header", ()),
         header_paths=many.get("header-paths", ()),
         header_override=_is_on(one, "header-override"),

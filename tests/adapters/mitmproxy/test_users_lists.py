@@ -1,0 +1,107 @@
+"""An upstream that lists its tools only to users, and says how they log in, can be filtered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
+from tests.adapters.mitmproxy.test_addon import INITIALIZE, LIST, call, not_found
+from tests.mcp_upstream import RESULT, tool, tool_list
+from tests.proxy import proxy
+from tests.raw_client import MCP_HEADERS, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+
+CHALLENGE = '401 Unauthorized\r\nWWW-Authenticate: Bearer resource_metadata="/.well-known/x"'
+TOKENS = {"Bearer ann": ["of_ann", "delete_ann"], "Bearer bob": ["of_bob"]}
+
+
+def target(url: str, *headers: tuple[str, str]) -> Target:
+    return Target(
+        url=url,
+        endpoint="/mcp",
+        headers=headers,
+        connect_timeout=10,
+        list_timeout=10,
+        tls=None,
+        limit=1 << 20,
+    )
+
+
+async def users_only(peer: Peer) -> None:
+    while True:
+        await answer_user(await peer.request(), peer)
+
+
+async def answer_user(request: RawRequest, peer: Peer) -> None:
+    """Answer each user with tools of their own, and nobody else."""
+    [token] = request.all("authorization") or [""]
+    said = json.loads(request.body or b"{}")
+    if token not in TOKENS:
+        await peer.say(answer(b"no", status=CHALLENGE, kind="text/plain"))
+    elif said.get("method") == "tools/list":
+        tools = [tool(name) for name in TOKENS[token]]
+        await peer.say(answer(tool_list(tools, id=json.dumps(said["id"]))))
+    else:
+        await peer.say(answer(RESULT))
+
+
+async def test_a_401_that_says_how_to_log_in_is_told_from_others() -> None:
+    async with raw_upstream(users_only) as upstream:
+        with pytest.raises(ListsAfterLogin) as wanted:
+            await fetch(target(upstream.url))
+        assert wanted.value.path == "/mcp"
+        with pytest.raises(FetchFailed) as failed:
+            await fetch(target(upstream.url, ("Authorization", "Bearer wrong")))
+        assert not isinstance(failed.value, ListsAfterLogin)
+
+
+async def test_each_user_is_served_with_their_own_list(tmp_path: Path) -> None:
+    reports: list[str] = []
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
+    async with (
+        raw_upstream(users_only) as upstream,
+        proxy(
+            ToolFilter(report=reports.append), to=upstream.url, home=tmp_path, **options
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+
+        async def ask(body: bytes, user: bytes) -> bytes:
+            version = b"MCP-Protocol-Version: 2025-11-25\r\n"
+            headers = (
+                MCP_HEADERS
+                + version
+                + (b"Authorization: Bearer " + user + b"\r\n" if user else b"")
+            )
+            return (await client.ask(post(body, headers=headers))).body
+
+        refused = await client.ask(post(INITIALIZE, headers=MCP_HEADERS))
+        assert refused.status == 401
+        assert "when the first client logs in" in reports[0]
+        assert await ask(call("delete_ann"), b"") == not_found("delete_ann")
+        assert await ask(call("delete_ann"), b"ann") == not_found("delete_ann")
+        assert await ask(call("of_bob"), b"ann") == not_found("of_bob")
+        assert await ask(call("of_ann"), b"ann") == RESULT
+        assert await ask(call("of_ann"), b"bob") == not_found("of_ann")
+        assert b"of_ann" in await ask(LIST, b"ann")
+        assert b"delete_ann" not in await ask(LIST, b"ann")
+        assert b"of_bob" in await ask(LIST, b"bob")
+
+
+async def test_the_start_may_require_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool_filter = ToolFilter(report=lambda _text: None)
+    ended: list[str] = []
+    monkeypatch.setattr(tool_filter.ending, "fatal", ended.append)
+    async with (
+        raw_upstream(users_only) as upstream,
+        proxy(tool_filter, to=upstream.url, home=tmp_path, deny=["^x"], require_list=["true"]),
+    ):
+        await tool_filter._ready.wait()
+    assert "401" in ended[0]
