@@ -88,7 +88,7 @@ async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_pa
             await it.says("tools/list")
             it.interrupt()
             assert await it.exit_code() == 0
-    lines = it.stderr.partition("a list\n")[2].splitlines()
+    lines = it.stderr.partition("per tools/list\n")[2].splitlines()
     if form == "json":
         assert [json.loads(line)["verdict"] for line in lines] == [
             "forwarded", "refused", "forwarded",
