@@ -58,6 +58,7 @@ ORDINARY = [
     "Bearer tokens are described at https://example.com/?page=12#tokens",
     "api_key=${API_KEY} secret=$SECRET password={{password}} token=<token>",
     '{"sessionId": "main-window-2", "session": "the one of Monday, 2026"}',
+    '{"name": "Enter the password", "value": "field-12345"}',
     '{"country": {"code": "DE-1234", "state": "Hessen"}}',
     "//todo@alice: the token 20260102-030405 and the tokens 17; <tokens>a word</tokens>",
     "6ba7b810-9dad-11d1-80b4-00c04fd430c8",

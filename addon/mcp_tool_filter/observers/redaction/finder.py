@@ -319,10 +319,11 @@ class Finder:
 
 
 def redact(text: str, mask: str = MASK, finder: Finder | None = None) -> str:
-    """Return a text of any kind with a mask instead of each secret."""
+    """Return a text of any kind with a mask instead of each secret. JSON stays JSON."""
     raw = text.encode("utf-8", "surrogatepass").decode("latin-1")
     found = (finder or Finder()).in_text(raw).secrets
-    return replace(raw, found, lambda _: mask).encode("latin-1").decode("utf-8", "replace")
+    masked = replace(raw, found, lambda one: "0" if one.is_number else mask)
+    return masked.encode("latin-1").decode("utf-8", "replace")
 
 
 def redact_header(name: str, value: str, mask: str = MASK) -> str:

@@ -21,6 +21,7 @@ from mcp_tool_filter.observers.redaction.views import View, unescape_json
 
 _TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
 _START = re.compile(r"[{\[]")
+_NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{3,}")
 _LONG_KEY = 16  # characters of a key that could be a secret itself
 _LONG = 16  # characters; a shorter session id or code could be a name
@@ -165,14 +166,19 @@ def _is_random(value: str) -> bool:
 
 def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
     """Yield what turns out to be secret by what stands beside it."""
+
+    def names_a_secret(name: str) -> bool:
+        is_name = _NAME.fullmatch(name) is not None  # and no text
+        return is_name and (is_secret_name(name) or is_secret_header(name.lower()))
+
     is_login = not _LOGIN.isdisjoint(level.keys)
     for code in level.codes:
         if is_login or ("state" in level.keys and _is_random(code.text)):
             yield Place(code, is_secret=True)
-    if level.values and (is_secret_name(level.name) or is_secret_header(level.name.lower())):
+    if level.values and names_a_secret(level.name):
         yield from (Place(value, is_secret=True) for value in level.values)
     if len(level.strings) == 2:  # as some write headers: [name, value]
         name, value = (unescape_json(string).text for string in level.strings)
         is_value = any(char.isdigit() for char in value) and len(value) >= 6
-        if is_value and (is_secret_name(name) or is_secret_header(name.lower())):
+        if is_value and names_a_secret(name):
             yield Place(level.strings[1], is_secret=True)
