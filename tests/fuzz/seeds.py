@@ -28,8 +28,9 @@ _LONGEST = 2048  # bytes
     _PATTERN,
     _PARSERS,
     _EXCHANGE,
+    _LINES,
     _SPELLED,
-) = range(10)
+) = range(11)
 _HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
 _PATTERNS = (
     r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
@@ -84,6 +85,12 @@ def _seeds() -> Iterator[bytes]:
         for raw in raws:
             if len(raw) < _LONGEST and (numbers := spelled(raw)):
                 yield _seed(_SPELLED, door, bytes([next(how) & ~7]) + numbers)
+    for body in _bodies():
+        for said in (body + b"\n", asking("ping") + b"\r" + body + b"\r\n"):
+            yield _seed(_LINES, next(how) | 1, said)
+    for body in _answers():
+        for circumstances in range(0, 16, 2):
+            yield _seed(_LINES, circumstances, body + b"\n\n" + body)
     for pattern in _PATTERNS:
         yield _seed(_PATTERN, next(how), f"{pattern}\0{DENIED}".encode())
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import assert_never
 
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.session import Sessions, exchange_for
 from mcp_tool_filter.errors import ProtocolError, StartError
@@ -27,6 +28,7 @@ from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol import tool_results
 from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from mcp_tool_filter.protocol.messages import (
     Request,
     ids_guessed_in,
@@ -47,7 +49,7 @@ from tests.fuzz.oracle import (
     require,
 )
 from tests.fuzz.tokens import TOKENS
-from tests.make import asking, at_once, definition, listing, message
+from tests.make import asking, at_once, calling, definition, listing, message
 
 BETWEEN = b"\0\0"
 DENIED, ALLOWED = "wipe_disk", "read_file"
@@ -368,6 +370,61 @@ def _spoken(how: int, raw: bytes) -> None:
         no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=method == "tools/list")
 
 
+# Lines
+
+
+class _AllButDenied(dict[str, bytes]):
+    """What may be called before the list is known: whatever the pattern does not deny."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and not name.startswith("wipe")
+
+
+def _lines(how: int, raw: bytes) -> None:
+    """Bytes on stdin or stdout, before or after the client has seen the list."""
+    from_client, is_listed, size = bool(how & 1), bool(how & 2), 1 + (how >> 2)
+    judge = LineJudge(_LISTENER.policy.config, watch=_unwatched, on_listed=_unwatched)
+    asked = _ASKED[how >> 2 & 3]
+    if is_listed:
+        judge.from_client(asking("tools/list", id='"list"'))
+        judge.from_upstream(_PAGES.replace(b'"id":1', b'"id":"list"'))
+    if not from_client and asked:
+        judge.from_client(asking(asked) if asked != "tools/call" else calling(ALLOWED))
+    lines = _cut_into_lines([raw])
+    require(lines == _cut_into_lines(_pieces(raw, size)), "chunk boundaries matter", raw)
+    for line in lines:
+        decide = judge.from_client if from_client else judge.from_upstream
+        left = _left_of(line, at_once(decide(line)))
+        require(b"\r" not in left and b"\n" not in left, "a line within a line", left)
+        if from_client:
+            no_call_but_of(_SNAPSHOT.allowed if is_listed else _AllButDenied(), left)
+        else:
+            no_tool_but_of(_SNAPSHOT.allowed, DENIED, left, is_list=False)
+
+
+def _unwatched(*_: object) -> None:
+    """Nobody watches."""
+
+
+def _pieces(raw: bytes, size: int) -> list[bytes]:
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
+
+
+def _cut_into_lines(chunks: list[bytes]) -> list[bytes | CutLine]:
+    parser = LineParser(max_pending=1000)
+    return [*(line for chunk in chunks for line in parser.feed(chunk)), *parser.finish()]
+
+
+def _left_of(line: bytes | CutLine, verdict: object) -> bytes:
+    """Return what goes on to the other side."""
+    match verdict:
+        case Forward() if isinstance(line, bytes):
+            return line
+        case Rewrite(text):
+            return text
+    return b""
+
+
 # Patterns, and the parsers by themselves
 
 
@@ -427,5 +484,6 @@ _DOORS: tuple[Callable[[int, bytes], None], ...] = (
     _pattern,
     _parsers,
     _exchange,
+    _lines,
     _spelled,
 )

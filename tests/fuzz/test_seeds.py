@@ -62,6 +62,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("http.listener.could_show_tool", _nothing),
         ("http.listener.kept_with_us", _as_it_is),
         ("http.exchange.HttpExchange.with_owed", _nothing_added),
+        ("adapters.stdio.judge.refuse_hidden_line", _nothing),
     ],
 )
 def test_a_filter_that_is_weaker_in_one_place_is_noticed(

@@ -37,6 +37,13 @@ def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None
     assert parse(chunks(stream, sizes)) == parse([stream])
 
 
+def test_a_limit_that_is_smaller_than_what_is_kept() -> None:
+    whole, pieces = LineParser(max_pending=10, kept=16), LineParser(max_pending=10, kept=16)
+    stream = bytes(range(32, 82)) + b"\n"
+    [line] = whole.feed(stream)
+    assert [one for chunk in chunks(stream, [3]) for one in pieces.feed(chunk)] == [line]
+
+
 @given(stream=STREAMS)
 def test_no_byte_of_a_line_is_lost(stream: bytes) -> None:
     lines = [line for line in parse([stream], max_pending=1000) if isinstance(line, bytes)]

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
-from mcp_tool_filter.policy.snapshot import Definitions, Snapshot, take_snapshot
+from mcp_tool_filter.policy.snapshot import Definitions, Snapshot, shown, take_snapshot
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
 
@@ -49,14 +49,9 @@ class UnlistedTools:
 
     def judge_page(self, page: Listing) -> Snapshot:
         """Return what a page is rewritten against; pin the definitions that are new."""
-        shown = [self._pin(definition) for definition in page.definitions]
-        partial = take_snapshot([replace(page, definitions=tuple(shown))], self._deny, self._allow)
-        allowed = Definitions(
-            (name, raw)
-            for name, raw in partial.allowed.items()
-            if not shows_other_tool(raw.decode(), self._denied)
-        )
-        return replace(partial, allowed=allowed, denied=self._denied)
+        pinned = tuple(self._pin(definition) for definition in page.definitions)
+        partial = take_snapshot([replace(page, definitions=pinned)], self._deny, self._allow)
+        return replace(partial, denied=self._denied)
 
     def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
         """Note the page that answers this cursor; return the snapshot if the list is whole now."""
@@ -74,6 +69,9 @@ class UnlistedTools:
         if name is not None and (known := self._pinned.get(name)):
             return known
         self._size += len(definition.raw)
+        if name is not None and self._carries_denied(name, definition.raw):
+            problem = f"the tool {shown(name)} carries the definition of another"
+            definition = replace(definition, problem=problem)
         if self._size > _LONGEST_LIST:
             return definition
         if name is None or definition.problem:
@@ -81,6 +79,10 @@ class UnlistedTools:
         else:
             self._pinned[name] = definition
         return definition
+
+    def _carries_denied(self, name: str, raw: bytes) -> bool:
+        """Tell whether an allowed tool shows one that the patterns deny, listed or not."""
+        return name in self.snapshot.allowed and shows_other_tool(raw.decode(), self._denied)
 
 
 class _DeniedNames(Mapping[str, Pattern | None]):

@@ -103,6 +103,10 @@ class _Dropped:
 
     def add(self, part: bytes) -> None:
         self._size += len(part)
+        missing = self._kept - len(self._beginning)
+        if missing > 0:
+            self._beginning += part[:missing]
+            part = part[missing:]
         self._end = (self._end + part)[-self._kept :]
 
     def line(self) -> CutLine:

@@ -152,6 +152,30 @@ def test_the_definition_of_a_denied_tool_passes_nowhere_before_the_list_is_known
     assert error_in(judged.upstream(answering(hidden)))[0] == -32603
 
 
+def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
+    """Although the denied tool itself may stand on another page."""
+    judged = Judged(["^rm"])
+    judged.client(asking("tools/list"))
+    carrier = definition("a", f',"x":{definition("rm_rf").decode()}')
+    page = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s,%s],"nextCursor":"2"}}'
+    verdict = judged.upstream(page % (carrier, definition("b")))
+    assert names_in(verdict) == ["b"]
+    judged.lists("c", id="2", params='{"cursor":"2"}')
+    judged.client(asking("tools/list", id="3"))
+    again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))
+    assert names_in(again) == ["b"]
+    [snapshot] = judged.listed
+    assert snapshot.faults == ("the tool a carries the definition of another: not exposed",)
+
+
+def test_a_denied_tool_that_the_list_lacked_is_shown_nowhere_later() -> None:
+    judged = Judged(["^rm"])
+    judged.lists("a")
+    judged.client(asking("vendor/method", id="2"))
+    shown = f'{{"x":{definition("rm_rf").decode()}}}'
+    assert error_in(judged.upstream(answering(shown, id="2")))[0] == -32603
+
+
 def test_a_list_that_nobody_asked_for_is_filtered_by_the_patterns() -> None:
     assert names_in(Judged(["^rm"]).upstream(listing("a", "rm_rf", id="77"))) == ["a"]
 

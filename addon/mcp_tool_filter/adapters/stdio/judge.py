@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from typing import Protocol
@@ -342,9 +342,10 @@ class LineJudge:
             and self._unlisted
             and (whole := self._unlisted.finish_page(asked.cursor, listing))
         ):
+            # Denied by pattern: what the list lacks may still be shown elsewhere.
+            self._snapshot = replace(whole, denied=self._snapshot.denied)
             self._unlisted = None
             self._pages_asked.clear()
-            self._snapshot = whole
             self._on_listed(whole)
 
     def _replace_cut(self, line: CutLine) -> Verdict:
