@@ -158,6 +158,8 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.watching import Sink, Watching
 
 log = logging.getLogger(__name__)
+
+_MOST_NEWS = 12  # changes that are named when an upstream comes back
 _once = Once()
 
 
@@ -800,7 +802,20 @@ class ToolFilter:
         self._crowd.server_connect(data)
 
     def server_connected(self, _data: ServerConnectionHookData) -> None:
-        self._is_lost = False
+        if self._is_lost:
+            self._is_lost = False
+            self._in_background(self._come_back())
+
+    async def _come_back(self) -> None:
+        """Tell what has changed in an upstream that was lost, and filter by its new list."""
+        try:
+            news = await self._listeners.fetch_again(ctx.options)
+        except StartError as error:
+            log.warning("The upstream is back, but the old list stays: %s", error.why)
+            return
+        more = len(news) - _MOST_NEWS
+        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
+        log.warning("The upstream is back: %s%s", said, f" and {more} more" if more > 0 else "")
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)
@@ -816,7 +831,7 @@ class ToolFilter:
     def _lose_upstream(self) -> None:
         if not self._listeners.config.fail_fast:
             if not self._is_lost:
-                log.warning("%s", LostUpstream().what)
+                log.warning("%s; waiting for it to come back", LostUpstream().what)
             self._is_lost = True
         elif not self.ending.has_begun:
             self.ending.fatal(str(LostUpstream()))

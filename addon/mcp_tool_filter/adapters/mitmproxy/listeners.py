@@ -33,6 +33,7 @@ from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 
 type ObserverOfAll = Callable[[str, Judged], None]
@@ -97,6 +98,19 @@ class Listeners:
         listener.policy.links = self._links
         self.by_mode[mode.full_spec] = listener
         return listener
+
+    async def fetch_again(self, options: Options) -> list[str]:
+        """Take new snapshots; return what has changed. Raises StartError, then nothing has."""
+        news: list[str] = []
+        for mode, listener in list(self.by_mode.items()):
+            fetched = await fetch(target_of(parse_modes([mode])[0], self.config, options))
+            before = {*listener.snapshot.allowed, *listener.snapshot.denied}
+            listener.policy.take(fetched)
+            listener.policy.kinds.forget_all()
+            after = {*listener.snapshot.allowed, *listener.snapshot.denied}
+            news += [f"new tool {shown(name)}" for name in sorted(after - before)]
+            news += [f"tool {shown(name)} is gone" for name in sorted(before - after)]
+        return news
 
     def listener_of(self, flow: HTTPFlow) -> Listener:
         listener = self.by_mode.get(flow.client_conn.proxy_mode.full_spec)
