@@ -26,6 +26,9 @@ type Message = dict[str, Any]
 
 def main() -> None:
     args = _arguments()
+    if args.pid:
+        with open(args.pid, "w") as file:
+            file.write(str(os.getpid()))
     if args.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if args.exit_on_term is not None:
@@ -49,6 +52,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--journal")
+    parser.add_argument("--pid", help="write its pid to this file")
     parser.add_argument("--tools", default="read_file,write_file,delete_file")
     parser.add_argument("--page", type=int, default=0, help="tools on each page of the list")
     parser.add_argument("--exit", type=int, default=0, help="exit code after EOF")

@@ -1,0 +1,11 @@
+"""A few seconds of the soak over stdio."""
+
+from __future__ import annotations
+
+from tests.bench.soak.lines import soak
+
+
+def test_no_call_is_lost_and_nobody_is_left_behind() -> None:
+    tally = soak(seconds=4, at_once=3, seed=14)
+    assert tally.problems == []
+    assert tally.endings.total() > 3
