@@ -41,12 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"| thousand instructions | {' | '.join(names)} |\n| --- |{' --: |' * len(names)}")
     with tempfile.TemporaryDirectory() as home, upstreams(20) as ports:
         for title, question in _QUESTIONS.items():
-            found = [_count(way(name, ports[20], Path(home)), question) for name in names]
+            found = [
+                count_instructions(way(name, ports[20], Path(home)), question) for name in names
+            ]
             print(f"| {title} | {' | '.join(f'{one / 1000:,.0f}' for one in found)} |", flush=True)
     return 0
 
 
-def _count(one: Way, question: Question) -> float:
+def count_instructions(one: Way, question: Question) -> float:
     """Return how many instructions a question costs the program in between."""
     with tempfile.NamedTemporaryFile() as log:
         with running(_counting(one, log.name)) as it:

@@ -15,11 +15,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.scan import Member, Value, fold, open_value
 
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
+_LONGEST_KEPT = 64  # characters of a key
 _INDEX = re.compile(r"0|[1-9]\d{0,8}")
 
 
@@ -50,6 +52,10 @@ type Step = Key | Token | int | Every
 class Field:
     text: str
     steps: tuple[Step, ...]
+
+    def __hash__(self) -> int:
+        """Hash the text alone, which remembers its hash: each message asks for it."""
+        return hash(self.text)
 
 
 def parse_field(text: str) -> Field:
@@ -151,15 +157,23 @@ def index_of(step: Step) -> int | None:
 def find_member(members: Sequence[Member], name: str) -> Member | None:
     """Return the only member that any reader could take for this one, or None."""
     found = None
-    folded = fold(name)
+    folded = _spellings(name)
     for member in members:
-        if member.key == name or is_spelling_of(member.key, name, folded):
-            if found is not None or member.key != name:
+        key = member.key
+        if key == name or not folded.isdisjoint(_spellings(key)):
+            if found is not None or key != name:
                 raise Unjudgeable(f"the key {name!r} stands twice or in another spelling")
             found = member
     return found
 
 
-def is_spelling_of(key: str, name: str, folded: str) -> bool:
-    """Tell whether a careless reader takes a key for the one of this name."""
-    return fold(key) == folded or key.casefold() == name.casefold()
+def _spellings(key: str) -> frozenset[str]:
+    """Return what careless readers could take a key for; the same few keys come again and again."""
+    if len(key) <= _LONGEST_KEPT:
+        return _spellings_once(key)
+    return frozenset((fold(key), key.casefold()))
+
+
+@lru_cache(maxsize=4096)
+def _spellings_once(key: str) -> frozenset[str]:
+    return frozenset((fold(key), key.casefold()))

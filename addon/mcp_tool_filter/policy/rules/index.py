@@ -9,8 +9,10 @@ have read nothing more; so the outcome, refusals included, is as if all had been
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from operator import itemgetter
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches, Reads
@@ -20,7 +22,7 @@ from mcp_tool_filter.policy.rules.subject import Subject
 
 _MOST_KNOWN = 4096  # pairs of method and tool, whose rules are remembered
 _LONGEST_KNOWN = 256  # characters of a method or tool
-_SHORT = 256  # characters
+_LONGEST_LITERAL = 32  # characters of each that are looked for at first
 _FEW = 8  # rules; so many are asked as quickly
 
 type Part = tuple[str, Field]
@@ -47,11 +49,10 @@ class _OnField:
 
     def with_literal_in(self, text: str) -> list[int]:
         """Return the candidates whose pattern could match a text."""
-        if len(text) <= _SHORT and len(self.literals) > _FEW:
+        if len(self.literals) > _FEW:
             if self._any_literal is None:
-                pieces = sorted({re.escape(literal) for literal, _ in self.literals})
-                self._any_literal = re.compile("|".join(pieces))
-            if self._any_literal.search(text) is None:  # for a short text quicker than all of them
+                self._any_literal = re.compile(any_of([literal for literal, _ in self.literals]))
+            if self._any_literal.search(text) is None:  # quicker than to look for each of them
                 return []
         return [at for literal, at in self.literals if literal in text]
 
@@ -113,6 +114,30 @@ def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) ->
             if on_field.literals:
                 positions += on_field.with_literal_in(text)
     return positions
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """Return a regex for the beginnings of texts, which tries each place of a text but once.
+
+    >>> any_of(["secret1", "secret2", "sea"])
+    'se(?:a|cret(?:1|2))'
+    """
+    return _branch(sorted({text[:_LONGEST_LITERAL] for text in texts}))
+
+
+def _branch(texts: Sequence[str]) -> str:
+    """Write sorted, different texts so that what they begin with in common stands once."""
+    prefix = _common_beginning(texts[0], texts[-1])
+    if prefix == texts[0]:  # to find it is enough
+        return re.escape(prefix)
+    tails = [text[len(prefix) :] for text in texts]
+    branches = [_branch(list(group)) for _, group in groupby(tails, key=itemgetter(0))]
+    return f"{re.escape(prefix)}(?:{'|'.join(branches)})"
+
+
+def _common_beginning(one: str, other: str) -> str:
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(char for char, _ in shared)
 
 
 _NONE = Candidates(())
