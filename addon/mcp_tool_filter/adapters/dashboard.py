@@ -39,15 +39,13 @@ class Dashboard:
         config: Callable[[], Config],
         snapshots: Callable[[], Sequence[Snapshot]],
         edit: Edit,
-        *,
-        flows: bool = False,
     ) -> None:
-        """``flows`` tells that a message's flow can be looked at under ``/#/flows/ID``."""
         self._overview = overview
         self._config = config
         self._snapshots = snapshots
         self._edit = edit
-        self._flows = flows
+        self.has_flows = False
+        """A message's flow can be looked at under ``/#/flows/ID``."""
         self._before: list[list[str]] = []
         self.timeline = Timeline()
 
@@ -57,7 +55,7 @@ class Dashboard:
             **self._overview(),
             "recent": self.timeline.recent(),
             "steps": self.timeline.steps(),
-            "flows": self._flows,
+            "flows": self.has_flows,
             "deny": self._deny(),
             "can_undo": bool(self._before),
         }
@@ -95,3 +93,16 @@ def _names_in(snapshot: Snapshot) -> list[str]:
 
 def _flags(deny: Sequence[str]) -> list[str]:
     return [word for pattern in deny for word in ("--deny", pattern)]
+
+
+def _names(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError("not a list of names")
+    return value
+
+
+CHANGES: dict[str, Callable[[Dashboard, dict[str, object]], dict[str, object]]] = {
+    "preview": lambda board, said: board.preview(_names(said["hide"]), _names(said["show"])),
+    "apply": lambda board, said: board.apply(_names(said["deny"])),
+    "undo": lambda board, _said: board.undo(),
+}

@@ -89,6 +89,8 @@ class Config:
     """Use our shortcuts in place of mitmproxy's own code."""
     audit: Audit | None = None
     metrics_port: int | None = None
+    dashboard: int | None = None
+    """The port of the page ``/mcp`` without mitmweb."""
 
     @property
     def replaces_credentials(self) -> bool:
@@ -135,6 +137,7 @@ def parse_config(
     audit_rotate: str = "100MB,1d",
     audit_fsync: str = "interval",
     metrics_port: str = "",
+    dashboard: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
     """Check what a user set. Raises StartError with the text that is wrong.
@@ -170,6 +173,7 @@ def parse_config(
         fast=_parse_bool("fast", fast),
         audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
         metrics_port=_parse_port("metrics_port", metrics_port),
+        dashboard=_parse_port("dashboard", dashboard),
     )
     if config.strict and config.denies_nothing:
         raise NothingDenied

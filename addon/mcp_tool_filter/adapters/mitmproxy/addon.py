@@ -160,6 +160,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_NEWS = 12  # changes that are named when an upstream comes back
+_FIXED = (("audit_log", "audit"), ("metrics_port", "metrics_port"), ("dashboard", "dashboard"))
+"""Options that can only be set at start, and what ``Config`` calls them."""
 _once = Once()
 
 
@@ -268,11 +270,26 @@ class ToolFilter:
         self._rules.running()
         self.views.running()
         self._in_background(self._start())
+        if self._listeners.config.dashboard is not None:
+            self._in_background(self._serve_dashboard(self._listeners.config.dashboard))
+
+    async def _serve_dashboard(self, port: int) -> None:
+        from mcp_tool_filter.adapters.dashboard_server import DashboardServer
+        from mcp_tool_filter.adapters.http_server import http_server
+
+        page = DashboardServer(self.views.dashboard)
+        try:
+            async with http_server(page.answer, port=port) as server:
+                self._report(f"Dashboard: {page.address(server.port)}")
+                await asyncio.Event().wait()
+        except OSError as error:
+            why = error.strerror or str(error)
+            self._stop(f"Error: Cannot serve the dashboard on 127.0.0.1:{port}\n{why}")
 
     def _begin_watching(self) -> bool:
         config = self._listeners.config
         sinks = list(self._sinks)
-        if ctx.master.addons.get("view") is not None:
+        if ctx.master.addons.get("view") is not None or config.dashboard is not None:
             sinks.append(self.views.dashboard.timeline.note)
         if config.audit is None and config.metrics_port is None and not sinks:
             return True
@@ -334,7 +351,7 @@ class ToolFilter:
     def _adopt(self, config: Config) -> None:
         if self._is_running:
             refuse_to_open(self._listeners.config, config)
-            for option, fixed in ("audit_log", "audit"), ("metrics_port", "metrics_port"):
+            for option, fixed in _FIXED:
                 if getattr(config, fixed) != getattr(self._listeners.config, fixed):
                     raise InvalidOption(option, "…", why="It can only be set at start")
         self._choose_speed(config.fast)

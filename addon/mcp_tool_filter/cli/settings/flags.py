@@ -120,6 +120,7 @@ GROUPS: Final = {
         Flag("audit-rotate", "put it aside at this size and age (default: 100MB,1d)", "SIZE,AGE"),
         Flag("audit-fsync", "force it onto the disk: never, interval (default) or always",
              "WHEN", choices=("never", "interval", "always")),
+        Flag("dashboard", "serve a page with calls, tools and switches at this local port", "PORT"),
         Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz at this local port",
              "PORT"),
         Flag("verbose", "say more; twice: still more", short="v", many=True),

@@ -37,6 +37,7 @@ _AUDIT = {
     "audit-rotate": "100MB,1d",
     "audit-fsync": "interval",
     "metrics-port": "",
+    "dashboard": "",
 }
 _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
     "upstream_headers": "header",

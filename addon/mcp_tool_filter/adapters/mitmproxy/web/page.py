@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.dashboard import FILES, TYPES, Dashboard
+from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
@@ -64,16 +63,3 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
             (r"/mcp/(preview|apply|undo)", Change),
         ],
     )
-
-
-def _names(value: object) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise TypeError("not a list of names")
-    return value
-
-
-CHANGES: dict[str, Callable[[Dashboard, dict[str, object]], dict[str, object]]] = {
-    "preview": lambda board, said: board.preview(_names(said["hide"]), _names(said["show"])),
-    "apply": lambda board, said: board.apply(_names(said["deny"])),
-    "undo": lambda board, _said: board.undo(),
-}

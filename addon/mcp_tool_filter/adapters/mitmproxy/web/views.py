@@ -116,7 +116,6 @@ class FlowObserver:
             lambda: next((one.config for one in listeners.values()), Config()),
             lambda: [one.snapshot for one in listeners.values()],
             _edit_deny,
-            flows=True,
         )
 
     # Told by the tool filter, before it changes anything
@@ -180,6 +179,7 @@ class FlowObserver:
 
     def running(self) -> None:
         self.configure(())
+        self.dashboard.has_flows = getattr(ctx.master, "app", None) is not None
         add_page(ctx.master, self.dashboard)
         _show_comments(ctx.options)
 

@@ -1,0 +1,110 @@
+"""The page ``/mcp`` without mitmweb: ``--dashboard PORT``.
+
+Whoever knows the token in the address printed at start may look and edit; a cookie keeps it. The
+page is served on the loopback only, to that host name and to its own pages only.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from hmac import compare_digest
+from urllib.parse import parse_qs, urlsplit
+
+from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+
+_COOKIE = "mcp_tool_filter_token"
+_HOSTS = AllowedHosts()
+_JSON = "application/json; charset=UTF-8"
+_NO_TOKEN = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>MCP tool filter</title>
+<h1>This page needs a token</h1>
+<p>The filter printed the address of this page when it started; the token is in it.</p></html>"""
+_SAFE = [
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+
+
+class DashboardServer:
+    """Answers the requests of the page; ``http_server`` serves it."""
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
+        self.token = secrets.token_urlsafe(24)
+
+    def address(self, port: int) -> str:
+        """Return what the user opens."""
+        return f"http://127.0.0.1:{port}/mcp?token={self.token}"
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        if not _comes_from_here(request):
+            return _plain(403, b"Forbidden: unknown Host or Origin")
+        given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        if given and self._is_token(given):
+            return self._let_in()
+        if not self._is_token(_cookie_in(request)):
+            return _response(403, TYPES["page.html"], _NO_TOKEN)
+        return self._page(request)
+
+    def _is_token(self, text: str) -> bool:
+        return compare_digest(text.encode(), self.token.encode())
+
+    def _let_in(self) -> ServedResponse:
+        """Keep the token in a cookie, and take it out of the address."""
+        cookie = f"{_COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        headers = [(b"location", b"/mcp"), (b"set-cookie", cookie.encode()), *_SAFE]
+        return ServedResponse(303, headers)
+
+    def _page(self, request: ServedRequest) -> ServedResponse:
+        path = request.path.rstrip("/")
+        if request.method == "POST":
+            return self._change(path.removeprefix("/mcp/"), request.body)
+        match path:
+            case "" | "/mcp":
+                return _file("page.html")
+            case "/mcp/page.js" | "/mcp/page.css":
+                return _file(path.rpartition("/")[2])
+            case "/mcp/state":
+                return _response(200, _JSON, json.dumps(self._dashboard.state()).encode())
+        return _plain(404, b"Not found")
+
+    def _change(self, name: str, body: bytes) -> ServedResponse:
+        try:
+            answer = CHANGES[name](self._dashboard, json.loads(body or b"{}"))
+        except (ValueError, KeyError, TypeError):
+            return _plain(400, b"Bad request")
+        return _response(200, _JSON, json.dumps(answer).encode())
+
+
+def _comes_from_here(request: ServedRequest) -> bool:
+    """Refuse what a page of another site could send."""
+    host, origin = request.header(b"host"), request.header(b"origin")
+    if host is None or not _HOSTS.has_host(host):
+        return False
+    if request.header(b"sec-fetch-site") not in (None, "same-origin", "none"):
+        return False
+    return origin is None or origin == f"http://{host}"
+
+
+def _cookie_in(request: ServedRequest) -> str:
+    for part in (request.header(b"cookie") or "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == _COOKIE:
+            return value
+    return ""
+
+
+def _file(name: str) -> ServedResponse:
+    return _response(200, TYPES[name], (FILES / name).read_bytes())
+
+
+def _plain(status: int, text: bytes) -> ServedResponse:
+    return _response(status, "text/plain; charset=UTF-8", text)
+
+
+def _response(status: int, kind: str, body: bytes) -> ServedResponse:
+    return ServedResponse(status, [(b"content-type", kind.encode()), *_SAFE], body)

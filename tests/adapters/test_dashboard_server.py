@@ -1,0 +1,110 @@
+"""The page without mitmweb: behind a token, for this machine's own browser only."""
+
+from __future__ import annotations
+
+import json
+import re
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.browser import browser
+from tests.cli.launched import RunningLauncher, launched
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.raw_client import post, raw_client
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
+TOOLS = [tool("read"), tool("rm")]
+
+
+def asked(
+    port: int, path: str, method: str = "GET", body: str = "", **headers: str
+) -> tuple[int, str, str | None]:
+    """Ask the dashboard; its status, body and cookie."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body or None, named)
+    answer = connection.getresponse()
+    text, cookie = answer.read().decode(), answer.getheader("set-cookie")
+    connection.close()
+    return answer.status, text, cookie
+
+
+async def address_of(it: RunningLauncher) -> tuple[int, str]:
+    found = await it.says(r"Dashboard: http://127\.0\.0\.1:(\d+)(/mcp\?token=\S+)")
+    return int(found[1]), found[2]
+
+
+async def test_it_shows_and_changes_what_the_filter_does(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            proxy = await it.serving()
+            port, path = await address_of(it)
+            async with raw_client(proxy) as client:
+                await client.ask(post(CALL % b"rm"))
+                status, _, cookie = asked(port, path)
+                assert status == 303
+                assert cookie
+                cookie = cookie.partition(";")[0]
+                state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+                assert state["recent"][0]["tool"] == "rm"
+                assert state["deny"] == ["^rm$"]
+                change = json.dumps({"deny": ["^read$"]})
+                status, text, _ = asked(port, "/mcp/apply", "POST", change, Cookie=cookie)
+                assert (status, json.loads(text)) == (200, {"problem": ""})
+                assert b"Tool not found" in (await client.ask(post(CALL % b"read"))).body
+                bad = json.dumps({"deny": ["(a+)+"]})
+                text = asked(port, "/mcp/apply", "POST", bad, Cookie=cookie)[1]
+                assert "Unsafe regex" in json.loads(text)["problem"]
+                assert asked(port, "/mcp/apply", "POST", "[1", Cookie=cookie)[0] == 400
+                assert asked(port, "/mcp/undo", "POST", "{}", Cookie=cookie)[0] == 200
+                assert b"Tool not found" not in (await client.ask(post(CALL % b"read"))).body
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/mcp", {}),
+        ("/mcp/state", {}),
+        ("/mcp?token=wrong", {}),
+        ("/mcp/state", {"Cookie": "mcp_tool_filter_token=wrong"}),
+        ("{path}", {"Host": "evil.example"}),
+        ("{path}", {"Origin": "http://evil.example"}),
+        ("{path}", {"Sec_Fetch_Site": "cross-site"}),
+        ("{path}", {"Sec_Fetch_Site": "same-site"}),
+    ],
+)
+async def test_nobody_else_gets_in(path: str, headers: dict[str, str], tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, own = await address_of(it)
+            status, text, cookie = asked(port, path.format(path=own), **headers)
+            assert (status, cookie) == (403, None)
+            assert "rm" not in re.sub(r"<[^>]*>|form|Form", "", text)
+
+
+async def test_a_browser_shows_it(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, path = await address_of(it)
+            with browser(tmp_path) as page:
+                page.go(f"http://127.0.0.1:{port}{path}")
+                page.wait_for("Live", "Exposed tools", "read", "rm")
+                assert "token" not in page.run("return location.href")
+                assert page.errors() == []
+
+
+async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        port = upstream.url.rpartition(":")[2]
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", port]
+        async with launched(*flags, home=tmp_path) as it:
+            assert await it.exit_code() == 1
+            assert f"Error: Cannot serve the dashboard on 127.0.0.1:{port}" in it.stderr
+            assert "Traceback" not in it.stderr
