@@ -68,6 +68,8 @@ class DashboardServer:
                 return _file("page.html")
             case "/mcp/page.js" | "/mcp/page.css":
                 return _file(path.rpartition("/")[2])
+            case "/favicon.ico":
+                return ServedResponse(204, _SAFE)
             case "/mcp/state":
                 return _response(200, _JSON, json.dumps(self._dashboard.state()).encode())
         return _plain(404, b"Not found")
