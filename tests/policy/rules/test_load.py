@@ -240,3 +240,8 @@ def test_a_class_is_created_once_with_its_config() -> None:
 )
 def test_durations(text: str, seconds: float) -> None:
     assert rules("", top=f"chain: {{timeout: {text}}}").chain.timeout == seconds
+
+
+@pytest.mark.parametrize("top", ["session_ttl: 2h", "state: {session_ttl: 2h}"])
+def test_how_long_a_session_is_remembered(top: str) -> None:
+    assert rules("", top=top).session_ttl == 7200

@@ -25,7 +25,7 @@ TOP_KEYS = (
     "session_ttl",
 )
 CHAIN_KEYS = ("fail_fast", "parallel", "timeout", "default_action", "on_error")
-STATE_KEYS = ("url", "prefix")
+STATE_KEYS = ("url", "prefix", "session_ttl")
 
 
 class Machine(Protocol):
@@ -84,7 +84,7 @@ def _read_policy(spot: Spot, machine: Machine) -> Policy:
         chain=chain,
         interceptors=interceptors,
         state=_read_state(table["state"]) if "state" in table else StateSettings(),
-        session_ttl=table.read("session_ttl", lambda one: one.duration(least=1), 3600.0),
+        session_ttl=_read_session_ttl(table),
         warnings=tuple(warnings),
         enabled=enabled and mode == "mcp",
     )
@@ -111,6 +111,14 @@ def _read_state(spot: Spot) -> StateSettings:
         url=table.read("url", lambda one: one.parsed(_redis_url, ""), "") or None,
         prefix=table.read("prefix", Spot.text, "mcp:"),
     )
+
+
+def _read_session_ttl(table: Table) -> float:
+    """Read how long a silent session is remembered; it may stand with the state, too."""
+    state = table.find("state")
+    in_state = state is not None and "session_ttl" in (state.node.members or {})
+    holder = state.table(optional=STATE_KEYS) if state and in_state else table
+    return holder.read("session_ttl", lambda one: one.duration(least=1), 3600.0)
 
 
 def _redis_url(text: str) -> str:

@@ -166,7 +166,7 @@ CHAIN: Schema = _object(
         "on_error": _one_of("block", "allow"),
     },
 )
-STATE: Schema = _object({}, {"url": _TEXT, "prefix": _TEXT})
+STATE: Schema = _object({}, {"url": _TEXT, "prefix": _TEXT, "session_ttl": _DURATION})
 
 INTERCEPTOR: Schema = _object(
     {},
