@@ -486,3 +486,29 @@ def test_nothing_deadlocks_when_both_sides_write_much(tmp_path: Path) -> None:
         assert sum("error" in answer for answer in answers) == count // 3
         in_order = [answer["id"] for answer in answers if "result" in answer]
         assert in_order == sorted(in_order)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--deny", "^no_such"], 'Error: The pattern "^no_such" matches no tool\n'),
+        (["--deny-glob", "delete_*"], ""),
+    ],
+)
+def test_with_strict_a_pattern_that_matches_nothing_ends_it_before_any_list(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    with filtered("--strict", *words, "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.say(asking("tools/list", id="2"))
+        heard = client.hears_line()
+        assert bool(heard) == (not said)
+        if said:
+            assert client.process.wait(20) == 1
+            assert said in client.stderr()
+
+
+def test_strict_wants_a_pattern_before_the_command_starts(tmp_path: Path) -> None:
+    ended = run("--strict", "--", *upstream(), home=tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("Error: Nothing is denied: there is no deny or allow pattern\n")

@@ -52,8 +52,9 @@ def test_who_forgets_the_dashes_gets_the_right_line(argv: list[str], line: str) 
 
 def test_a_url_alone_is_an_upstream() -> None:
     with pytest.raises(UsageError) as raised:
-        parse_flags(["http://localhost:3000/mcp", "--deny", "^a"])
-    assert raised.value.why == "A URL comes after --upstream: http://localhost:3000/mcp"
+        parse_flags(["http://me:hunter2@localhost:3000/mcp", "--deny", "^a"])
+    assert raised.value.what == "A URL comes after --upstream"
+    assert "hunter2" not in str(raised.value)
 
 
 def test_no_other_flag_is_taken_for_the_one_that_was_typed() -> None:

@@ -132,7 +132,8 @@ def _say_the_rest(known: Known) -> None:
     """Say on stderr what is no row of the table."""
     tokens = estimate_tokens(known.snapshot.denied_bytes)
     exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)
-    say(f"{exposed + gone} tools, {gone} would be hidden: about {tokens} tokens per tools/list")
+    count = f"{exposed + gone} tool" + ("" if exposed + gone == 1 else "s")
+    say(f"{count}, {gone} would be hidden: about {tokens} tokens per tools/list")
     for pattern in known.snapshot.unmatched:
         say(f'Warning: the pattern "{pattern.text}" matches no tool')
     for fault in known.snapshot.faults:

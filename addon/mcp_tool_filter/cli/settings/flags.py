@@ -222,10 +222,8 @@ def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError |
     word = rest[0] if rest else ""
     if is_flag(word) or not _is_program(word):
         return None
-    if "://" in word:
-        return UsageError(
-            f"There is no command {word}", why=f"A URL comes after --upstream: {word}"
-        )
+    if "://" in word:  # it may hold a password
+        return UsageError("A URL comes after --upstream", why="mcp-tool-filter --upstream URL")
     at = list(typed).index(word)
     before = ["[FLAGS]"] if any(map(_SECRETIVE.match, typed[:at])) else map(shlex.quote, typed[:at])
     line = " ".join(["mcp-tool-filter", *before, "--", shlex.join(typed[at:])])
