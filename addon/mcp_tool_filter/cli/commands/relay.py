@@ -6,6 +6,7 @@ what else is needed is imported while it starts itself.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 def run(settings: Settings) -> int:
     """Relay until one side ends. Raises StartError."""
+    gc.disable()  # all that is imported stays; to look through it again and again takes time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
     happened: SimpleQueue[Happened] = SimpleQueue()
@@ -54,6 +56,8 @@ def run(settings: Settings) -> int:
     )
     for warning in warnings_about(config):  # now: the report comes with the first list
         _say(warning)
+    gc.freeze()
+    gc.enable()
     relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
     status = relay.run()
     if recorder:
