@@ -13,6 +13,9 @@ from typing import Final, NamedTuple
 
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
 
+TOPICS: Final = (
+    "options", "patterns", "stdio", "logins", "watch", "rules", "promises", "changelog",
+)  # fmt: skip
 _HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Flag("json", "print JSON", only_typed=True)
 _DRY_RUN: Final = Flag("dry-run", "only show what would change", only_typed=True)
@@ -307,6 +310,16 @@ _ALL: Final = (
         choices=("check", "test", "explain", "schema"),
         notes="Exit status of check: 0 if there is no mistake, else 1. Of test: 0 if everything is"
         " judged as\nexpected, 1 if not, 2 without usable files.",
+    ),
+    Command(
+        "help",
+        "help_topic",
+        "print a page that explains more",
+        usage=("help [TOPIC]",),
+        about="Prints a page: the options, patterns, commands over stdio, logins, watching, rules,"
+        " or what is promised. Without a topic it names them.",
+        most_words=1,
+        choices=TOPICS,
     ),
     Command(
         "addon-path",

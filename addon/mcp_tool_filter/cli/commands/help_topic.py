@@ -1,0 +1,31 @@
+"""``mcp-tool-filter help TOPIC``: the pages that explain more than ``--help``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mcp_tool_filter.cli.settings.commands import COMMANDS, TOPICS
+from mcp_tool_filter.cli.settings.flags import WORDS
+from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.usage import no_such
+
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Print a page, or name the topics."""
+    command = COMMANDS["help"]
+    typed = command.parse(argv)
+    words = typed.get(WORDS, [])
+    if "help" in typed:
+        return show_help(command)
+    if not words:
+        print("Topics:", ", ".join(TOPICS))
+        print("Read one with: mcp-tool-filter help TOPIC")
+        return 0
+    if words[0] not in TOPICS:
+        raise no_such("topic", words[0], TOPICS)
+    name = "CHANGELOG" if words[0] == "changelog" else words[0]
+    print((_DOCS / f"{name}.md").read_text(encoding="utf-8"), end="")
+    return 0
