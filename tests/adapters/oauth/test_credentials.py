@@ -115,6 +115,30 @@ def test_a_token_that_lives_three_seconds_is_renewed_in_time(tmp_path: Path) -> 
     play(scene())
 
 
+def test_a_token_that_hardly_lives_is_used_all_the_same(tmp_path: Path) -> None:
+    """A slow answer may have taken most of its life."""
+
+    async def scene() -> None:
+        with oauth_upstream(delay=0.3) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            clock.later = 3600
+            upstream.lifetime = 0.3
+            assert (await credentials.renewed()).startswith("Bearer access-")
+
+    play(scene())
+
+
+def test_a_token_that_replaced_a_rejected_one_may_expire(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with oauth_upstream(lifetime=20) as upstream:
+            credentials, clock = await with_clock(tmp_path, upstream)
+            second = await credentials.renewed(credentials.value())
+            clock.later = 21  # and the upstream says so to a request that was on its way
+            assert await credentials.renewed(second) != second
+
+    play(scene())
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
-from mcp_tool_filter.adapters.oauth.login_state import LoginState
+from mcp_tool_filter.adapters.oauth.login_state import LoginState, Tokens
 from mcp_tool_filter.adapters.oauth.store import Stamp, Store, key_of
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
@@ -64,7 +64,7 @@ class Credentials:
         value = self.value()
         if value is not None and value != rejected:
             return value
-        if rejected is not None and rejected == self._doubtful and self._is_new():
+        if value is not None and value == self._doubtful and self._is_new():
             raise RenewalFailed(self.endpoint, why="The upstream accepts no new token either")
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(rejected))
@@ -115,10 +115,9 @@ class Credentials:
             value = self.value()  # another process may have been here before us
             if value is not None and value != rejected:
                 return value
-            await self._ask_for_tokens(self._current())
-        value = self.value()
-        if value is None:  # it lives for less than a moment
-            raise RenewalFailed(self.endpoint, why="The new token has expired already")
+            tokens = await self._ask_for_tokens(self._current())
+        # However short it lives: nobody will have a newer one.
+        value = f"Bearer {tokens.access_token}"
         self._doubtful = value if rejected is not None else None
         return value
 
@@ -133,7 +132,7 @@ class Credentials:
         tokens = self._current().tokens
         return tokens is not None and self._clock() < tokens.received_at + _DOUBT
 
-    async def _ask_for_tokens(self, state: LoginState) -> None:
+    async def _ask_for_tokens(self, state: LoginState) -> Tokens:
         if state.tokens is None or state.tokens.refresh_token is None:
             raise LoggedOut(self.endpoint, "has expired")
         try:
@@ -147,6 +146,7 @@ class Credentials:
             raise self._put_off(str(error)) from None
         self._failed = None
         self._store.save(state.with_tokens(tokens))
+        return tokens
 
     def _put_off(self, why: str) -> RenewalFailed:
         error = RenewalFailed(self.endpoint, why=why)
