@@ -130,8 +130,9 @@ def test_a_page_reads_our_answers_as_it_reads_the_upstreams(tmp_path: Path, page
         status, said, _ = ask(CALL)  # the first of all: only its preflight went by
         assert (status, json.loads(said)["error"]["code"]) == (200, -32601)
         assert ask(INITIALIZE)[2] == "s1"
-        before = asked(upstream)
         session = {"mcp-session-id": "s1", "mcp-protocol-version": "2025-06-18"}
+        assert ask(LIST, **session)[0] == 200  # the first of its kind comes from the upstream
+        before = asked(upstream)
         status, said, _ = ask(LIST, **session)
         assert [one["name"] for one in json.loads(said)["result"]["tools"]] == ["read_file"]
         status, said, _ = ask("no JSON", **session)
