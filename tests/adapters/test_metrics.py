@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +19,7 @@ from mcp_tool_filter.adapters.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
+from tests.programs import need_program
 from tests.proxy import SCRIPT
 from tests.proxy import tool as started
 from tests.raw_client import post, raw_client
@@ -119,7 +119,7 @@ def test_a_taken_port_stops_the_start() -> None:
 @contextmanager
 def prometheus(scraped: int, home: Path) -> Iterator[int]:
     """Run a Prometheus that scrapes a port; its own port."""
-    assert shutil.which("prometheus"), "prometheus is missing: apt-get install prometheus"
+    need_program("prometheus")
     config, port = home / "prometheus.yml", free_port()
     config.write_text(
         "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -56,6 +57,15 @@ def wait_until_it_listens(port: int) -> None:
             time.sleep(0.05)
 
 
+def messages(stream: bytes) -> list[object]:
+    """Return the messages of an event stream.
+
+    (A replay answers a list from the recorded snapshot, which frames its event otherwise.)
+    """
+    lines = [line.removeprefix(b"data: ") for line in stream.splitlines()]
+    return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
     tmp_path: Path, number: signal.Signals
@@ -77,9 +87,10 @@ def test_a_stream_that_is_open_when_mitmdump_ends_is_recorded(
     stream = recording.flows[0]
     assert stream.said
     assert b"contents of a" in stream.said.body
-    assert b"delete_file" not in stream.said.body
+    assert b"Tool not found" not in stream.said.body  # what we say is not what the upstream said
     assert b"Tool not found: delete_file" in stream.heard
-    assert replay(recording, deny="^delete_").turns[0].heard == stream.heard
+    assert b'"delete_file"' not in stream.heard
+    assert messages(replay(recording, deny="^delete_").turns[0].heard) == messages(stream.heard)
 
 
 def test_the_launcher_records_the_same(tmp_path: Path) -> None:
@@ -96,7 +107,8 @@ def test_the_launcher_records_the_same(tmp_path: Path) -> None:
     recording = read_recording(file)
     assert recording.flows[0].said
     assert b"Tool not found: delete_file" in recording.flows[0].heard
-    assert replay(recording, deny="^delete_").turns[0].heard == recording.flows[0].heard
+    heard = replay(recording, deny="^delete_").turns[0].heard
+    assert messages(heard) == messages(recording.flows[0].heard)
 
 
 def test_what_was_recorded_without_the_filter_can_be_replayed_too(tmp_path: Path) -> None:

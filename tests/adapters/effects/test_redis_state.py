@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import subprocess
 import time
@@ -21,6 +20,7 @@ from mcp_tool_filter.policy.rule_effects import (
     ReadCache,
     WriteCache,
 )
+from tests.programs import need_program
 
 LIMITS = ((2, 60.0),)
 
@@ -40,8 +40,7 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        program = shutil.which("redis-server")
-        assert program, "these tests need redis-server"
+        program = need_program("redis-server")
         self._process = subprocess.Popen(
             [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
              "--dir", str(self._folder)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.programs import need_program
 
 ADDON = Path(__file__).parents[3] / "addon"
 SERVER = """\
@@ -112,7 +113,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    assert shutil.which("tmux"), "tmux is missing"
+    need_program("tmux")
     found = Terminal(tmp_path / "tmux")
     found.run("new-session", "-d", "-x", "100", "-y", "20", "sh")
     yield found
