@@ -58,6 +58,8 @@ class OAuthUpstream:
     """What needs no login."""
     challenges_get_only: bool = False
     """As an upstream of the older transport does."""
+    session: str = ""
+    """The id of the one session that there is."""
     scope_to_enter: str | None = None
     """What each message needs besides."""
     has_resource_metadata: bool = True
@@ -306,7 +308,8 @@ class _Handler(BaseHTTPRequestHandler):
             challenge = f'Bearer error="insufficient_scope", scope="{wanted}"'
             return self._say(403, {"error": "insufficient_scope"}, WWW_Authenticate=challenge)
         said = upstream.answer(message)
-        return self._say(202, None) if said is None else self._say(200, said)
+        opened = upstream.session if message.get("method") == "initialize" else ""
+        return self._say(202 if said is None else 200, said, Mcp_Session_Id=opened)
 
     def _challenge(self) -> None:
         upstream = self.upstream

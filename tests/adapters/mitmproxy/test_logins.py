@@ -135,6 +135,26 @@ def test_the_token_goes_to_no_other_path(tmp_path: Path, monkeypatch: pytest.Mon
     run(tmp_path, test)
 
 
+def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Path) -> None:
+    """A call before any list: we ask for the list of a client that has other capabilities."""
+    hello = (
+        b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+        b'"capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}}'
+    )
+
+    async def test(between: LoggedIn) -> None:
+        assert "result" in json.loads((await between.ask(hello)).body)
+        session = b"Mcp-Session-Id: s1\r\n"
+        assert "result" in json.loads((await between.ask(CALL, session)).body)
+        unknown = await between.ask(CALL.replace(b"read_file", b"no_such"), session)
+        assert json.loads(unknown.body)["error"]["code"] == -32601
+        methods = [method for method, _ in between.upstream.calls]
+        assert methods.count("tools/list") == 2
+        assert all(between.upstream.grant_of(value) for _, value in between.upstream.calls[-3:])
+
+    run(tmp_path, test, session="s1")
+
+
 def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
     async def test(between: LoggedIn) -> None:
         state = Store().load(between.upstream.url)

@@ -14,8 +14,8 @@ from secrets import randbelow
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_client import Poster
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, next_cursor
-from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL, Target
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL, Target, login_to
+from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.effects import CannotList
@@ -40,12 +40,18 @@ class AskedBy:
     """What the user adds to it."""
     meta: str | None = None
     """What it says of its client, as JSON, where each request says it anew."""
+    uses_login: bool = False
+    """It is sent with the stored login, if there is one."""
 
 
 async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...]:
     """Return all pages of the tool list. Raises CannotList."""
     origin = parse_origin(target.url)
-    http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls)
+    try:
+        login = login_to(target) if asked_by.uses_login else None
+    except StartError as error:  # what is stored cannot be read
+        raise CannotList(f"{error.what}. {error.why}") from None
+    http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
     poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
     poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
     try:

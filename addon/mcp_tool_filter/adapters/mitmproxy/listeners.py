@@ -128,8 +128,11 @@ class Listeners:
                 target = target_of(parse_modes([mode])[0], self.config, ctx.options)
                 meta = message.params.get("_meta") if message.params else None
                 said = message.place.cut(meta) if meta else None
-                headers = tuple(listener.headers_for(exchange.head))
-                return await fetch_as_client(target, AskedBy(exchange.head, headers, said))
+                head = exchange.head
+                headers = tuple(listener.headers_for(head))
+                has_login = listener.takes_headers(head.target) and not head.credentials
+                asked_by = AskedBy(head, headers, said, uses_login=has_login)
+                return await fetch_as_client(target, asked_by)
         raise CannotList("the listener is gone")
 
     async def probe(self, mode: ReverseMode) -> Reach:
