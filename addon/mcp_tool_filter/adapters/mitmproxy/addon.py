@@ -70,6 +70,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
     parse_modes,
     target_of,
 )
+from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
 from mcp_tool_filter.adapters.mitmproxy.logins import (
     Logins,
     Sent,
@@ -155,6 +156,7 @@ from mcp_tool_filter.protocol.messages import Notification, Request
 from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.oauth.through import Through
     from mcp_tool_filter.adapters.watching import Sink, Watching
 
 log = logging.getLogger(__name__)
@@ -208,6 +210,7 @@ class ToolFilter:
         self._warn = warn or say
         self._listeners = Listeners(self._observe, fetch, links)
         self._logins = Logins()
+        self._through = LoginsThrough()
         self._crowd = Crowd()
         self._budget = Budget()
         self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
@@ -407,6 +410,7 @@ class ToolFilter:
         if listener.config.only_mcp:
             for document in await fetch_login_documents(target, listener.fetched.endpoint):
                 listener.logins.learn_document(document)
+        self._through.open(mode, listener, has_login=has_login)
         self._report(render_report(who, listener.snapshot, self._rules.names))
         if has_login:
             self._report("  Login: requests without credentials of their own use yours")
@@ -469,18 +473,20 @@ class ToolFilter:
         self._answer(flow, Answered(200, lost_to(flow.request)))
         return None
 
-    def _problem_in_source(self, flow: HTTPFlow) -> str | None:
+    def _problem_in_source(self, flow: HTTPFlow, *, with_visits: bool = True) -> str | None:
         """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
         if flow.is_replay:  # from mitmweb or the console, by the user
             return None
         headers = flow.request.headers
-        return problem_in_source(
+        problem = problem_in_source(
             self._listeners.config.allowed_hosts,
             own=flow.client_conn.sockname[0],
             host=client_host(flow),
             origins=headers.get_all("origin"),
             sites=headers.get_all("sec-fetch-site"),
         )
+        may_visit = with_visits and problem == "Sec-Fetch-Site" and self._through.is_visit(flow)
+        return None if may_visit else problem
 
     def _judge_request(self, flow: HTTPFlow) -> Awaitable[None] | None:
         listener = self._listeners.listener_of(flow)
@@ -488,6 +494,25 @@ class ToolFilter:
         if flow.request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
         head = head_of(flow.request, address_of(flow))
+        if through := self._through.asked(flow, head):
+            return self._log_in_through(flow, through, listener, head, raw)
+        return self._judge_message(flow, listener, head, raw)
+
+    async def _log_in_through(
+        self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
+    ) -> None:
+        with _FailingClosed(flow, self._refuse_request):
+            if response := await self._through.answer(flow, through, head):
+                flow.response = response
+                settle_answer(flow)
+            elif problem := self._problem_in_source(flow, with_visits=False):
+                raise ProtocolError(f"{problem} forbids what is no login")
+            elif waiting := self._judge_message(flow, listener, head, raw):
+                await waiting
+
+    def _judge_message(
+        self, flow: HTTPFlow, listener: Listener, head: Head, raw: bytes
+    ) -> Awaitable[None] | None:
         outcome = listener.judge_request(head, raw, flow)
         if isinstance(outcome, Passed | Answered):
             return self._send_on(flow, listener, head, outcome)
@@ -590,6 +615,7 @@ class ToolFilter:
         listener, exchange = known.listener, known.exchange
         session_id = response.headers.get("mcp-session-id")
         learn_cors(listener.cors, flow.request, response)
+        self._through.rewrite_head(flow, response)
         listener.note_answer_head(exchange, response.status_code, session_id)
         if not keep_with_us(response, listener.names) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
@@ -719,6 +745,7 @@ class ToolFilter:
     ) -> None:
         if answered:
             replace_answer(response, answered.status, answered.body, answered.content_type)
+        self._through.rewrite_body(flow, response)
         correct_length(response)
         if known.listener.config.only_mcp:
             learn_login_document(known.listener.logins, flow.request, response)

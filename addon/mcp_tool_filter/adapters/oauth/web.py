@@ -49,9 +49,17 @@ class WebAnswer:
 class Web:
     """Asks for the sake of one upstream."""
 
-    def __init__(self, upstream: str, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, upstream: str, *, tls: ssl.SSLContext | None = None, is_for_clients: bool = False
+    ) -> None:
+        """``is_for_clients``: we ask what clients would ask themselves if they knew the upstream.
+
+        So the upstream may be asked in whatever way it is reached; and nobody redirects us to an
+        origin that no metadata names.
+        """
         self._is_local = is_local(upstream)
         self._tls = tls
+        self._own = parse_origin(upstream) if is_for_clients else None
 
     async def get(self, url: str) -> WebAnswer:
         """Get a document. Raises WebFailed."""
@@ -59,7 +67,10 @@ class Web:
             answer, location = await self._ask(b"GET", url, [_ACCEPT], b"")
             if location is None:
                 return answer
-            url = urljoin(url, location)
+            there = urljoin(url, location)
+            if self._own and self.check(there) != self.check(url):
+                raise WebFailed("A redirect to another origin")
+            url = there
         raise WebFailed(f"More than {_MOST_REDIRECTS} redirects")
 
     async def post_form(self, url: str, fields: Fields, *, basic: str | None = None) -> WebAnswer:
@@ -87,6 +98,8 @@ class Web:
             raise WebFailed("No URL of a web server") from None
         if "@" in urlsplit(url).netloc or not url.isascii() or not url.isprintable():
             raise WebFailed("A URL that could be read in two ways")
+        if origin == self._own:
+            return origin
         if _is_on_this_machine(origin.host):
             if not self._is_local:
                 raise WebFailed("A URL on this machine, named by an upstream that is elsewhere")

@@ -62,6 +62,8 @@ GROUPS: Final = {
         Flag("header-override", "replace a client's own credentials with these headers"),
         Flag("login", "use the login made by mcp-tool-filter login URL: auto or off"
              " (default: auto)", "HOW", choices=("auto", "off")),
+        Flag("login-through", "let each client log in by itself: auto, plain (rewrite only the"
+             " metadata) or off (default: auto)", "HOW", choices=("auto", "plain", "off")),
         Flag("rules", "rules on messages, from a YAML file: see mcp-tool-filter rules --help",
              "FILE"),
         Flag("endpoint", "the upstream's MCP path, such as /mcp (default: found by itself)",

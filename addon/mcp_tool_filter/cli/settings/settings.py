@@ -76,6 +76,7 @@ class Settings:
     header_paths: tuple[str, ...]
     header_override: bool
     login: str
+    login_through: str
     tools_list: str
     allowed_hosts: tuple[str, ...]
     paths: str
@@ -130,6 +131,7 @@ class Settings:
             "header_paths": self.header_paths,
             "header_override": _text(self.header_override),
             "login": self.login,
+            "login_through": self.login_through,
             "connection_timeout": self.connection_timeout,
             "tool_list_timeout": self.tool_list_timeout,
             "message_limit": self.message_limit,
@@ -211,6 +213,7 @@ def settle(given: Given) -> Settings:
         header_paths=many.get("header-paths", ()),
         header_override=_is_on(one, "header-override"),
         login=one.get("login", "auto"),
+        login_through=one.get("login-through", "auto"),
         tools_list=one.get("tools-list", "auto"),
         allowed_hosts=many.get("allowed-hosts", ()),
         paths=one.get("paths", "all"),

@@ -1,0 +1,163 @@
+"""Lets clients log in through us: flows for ``adapters/oauth/through``, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mitmproxy import ctx
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.mitmproxy.flows import is_head
+from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
+from mcp_tool_filter.adapters.mitmproxy.streams import client_host
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.head import Head, is_credential, oversized_head, refuse_head
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.oauth.through import Through
+    from mcp_tool_filter.adapters.oauth.web import Web
+
+_USUAL = (AUTHORIZE, TOKEN, REGISTER, CALLBACK, "/.well-known/")
+_CHALLENGE = "www-authenticate"
+_VALIDATORS = ("etag", "last-modified", "content-encoding")
+_CONDITIONS = ("if-none-match", "if-modified-since")
+_PREFLIGHT = (
+    ("access-control-allow-methods", "GET, POST, OPTIONS"),
+    ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
+)
+
+
+class LoginsThrough:
+    """The logins through each listener for which nobody has logged in beforehand."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, tuple[ReverseMode, Listener]] = {}
+        self._begun: dict[str, Through] = {}
+
+    def open(self, mode: ReverseMode, listener: Listener, *, has_login: bool) -> None:
+        """Let clients log in through a listener, unless the user who started us does it for them.
+
+        Who has no login should not wait for what only logins need.
+        """
+        config = listener.config
+        has_own = has_login or any(
+            is_credential(name.lower().encode()) for name, _ in config.upstream_headers
+        )
+        if config.login_through != "off" and not has_own:
+            self._listeners[mode.full_spec] = mode, listener
+
+    def _through(self, flow: HTTPFlow) -> Through | None:
+        spec = flow.client_conn.proxy_mode.full_spec
+        if (begun := self._begun.get(spec)) is not None or spec not in self._listeners:
+            return begun
+        from mcp_tool_filter.adapters.oauth.through import Through
+
+        mode, listener = self._listeners[spec]
+        is_plain = listener.config.login_through == "plain"
+        begun = self._begun[spec] = Through(
+            listener, partial(_open_web, mode, listener), is_plain=is_plain
+        )
+        return begun
+
+    def asked(self, flow: HTTPFlow, head: Head) -> Through | None:
+        """Tell whether a request may be part of a login."""
+        spec, target = flow.client_conn.proxy_mode.full_spec, head.target
+        if not (target.startswith(_USUAL) or "/.well-known/" in target):
+            begun = self._begun.get(spec)
+            return begun if begun and begun.is_resource_document(target) else None
+        through = self._through(flow)
+        if through is None or not through.concerns(head):
+            return None
+        return None if oversized_head(head) or refuse_head(head) else through
+
+    def is_visit(self, flow: HTTPFlow) -> bool:
+        """Tell whether a browser comes from, or goes to, a login: other sites lead it here."""
+        if flow.client_conn.proxy_mode.full_spec not in self._listeners:
+            return False
+        headers, path = flow.request.headers, flow.request.path.partition("?")[0]
+        return (
+            flow.request.method == "GET"
+            and (path == AUTHORIZE or path.startswith(CALLBACK))
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
+
+    async def answer(self, flow: HTTPFlow, through: Through, head: Head) -> Response | None:
+        """Answer in the place of the authorization server; None if the upstream shall answer."""
+        for name in _CONDITIONS if through.is_resource_document(head.target) else ():
+            flow.request.headers.pop(name, None)
+        limit = through.listener.config.limits.message
+        coding = head.get(b"content-encoding") or ""
+        body = decode_body(flow.request.raw_content or b"", coding, limit=limit)
+        if head.method == "OPTIONS":
+            is_ours = not through.is_resource_document(head.target) and await through.find()
+            return _response(204, b"", _PREFLIGHT, head) if is_ours else None
+        said = await through.answer(head, body, _our_origin(flow))
+        return None if said is None else _response(said.status, said.body, said.headers, head)
+
+    def rewrite_head(self, flow: HTTPFlow, response: Response) -> None:
+        """Let the challenges of an answer name us."""
+        if response.status_code not in (401, 403):
+            return
+        through = self._through(flow)
+        challenges = response.headers.get_all(_CHALLENGE)
+        if through is None or (not challenges and response.status_code == 403):
+            return
+        if through.listener.takes_headers(flow.request.path):
+            through.note_challenges(challenges)
+        if challenges:
+            rewritten = through.rewrite_challenges(challenges, _our_origin(flow))
+            response.headers.set_all(_CHALLENGE, rewritten)
+
+    def rewrite_body(self, flow: HTTPFlow, response: Response) -> None:
+        """Let protected-resource metadata name us."""
+        through = self._begun.get(flow.client_conn.proxy_mode.full_spec)
+        if through is None or response.status_code != 200 or is_head(flow.request):
+            return
+        if not through.is_resource_document(flow.request.path):
+            return
+        coding = ", ".join(response.headers.get_all("content-encoding"))
+        limit = through.listener.config.limits.message
+        document = decode_body(response.raw_content or b"", coding, limit=limit)
+        rewritten = through.rewrite_document(document, _our_origin(flow))
+        if rewritten is not None:
+            for name in _VALIDATORS:
+                response.headers.pop(name, None)
+            response.content = rewritten
+
+
+def _open_web(mode: ReverseMode, listener: Listener) -> Web:
+    """Ask as the upstream is asked; its certificate of ours goes to an https upstream only."""
+    from mcp_tool_filter.adapters.oauth.web import Web
+
+    options = ctx.options
+    tls = target_of(mode, listener.config, options).tls or make_tls_context(
+        insecure=options.ssl_insecure,
+        trusted_ca=options.ssl_verify_upstream_trusted_ca,
+        trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
+    )
+    return Web(listener.upstream, tls=tls, is_for_clients=True)
+
+
+def _our_origin(flow: HTTPFlow) -> str:
+    """Return our origin as the client calls us: by its Host, which the gate has admitted."""
+    host = client_host(flow)
+    if host is None:
+        raise ProtocolError("a request that names no host")
+    return f"{'https' if flow.client_conn.tls else 'http'}://{host}"
+
+
+def _response(status: int, body: bytes, said: Iterable[tuple[str, str]], head: Head) -> Response:
+    """Make an answer that the page which asked may read: the gate has admitted it."""
+    headers = [(name.encode(), value.encode()) for name, value in said]
+    if origin := head.get(b"origin"):
+        allowed = (b"access-control-allow-origin", origin.encode("latin-1"))
+        headers += [allowed, (b"vary", b"Origin")]
+    return Response.make(status, b"" if head.method == "HEAD" else body, headers)

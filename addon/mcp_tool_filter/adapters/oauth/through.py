@@ -1,0 +1,333 @@
+"""Stands for the authorization server of one upstream, so that clients can log in through us.
+
+What the upstream's own metadata names is asked, and nothing that a client names. No answer is
+kept but for metadata documents, for a short time; tokens only pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.login_paths import is_login_document
+from mcp_tool_filter.http.login_through.documents import (
+    metadata_urls_in,
+    our_issuer,
+    our_url,
+    passes_through,
+    rewrite_challenge,
+    rewrite_resource_metadata,
+    rewrite_server_metadata,
+)
+from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.http.login_through.registrations import Registrations
+from mcp_tool_filter.http.login_through.requests import (
+    LONGEST_REQUEST,
+    Between,
+    RefusedUri,
+    authorize,
+    check_answer,
+    come_back,
+    registration_answer,
+    registration_request,
+    token_request,
+)
+from mcp_tool_filter.http.oauth_metadata import (
+    ResourceMetadata,
+    ServerMetadata,
+    default_server,
+    parse_resource_metadata,
+    parse_server_metadata,
+    resource_documents,
+    server_documents,
+)
+from mcp_tool_filter.policy.paths import is_misleading
+
+log = logging.getLogger(__name__)
+
+_RESOURCE = "/.well-known/oauth-protected-resource"
+_SERVER_DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+_KEPT = 120.0  # seconds that we rely on a document
+_KEPT_NOTHING = 3.0
+_MOST_PLACES = 16
+_MOST_AT_ONCE: Final = 32
+_ENDPOINTS = {AUTHORIZE: "GET", TOKEN: "POST", REGISTER: "POST"}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What we answer in the place of the authorization server."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How one logs in to the upstream."""
+
+    server: ServerMetadata
+    document: Mapping[str, object] | None
+    """The metadata as it came; None if there is none (MCP 2025-03-26)."""
+    named: str
+    """The issuer as the upstream names it."""
+    theirs: str
+    """The upstream's origin as its metadata calls it."""
+
+
+@dataclass(slots=True, eq=False)
+class Through:
+    """The logins to one upstream that pass through us."""
+
+    listener: Listener
+    open_web: Callable[[], Web]
+    is_plain: bool = False
+    """Only the metadata is rewritten; clients speak with the authorization server themselves."""
+    registrations: Registrations = field(default_factory=Registrations)
+    _web: Web | None = None
+    _asks: bool = False
+    """The upstream has refused somebody for want of a login."""
+    _places: dict[str, None] = field(default_factory=dict)
+    """Further paths at which its challenges say that its metadata is."""
+    _found: _Found | None = None
+    _found_at: float = float("-inf")
+    _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
+
+    @property
+    def web(self) -> Web:
+        """Whom we ask; to load certificates takes a moment."""
+        if self._web is None:
+            self._web = self.open_web()
+        return self._web
+
+    # Requests
+
+    def concerns(self, head: Head) -> bool:
+        """Tell whether a request may be part of a login."""
+        path = head.target.partition("?")[0]
+        return (
+            path in _ENDPOINTS
+            or path.startswith(CALLBACK)
+            or self.is_resource_document(head.target)
+            or _is_server_document(head.target)
+        )
+
+    def is_resource_document(self, target: str) -> bool:
+        """Tell whether protected-resource metadata is at this path."""
+        path = target.partition("?")[0]
+        is_usual = path == _RESOURCE or path.startswith(_RESOURCE + "/")
+        return (is_usual and not is_misleading(path)) or path in self._places
+
+    async def answer(self, head: Head, body: bytes, ours: str) -> Said | None:
+        """Answer in the place of the authorization server; None if the upstream shall answer."""
+        path, _, query = head.target.partition("?")
+        found = await self.find()
+        if self.is_resource_document(head.target):
+            return None
+        if path.startswith(CALLBACK):
+            return self._come_back(path, query, self._between(found, ours)) if found else _NOT_FOUND
+        if found is None or not self._stands_for(found.server):
+            return None
+        if _is_server_document(head.target):
+            return self._metadata(found, path, ours)
+        if head.method != _ENDPOINTS[path]:
+            return Said(405, headers=(("allow", _ENDPOINTS[path]),))
+        between = self._between(found, ours)
+        try:
+            if path == AUTHORIZE:
+                return _redirect(authorize(query, between, time.monotonic()))
+            if len(body) > LONGEST_REQUEST:
+                return _error(413, "invalid_request", "The request is too large")
+            async with self._room:
+                if path == TOKEN:
+                    return await self._token(head, body, between)
+                return await self._register(body, between)
+        except RefusedUri as error:
+            return _error(400, "invalid_redirect_uri", str(error))
+        except ProtocolError as error:
+            return _error(400, "invalid_request", str(error))
+        except WebFailed:
+            return _error(502, "server_error", "The authorization server gave no usable answer")
+
+    def _metadata(self, found: _Found, path: str, ours: str) -> Said | None:
+        if found.document is None:
+            return None
+        issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
+        places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
+        if path not in places:
+            return _NOT_FOUND
+        return _json(200, rewrite_server_metadata(found.document, ours, self.listener.names))
+
+    async def _token(self, head: Head, body: bytes, between: Between) -> Said:
+        kind, _, basic = (head.get(b"authorization") or "").partition(" ")
+        proof = basic.strip() if kind.lower() == "basic" else None
+        fields = token_request(body, proof, between)
+        got = await self.web.post_form(between.server.token_endpoint, fields, basic=proof)
+        return _passed_on(got, got.body)
+
+    async def _register(self, body: bytes, between: Between) -> Said:
+        assert between.server.registration_endpoint
+        asked, registration = registration_request(body, between)
+        got = await self.web.post_json(between.server.registration_endpoint, asked)
+        is_done = 200 <= got.status < 300
+        try:
+            said = registration_answer(got.body, registration, between) if is_done else got.body
+        except ProtocolError as error:
+            raise WebFailed(str(error)) from None
+        return _passed_on(got, said)
+
+    def _come_back(self, path: str, query: str, between: Between) -> Said:
+        try:
+            return _redirect(come_back(path, query, between, time.monotonic()))
+        except ProtocolError as error:
+            return _error(400, "invalid_request", str(error))
+
+    def _between(self, found: _Found, ours: str) -> Between:
+        hosts = self.listener.config.allowed_hosts
+        return Between(ours, found.theirs, found.server, self.registrations, hosts)
+
+    def _stands_for(self, server: ServerMetadata) -> bool:
+        return not self.is_plain and passes_through(server)
+
+    # Answers
+
+    def note_challenges(self, challenges: list[str]) -> None:
+        """Learn from a refusal of the MCP endpoint that there is a login, and of which kind."""
+        before = self._asks, len(self._places)
+        self._asks = True
+        for challenge in challenges:
+            for url in metadata_urls_in(challenge):
+                path = (our_url(url, "", self.listener.names) or "").partition("?")[0]
+                if self._may_be_place(path) and len(self._places) < _MOST_PLACES:
+                    self._places[path] = None
+        if self._found is None and before != (True, len(self._places)):
+            self._found_at = float("-inf")
+
+    def _may_be_place(self, path: str) -> bool:
+        is_known = not path or self.is_resource_document(path) or path in _ENDPOINTS
+        is_mcp = self.listener.takes_headers(path) or path.startswith(CALLBACK)
+        return not is_known and not is_mcp and len(path) < 1024 and not is_misleading(path)
+
+    def rewrite_challenges(self, challenges: list[str], ours: str) -> list[str]:
+        """Let challenges name our metadata."""
+        listener = self.listener
+        path = urlsplit(listener.fetched.endpoint).path.removesuffix("/")
+        usual = f"{ours}{_RESOURCE}{path}"
+        return [rewrite_challenge(one, ours, listener.names, usual) for one in challenges]
+
+    def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
+        """Let protected-resource metadata name us; None if it stays as it is."""
+        found = self._found
+        is_full = found is not None and self._stands_for(found.server)
+        issuer = our_issuer(found.named, ours) if found and is_full else None
+        return rewrite_resource_metadata(document, ours, self.listener.names, issuer)
+
+    # What the upstream says of itself
+
+    async def find(self) -> _Found | None:
+        """Return how one logs in to the upstream; None if it asks for no login."""
+        async with self._finding:
+            kept = _KEPT if self._found else _KEPT_NOTHING
+            if time.monotonic() - self._found_at > kept:
+                try:
+                    self._found = await self._find()
+                except (WebFailed, ProtocolError) as error:
+                    log.info("cannot find out how clients log in: %s", error)
+                self._found_at = time.monotonic()
+            return self._found
+
+    async def _find(self) -> _Found | None:
+        origin = self.listener.upstream
+        resource = await self._resource()
+        if resource is None:
+            if (found := await self._server(origin, origin)) is not None:
+                return found
+            return _Found(default_server(origin), None, origin, origin) if self._asks else None
+        parts = urlsplit(resource.resource)
+        theirs = f"{parts.scheme}://{parts.netloc}"
+        if our_url(resource.resource, "", self.listener.names) is None:
+            return None
+        for issuer in resource.issuers[:3]:
+            try:
+                if found := await self._server(issuer, theirs):
+                    return found
+            except (WebFailed, ProtocolError):
+                continue
+        return None
+
+    async def _resource(self) -> ResourceMetadata | None:
+        origin = self.listener.upstream
+        endpoint = origin + urlsplit(self.listener.fetched.endpoint).path
+        first, *others = resource_documents(endpoint)
+        for url in (first, *(origin + place for place in self._places), *others):
+            got = await self.web.get(url)
+            if got.status == 200 and got.body.lstrip()[:1] == b"{":
+                return _resource_in(got.body, endpoint)
+        return None
+
+    async def _server(self, issuer: str, theirs: str) -> _Found | None:
+        for url in server_documents(issuer):
+            got = await self.web.get(url)
+            if got.status == 200 and got.body.lstrip()[:1] == b"{":
+                server = parse_server_metadata(got.body, issuer)
+                for named in (server.authorization_endpoint, server.token_endpoint):
+                    self.web.check(named)
+                if server.registration_endpoint:
+                    self.web.check(server.registration_endpoint)
+                return _Found(server, json.loads(got.body), issuer, theirs)
+        return None
+
+
+def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
+    """Read metadata whose resource may use another name of this upstream."""
+    try:
+        return parse_resource_metadata(body, endpoint)
+    except ProtocolError:
+        said = json.loads(body).get("resource")
+        if not isinstance(said, str):
+            raise
+        return parse_resource_metadata(body, said)
+
+
+def _is_server_document(target: str) -> bool:
+    path = target.partition("?")[0]
+    return any(one in path for one in _SERVER_DOCUMENTS) and is_login_document(target)
+
+
+def _passed_on(got: WebAnswer, body: bytes) -> Said:
+    if 300 <= got.status < 400:
+        raise WebFailed("a redirect where none may be")
+    try:
+        check_answer(got.body)
+    except ProtocolError as error:
+        raise WebFailed(str(error)) from None
+    return _json(got.status, body)
+
+
+def _json(status: int, body: bytes) -> Said:
+    return Said(status, body, (("content-type", "application/json"), ("cache-control", "no-store")))
+
+
+def _redirect(url: str) -> Said:
+    headers = (("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"))
+    return Said(302, headers=headers)
+
+
+def _error(status: int, error: str, description: str) -> Said:
+    said = {"error": error, "error_description": description}
+    return _json(status, json.dumps(said).encode())
+
+
+_NOT_FOUND = _error(404, "not_found", "There is nothing here")

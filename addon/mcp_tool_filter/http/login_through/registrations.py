@@ -1,0 +1,139 @@
+"""Which client may be sent where after its login, and who is at the login right now.
+
+Only where the authorization server names itself on the way back (``iss``, RFC 9207): there the way
+back leads through us, and we would be an open redirector if we did not know whom we send where.
+Both memories are bounded; the oldest entry goes first.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.http.login_through.paths import CALLBACK
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts, is_loopback
+
+_MOST_REGISTRATIONS = 1000
+_MOST_UNDER_WAY = 1000
+_MOST_URIS = 10
+_LONGEST_URI = 2048
+_LONGEST_STATE = 8192
+_LONGEST_LOGIN = 15 * 60.0  # seconds
+_URI = re.compile(r"[!$-;=?-Z\[\]_a-z~%]+")  # no "#", no backslash, nothing to be quoted
+_DANGEROUS = frozenset({
+    "javascript", "vbscript", "data", "file", "blob", "about", "filesystem", "view-source", "ftp",
+    "ws", "wss", "intent", "jar", "chrome", "resource", "mailto", "tel", "sms",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    callback: str
+    """What the authorization server knows as the client's redirect URI."""
+    redirect_uris: tuple[str, ...]
+
+    def has(self, redirect_uri: str) -> bool:
+        """Compare exactly; on the loopback the port may be another (RFC 8252, 7.3)."""
+        if redirect_uri in self.redirect_uris:
+            return True
+        plain = _without_port(redirect_uri)
+        return plain is not None and plain in map(_without_port, self.redirect_uris)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A user who is at the login."""
+
+    registration: Registration
+    redirect_uri: str
+    state: str | None
+    """The client's own."""
+    ours: str
+    """Our origin as this client calls us."""
+    since: float
+
+
+class Registrations:
+    """The clients that have registered through us."""
+
+    def __init__(self) -> None:
+        self._by_client: OrderedDict[str, Registration] = OrderedDict()
+        self._under_way: OrderedDict[str, UnderWay] = OrderedDict()
+
+    def begin(self, redirect_uris: tuple[str, ...], ours: str) -> Registration:
+        """Make up what to register in place of a client's redirect URIs."""
+        return Registration(ours + CALLBACK + secrets.token_urlsafe(16), redirect_uris)
+
+    def keep(self, client_id: str, registration: Registration) -> None:
+        """Remember what the authorization server has accepted."""
+        self._by_client[client_id] = registration
+        self._by_client.move_to_end(client_id)
+        if len(self._by_client) > _MOST_REGISTRATIONS:
+            self._by_client.popitem(last=False)
+
+    def of(self, client_id: str) -> Registration | None:
+        """Return how a client has registered; None if it did so elsewhere, or long ago."""
+        if (registration := self._by_client.get(client_id)) is not None:
+            self._by_client.move_to_end(client_id)
+        return registration
+
+    def send_off(self, login: UnderWay) -> str:
+        """Remember a user who goes to the login; return the state to come back with."""
+        state = secrets.token_urlsafe(24)
+        self._under_way[state] = login
+        if len(self._under_way) > _MOST_UNDER_WAY:
+            self._under_way.popitem(last=False)
+        return state
+
+    def come_back(self, path: str, state: str, now: float) -> UnderWay | None:
+        """Take a user who has been at the login, once, and only where its registration says."""
+        login = self._under_way.get(state)
+        if login is None or urlsplit(login.registration.callback).path != path:
+            return None
+        del self._under_way[state]
+        return login if now - login.since <= _LONGEST_LOGIN else None
+
+
+def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...] | None:
+    """Return redirect URIs if we would send a browser to each of them, or None.
+
+    These are programs on the user's machine, and pages of hosts that the user allows.
+
+    >>> may_be_sent_to(["http://127.0.0.1:1/cb", "cursor://cb"], AllowedHosts())
+    ('http://127.0.0.1:1/cb', 'cursor://cb')
+    >>> may_be_sent_to(["https://evil.example/"], AllowedHosts())
+    """
+    if not isinstance(redirect_uris, list) or not 0 < len(redirect_uris) <= _MOST_URIS:
+        return None
+    if all(isinstance(uri, str) and _is_acceptable(uri, hosts) for uri in redirect_uris):
+        return tuple(redirect_uris)
+    return None
+
+
+def is_short_state(state: str | None) -> bool:
+    """Tell whether we would remember a client's state."""
+    return state is None or len(state) <= _LONGEST_STATE
+
+
+def _is_acceptable(uri: str, hosts: AllowedHosts) -> bool:
+    if len(uri) > _LONGEST_URI or not _URI.fullmatch(uri):
+        return False
+    try:
+        parts = urlsplit(uri)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    if parts.scheme in ("http", "https"):
+        is_plain = "@" not in parts.netloc and uri.lower().startswith(f"{parts.scheme}://")
+        return is_plain and (is_loopback(host) or (not hosts.has_all and hosts.has_host(host)))
+    return bool(parts.scheme) and parts.scheme not in _DANGEROUS
+
+
+def _without_port(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
+        return None
+    return f"{parts.hostname}{parts.path}?{parts.query}"

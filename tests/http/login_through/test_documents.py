@@ -1,0 +1,168 @@
+"""Challenges and documents of a login that must name us."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.login_through.documents import (
+    metadata_urls_in,
+    our_issuer,
+    passes_through,
+    rewrite_challenge,
+    rewrite_resource_metadata,
+    rewrite_server_metadata,
+)
+from mcp_tool_filter.http.oauth_metadata import parse_server_metadata
+
+OURS = "http://localhost:6273"
+UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
+PLACE = "/.well-known/oauth-protected-resource/mcp"
+THEIR_PLACE, OUR_PLACE = f"http://127.0.0.1:3000{PLACE}", OURS + PLACE
+
+
+def rewritten(challenge: str) -> str:
+    return rewrite_challenge(challenge, OURS, UPSTREAM, OURS + "/usual")
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        'Bearer resource_metadata="{}"',
+        "Bearer resource_metadata={}",
+        "Bearer realm=x, resource_metadata={}, error=y",
+        'Bearer Resource_Metadata = "{}"',
+        'Basic realm="a, b", Bearer resource_metadata="{}", scope="a b"',
+        'Bearer resource_metadata="{0}", DPoP resource_metadata={0}',
+        'Bearer realm="say \\"hi\\"", resource_metadata="{}"',
+    ],
+)
+def test_a_challenge_names_our_metadata(challenge: str) -> None:
+    assert rewritten(challenge.format(THEIR_PLACE)) == challenge.format(OUR_PLACE)
+    assert set(metadata_urls_in(challenge.format(THEIR_PLACE))) == {THEIR_PLACE}
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        'Bearer realm="http://127.0.0.1:3000/mcp"',
+        f'Bearer realm="resource_metadata={THEIR_PLACE}"',
+        f'Bearer realm="a \\" resource_metadata={THEIR_PLACE}"',
+        'Bearer resource_metadata="https://elsewhere.example/metadata"',
+        'Bearer error="invalid_token"',
+        "Negotiate abc==",
+        'Bearer realm="never ends',
+        "",
+    ],
+)
+def test_the_rest_of_a_challenge_stays(challenge: str) -> None:
+    assert rewritten(challenge) == challenge
+
+
+@pytest.mark.parametrize(
+    "url", ["http:/\\127.0.0.1:3000/x", "http://a@127.0.0.1:3000/x", "http://0x7f.1:3000/x"]
+)
+def test_no_spelling_of_the_upstream_leads_past_us(url: str) -> None:
+    assert "3000" not in rewritten(f'Bearer resource_metadata="{url}"')
+
+
+def test_a_long_challenge_takes_no_longer_per_character() -> None:
+    assert rewritten('resource_metadata="' * 20000) == 'resource_metadata="' * 20000
+
+
+def resource_metadata(resource: str, **more: Any) -> dict[str, Any] | None:
+    document = {"resource": resource, "authorization_servers": ["https://as.example/"], **more}
+    issuer = our_issuer("https://as.example/", OURS)
+    found = rewrite_resource_metadata(json.dumps(document).encode(), OURS, UPSTREAM, issuer)
+    return None if found is None else json.loads(found)
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/", "", "/mcp?a=b"])
+def test_the_resource_is_ours_in_the_form_that_it_had(path: str) -> None:
+    found = resource_metadata(f"http://127.0.0.1:3000{path}", scopes_supported=["a"])
+    assert found == {
+        "resource": OURS + path,
+        "authorization_servers": [OURS + "/"],
+        "scopes_supported": ["a"],
+    }
+
+
+def test_a_signature_goes() -> None:
+    found = resource_metadata("http://127.0.0.1:3000/mcp", signed_metadata="x.y.z")
+    assert found
+    assert "signed_metadata" not in found
+
+
+@pytest.mark.parametrize(
+    "resource", ["https://elsewhere.example/mcp", "http://127.0.0.1:3001/mcp", "/mcp", "urn:x", ""]
+)
+def test_what_is_about_others_stays(resource: str) -> None:
+    assert resource_metadata(resource) is None
+
+
+@pytest.mark.parametrize("document", [b"", b"[]", b"nonsense", b"{}", b'{"resource":1}'])
+def test_what_is_no_metadata_stays(document: bytes) -> None:
+    assert rewrite_resource_metadata(document, OURS, UPSTREAM, OURS) is None
+
+
+def test_without_a_place_of_ours_the_servers_stay() -> None:
+    document = b'{"resource":"http://127.0.0.1:3000/mcp","authorization_servers":["https://a/"]}'
+    found = rewrite_resource_metadata(document, OURS, UPSTREAM, None)
+    assert found
+    assert json.loads(found)["authorization_servers"] == ["https://a/"]
+
+
+def server(issuer: str = "https://as.example", **more: Any) -> dict[str, Any]:
+    return {
+        "issuer": issuer,
+        "authorization_endpoint": "https://as.example/a",
+        "token_endpoint": "https://as.example/t",
+        "registration_endpoint": "https://as.example/r",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("path", ["", "/", "/tenant", "/tenant/"])
+def test_the_server_is_ours_in_the_form_that_it_had(path: str) -> None:
+    document = server(f"https://as.example{path}", jwks_uri="https://as.example/keys")
+    found = json.loads(rewrite_server_metadata(document, OURS, UPSTREAM))
+    assert found == {
+        "issuer": OURS + path,
+        "authorization_endpoint": OURS + "/authorize",
+        "token_endpoint": OURS + "/token",
+        "registration_endpoint": OURS + "/register",
+        "jwks_uri": "https://as.example/keys",
+    }
+
+
+def test_what_would_lead_past_us_goes() -> None:
+    document = server(
+        revocation_endpoint="http://localhost:3000/revoke",
+        client_id_metadata_document_supported=True,
+        pushed_authorization_request_endpoint="https://as.example/par",
+        mtls_endpoint_aliases={"token_endpoint": "https://as.example/mtls"},
+        signed_metadata="x",
+        token_endpoint_auth_methods_supported=["private_key_jwt", "none"],
+    )
+    found = json.loads(rewrite_server_metadata(document, OURS, UPSTREAM))
+    assert found["revocation_endpoint"] == OURS + "/revoke"
+    assert found["token_endpoint_auth_methods_supported"] == ["none"]
+    assert not {name for name in found if "mtls" in name or "pushed" in name or "signed" in name}
+    assert "client_id_metadata_document_supported" not in found
+
+
+@pytest.mark.parametrize(
+    ("more", "can"),
+    [
+        ({}, True),
+        ({"registration_endpoint": None}, False),
+        ({"token_endpoint_auth_methods_supported": ["private_key_jwt"]}, False),
+        ({"token_endpoint_auth_methods_supported": ["client_secret_post"]}, True),
+    ],
+)
+def test_we_stand_only_for_who_registers_clients(more: dict[str, Any], can: bool) -> None:
+    document = json.dumps(server(**more)).encode()
+    assert passes_through(parse_server_metadata(document, "https://as.example")) is can

@@ -1,0 +1,234 @@
+"""The requests of a login, as the authorization server gets them, and the way back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.login_through.registrations import Registrations, may_be_sent_to
+from mcp_tool_filter.http.login_through.requests import (
+    Between,
+    RefusedUri,
+    authorize,
+    come_back,
+    registration_answer,
+    registration_request,
+    their_resource,
+    token_request,
+)
+from mcp_tool_filter.http.oauth_metadata import ServerMetadata
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+
+OURS, THEIRS = "http://localhost:6273", "https://mcp.example"
+CLIENT = "http://127.0.0.1:49152/callback"
+
+
+def a_server(
+    *, sends_issuer: bool = True, authorization: str = "https://as.example/go"
+) -> ServerMetadata:
+    return ServerMetadata(
+        issuer="https://as.example/",
+        authorization_endpoint=authorization,
+        token_endpoint="https://as.example/t",
+        registration_endpoint="https://as.example/r",
+        sends_issuer=sends_issuer,
+    )
+
+
+@dataclass
+class Login:
+    """A login through us, step by step."""
+
+    between: Between = field(
+        default_factory=lambda: Between(OURS, THEIRS, a_server(), Registrations(), AllowedHosts())
+    )
+
+    def register(self, *uris: str, name: str = "me") -> str:
+        """Register a client; the redirect URI that the authorization server knows."""
+        asked = json.dumps({"redirect_uris": list(uris or (CLIENT,))}).encode()
+        sent, registration = registration_request(asked, self.between)
+        answer = json.dumps({**json.loads(sent), "client_id": name}).encode()
+        said = json.loads(registration_answer(answer, registration, self.between))
+        assert said["redirect_uris"] == list(uris or (CLIENT,))
+        (callback,) = json.loads(sent)["redirect_uris"]
+        return str(callback)
+
+    def begin(self, now: float = 0, **asked: str) -> dict[str, str]:
+        """Visit /authorize; what the authorization server is asked."""
+        usual = {"client_id": "me", "redirect_uri": CLIENT, "state": "mine"}
+        url = authorize(urlencode(usual | asked), self.between, now)
+        return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+    def end(self, callback: str, now: float = 1, **said: str) -> str:
+        """Come back from the login; where the browser is sent."""
+        usual = {"code": "secret", "iss": "https://as.example/"}
+        path = urlsplit(callback).path
+        return come_back(path, urlencode(usual | said), self.between, now)
+
+
+def test_a_login_comes_back_through_us() -> None:
+    login = Login()
+    callback = login.register()
+    assert callback.startswith(OURS + "/mcp-tool-filter/callback/")
+    begun = login.begin(resource=OURS + "/mcp", code_challenge="c")
+    assert begun["redirect_uri"] == callback
+    assert begun["resource"] == THEIRS + "/mcp"
+    assert begun["code_challenge"] == "c"
+    assert begun["state"] != "mine"
+    assert login.end(callback, state=begun["state"]) == (
+        f"{CLIENT}?code=secret&state=mine&iss=http%3A%2F%2Flocalhost%3A6273%2F"
+    )
+    body = urlencode({"client_id": "me", "redirect_uri": CLIENT, "resource": OURS + "/mcp"})
+    fields = dict(token_request(body.encode(), None, login.between))
+    assert fields == {"client_id": "me", "redirect_uri": callback, "resource": THEIRS + "/mcp"}
+
+
+def test_an_error_comes_back_as_well() -> None:
+    login = Login()
+    callback = login.register()
+    begun = login.begin()
+    there = login.end(callback, state=begun["state"], code="", error="access_denied")
+    assert "error=access_denied" in there
+
+
+def test_nobody_is_sent_to_an_address_that_is_not_registered() -> None:
+    login = Login()
+    login.register()
+    for uri in ("http://127.0.0.1:1/other", "https://evil.example/", CLIENT + "/x", ""):
+        with pytest.raises(ProtocolError):
+            login.begin(redirect_uri=uri)
+
+
+def test_the_port_of_a_program_may_be_another() -> None:
+    login = Login()
+    callback = login.register("http://127.0.0.1/callback")
+    begun = login.begin(redirect_uri="http://127.0.0.1:7777/callback")
+    assert login.end(callback, state=begun["state"]).startswith("http://127.0.0.1:7777/callback?")
+
+
+def test_a_state_is_valid_once_for_its_registration_and_not_for_ever() -> None:
+    login = Login()
+    mine, other = login.register(), login.register(name="other")
+    begun = login.begin()
+    for callback, said in ((other, begun["state"]), (mine, "guess"), (mine, "")):
+        with pytest.raises(ProtocolError):
+            login.end(callback, state=said)
+    login.end(mine, state=begun["state"])
+    with pytest.raises(ProtocolError):
+        login.end(mine, state=begun["state"])
+    begun = login.begin()
+    with pytest.raises(ProtocolError):
+        login.end(mine, now=3600, state=begun["state"])
+
+
+@pytest.mark.parametrize("iss", ["https://evil.example/", "https://as.example", OURS + "/", ""])
+def test_another_issuer_is_refused(iss: str) -> None:
+    login = Login()
+    callback = login.register()
+    with pytest.raises(ProtocolError, match="another"):
+        login.end(callback, state=login.begin()["state"], iss=iss)
+
+
+def test_who_has_registered_elsewhere_is_left_to_the_server() -> None:
+    """We redirect nobody then: the authorization server does, or refuses."""
+    begun = Login().begin(client_id="stranger", redirect_uri="https://evil.example/")
+    assert (begun["redirect_uri"], begun["state"]) == ("https://evil.example/", "mine")
+
+
+def test_without_iss_the_way_back_is_the_clients_own() -> None:
+    server = a_server(sends_issuer=False, authorization="https://as.example/go?tenant=1")
+    login = Login(Between(OURS, THEIRS, server, Registrations(), AllowedHosts()))
+    asked = json.dumps({"redirect_uris": ["https://web.example/cb"]}).encode()
+    assert registration_request(asked, login.between) == (asked, None)
+    url = authorize("client_id=me&state=s&redirect_uri=x", login.between, 0)
+    assert url == "https://as.example/go?tenant=1&client_id=me&state=s&redirect_uri=x"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://evil.example/cb", "http://evil.example/cb", "javascript:alert(1)", "data:,x",
+        "http://127.0.0.1@evil.example/", "http://127.0.0.1\\@evil.example/", "//evil.example",
+        "http://127.0.0.1:1/#x", "http://127.0.0.1:1/a b", "https:evil.example", "/relative", "",
+        "http:///evil.example", "http://127.0.0.1:99999/", "JavaScript:x", "x" * 5000,
+        "http://localhost.evil.example/", "http://127.0.0.1:1/\r\nSet-Cookie:a=b",
+    ],
+)  # fmt: skip
+def test_we_register_no_address_that_we_would_send_nobody_to(uri: str) -> None:
+    asked = json.dumps({"redirect_uris": [CLIENT, uri]}).encode()
+    with pytest.raises(RefusedUri):
+        registration_request(asked, Login().between)
+
+
+@pytest.mark.parametrize("uris", [None, [], "http://127.0.0.1/", [1], [CLIENT] * 100, {}])
+def test_redirect_uris_are_a_short_list_of_texts(uris: object) -> None:
+    assert may_be_sent_to(uris, AllowedHosts()) is None
+
+
+def test_pages_of_allowed_hosts_may_be_sent_to() -> None:
+    hosts = AllowedHosts(frozenset({"tools.example"}))
+    assert may_be_sent_to(["https://tools.example/cb", "vscode://x/y"], hosts)
+    assert may_be_sent_to(["https://evil.example/cb"], AllowedHosts(frozenset({"*"}))) is None
+
+
+@pytest.mark.parametrize("twice", ["redirect_uri=a&redirect_uri=b", "state=a&state=b", "x=%ff"])
+def test_parameters_that_could_be_read_in_two_ways_are_refused(twice: str) -> None:
+    with pytest.raises(ProtocolError):
+        authorize("client_id=me&" + twice, Login().between, 0)
+    with pytest.raises(ProtocolError):
+        token_request(b"client_id=me&" + twice.encode(), None, Login().between)
+
+
+def test_many_parameters_are_refused() -> None:
+    with pytest.raises(ProtocolError):
+        token_request(b"a=b&" * 1000, None, Login().between)
+
+
+def test_a_client_may_say_who_it_is_in_a_header() -> None:
+    login = Login()
+    callback = login.register(name="a b")
+    basic = base64.b64encode(b"a%20b:secret").decode()
+    fields = token_request(urlencode({"redirect_uri": CLIENT}).encode(), basic, login.between)
+    assert fields == [("redirect_uri", callback)]
+
+
+@pytest.mark.parametrize(
+    ("resource", "theirs"),
+    [
+        (OURS + "/mcp", THEIRS + "/mcp"),
+        (OURS + "/mcp/", THEIRS + "/mcp/"),
+        (OURS, THEIRS),
+        (OURS + "/", THEIRS + "/"),
+        (OURS + "/mcp?a=b", THEIRS + "/mcp?a=b"),
+        ("HTTP://LOCALHOST:6273/mcp", THEIRS + "/mcp"),
+        (OURS + ".evil/mcp", OURS + ".evil/mcp"),
+        ("https://elsewhere/mcp", "https://elsewhere/mcp"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_resource_of_ours_is_theirs(resource: str, theirs: str) -> None:
+    assert their_resource(resource, OURS, THEIRS) == theirs
+
+
+def test_neither_memory_grows_for_ever() -> None:
+    login = Login()
+    first = login.register(name="client-0")
+    begun = login.begin(client_id="client-0")
+    for number in range(1, 1500):
+        login.register(name=f"client-{number}")
+        login.begin(client_id=f"client-{number}")
+    assert login.between.registrations.of("client-0") is None
+    assert login.between.registrations.of("client-1499")
+    with pytest.raises(ProtocolError):
+        login.end(first, state=begun["state"])
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1"])
+def test_a_registration_is_an_object(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        registration_request(body, Login().between)
