@@ -7,6 +7,11 @@ import pytest
 from mcp_tool_filter.policy.snapshot import drift_of, shown
 from tests.make import answering, definition, listing, one_definition, snapshot, snapshot_of
 
+NEW_TOOL = (
+    "the upstream has a new tool new: hidden until you restart the filter; "
+    "with --new-tools judge, the patterns decide about new tools"
+)
+
 
 def test_allowed_tools_keep_their_bytes_and_order() -> None:
     raw = [b'{"inputSchema":{ } ,"name":"b"}', definition("a", ',"x":1.00')]
@@ -44,7 +49,10 @@ def test_the_first_of_two_definitions_counts() -> None:
     first, second = definition("a", ',"x":1').decode(), definition("a").decode()
     taken = snapshot_of(answering(f'{{"tools":[{first},{second}]}}'))
     assert taken.allowed["a"] == definition("a", ',"x":1')
-    assert taken.faults == ("the upstream lists a twice: the first definition counts",)
+    assert taken.faults == (
+        "the upstream lists a twice: the first definition counts; "
+        "to get both, give each its own name in the upstream",
+    )
 
 
 @pytest.mark.parametrize(("letter", "most"), [("x", 256), ("\U0001f600", 128)])
@@ -96,7 +104,7 @@ def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:
             definition("a", ',"x":1'),
             "the upstream changed the tool a: still serving the version seen at start-up",
         ),
-        (definition("new"), "the upstream has a new tool new: hidden until you restart the filter"),
+        (definition("new"), NEW_TOOL),
         (b"1", "the upstream sent a tool that is no object: not exposed"),
     ],
 )

@@ -30,6 +30,11 @@ from tests.make import (
 TOOLS = snapshot("read_file", "rm_rf", deny="^rm")
 ENVELOPE = Envelope(*page(listing(more=',"ttlMs":5')).frame)
 
+NEW_TOOL = (
+    "the upstream has a new tool new: hidden until you restart the filter; "
+    "with --new-tools judge, the patterns decide about new tools"
+)
+
 
 @pytest.mark.parametrize("name", ["rm_rf", "no_such_tool"])
 def test_a_denied_tool_and_an_unknown_one_get_the_same_answer(name: str) -> None:
@@ -134,9 +139,7 @@ def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
     verdict = decide_listing(message(listing("read_file", "new")), TOOLS)
     assert text_of(verdict) == listing("read_file")
     assert isinstance(verdict, Rewrite)
-    assert verdict.reason.drift == (
-        "the upstream has a new tool new: hidden until you restart the filter",
-    )
+    assert verdict.reason.drift == (NEW_TOOL,)
 
 
 def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:

@@ -265,6 +265,8 @@ class Conversation:
             pages = yield FetchTools(kind, arrival, message)
             if not kind.is_listed:
                 kind.take(cast("tuple[bytes, ...]", pages))
+                if faults := kind.snapshot.faults:
+                    self.policy.tell_hidden(faults, told)
         except (CannotList, FetchFailed):
             pass  # the upstream answers the call itself: it may want a login first
         told.snapshot = kind.snapshot

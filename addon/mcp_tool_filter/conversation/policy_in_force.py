@@ -60,6 +60,14 @@ def _answer_nobody(_reply: bytes, _origin: object, _client: Client) -> None:
     """Without links, nobody but a client answers the upstream."""
 
 
+type TellHidden = Callable[[tuple[str, ...], Judged], None]
+"""Told what is wrong with the tools of a list that was fetched for this message's client."""
+
+
+def _tell_nobody(_faults: tuple[str, ...], _judged: Judged) -> None:
+    """Nobody reads about hidden tools."""
+
+
 def _ignore(_judged: Judged) -> None:
     """Nobody observes."""
 
@@ -76,6 +84,7 @@ class PolicyInForce:
     """The chain after the tool filter."""
     answer_upstream: AnswerUpstream = _answer_nobody
     """Sends the upstream our reply to a request that came on a stream."""
+    tell_hidden: TellHidden = _tell_nobody
     rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
     """A link wants to see a request together with its response."""

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable, Iterable
 
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why
 
 log = logging.getLogger(__name__)
 
+_CAPABILITIES = ("elicitation", "experimental", "extensions", "roots", "sampling", "tasks")
 _EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED)
 
 
 class VerdictLog:
     """One for each process."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str], None] | None = None) -> None:
+        """``warn`` is told of hidden tools in the log's place where people read no log."""
         self._once = Once()
+        self._warn = warn
 
-    def tell(self, verdict: Verdict) -> None:
+    def tell_of(self, judged: Judged) -> None:
+        """Tell what became of a message, and for which kind of asker a tool is hidden."""
+        verdict = judged.verdict
+        if not isinstance(verdict, Forward) and verdict.reason.drift:
+            self._tell_hidden(verdict.reason.drift, _kind_of(judged))
+        self.tell(verdict, with_drift=False)
+
+    def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
+        """Name the tools that cannot be exposed in a list that was fetched for a client."""
+        self._tell_hidden(faults, _kind_of(judged))
+
+    def _tell_hidden(self, sentences: Iterable[str], kind: str) -> None:
+        for sentence in sentences:
+            text = f"{sentence} ({kind})"
+            if not self._once.is_new(text):
+                continue
+            if self._warn:
+                self._warn(f"Warning: {text}")
+            log.warning("%s", text, extra={"is_said": self._warn is not None})
+
+    def tell(self, verdict: Verdict, *, with_drift: bool = True) -> None:
         if isinstance(verdict, Forward):
             return
         reason = verdict.reason
-        for sentence in reason.drift:
+        for sentence in reason.drift if with_drift else ():
             self._once.log(log, logging.WARNING, "%s", sentence)
         if reason.why is Why.INVALID:
             text = "The upstream sent an invalid message: %s"
@@ -32,3 +58,26 @@ class VerdictLog:
             names = ", ".join(map(shown, reason.tools))
             by = f" by rule {reason.rule}" if reason.rule else ""
             log.info("Refused (%s%s): %s", reason.why, by, names or reason.detail)
+
+
+def _kind_of(judged: Judged) -> str:
+    """Describe the kind of asker, but not who it is.
+
+    >>> from mcp_tool_filter.policy.exchange import Client, Direction, Session
+    >>> client = Client(session=Session(revision="2025-11-25", capabilities='{"roots":{}}'))
+    >>> _kind_of(Judged(Direction.FROM_UPSTREAM, None, Forward(), client, None))
+    'for clients with MCP 2025-11-25 and the capabilities roots'
+    """
+    client = judged.client
+    said = judged.exchange.capabilities if judged.exchange else None
+    if said is None and client.session is not None:
+        said = client.session.capabilities
+    try:
+        declared = json.loads(said or "{}")
+    except ValueError:  # long ones are kept as a hash
+        declared = {}
+    known = [one for one in _CAPABILITIES if isinstance(declared, dict) and one in declared]
+    with_what = f"the capabilities {', '.join(known)}" if known else "no capabilities"
+    who = " and credentials" if client.who else ""
+    revision = shown(client.revision or "of unknown revision")
+    return f"for clients with MCP {revision} and {with_what}{who}"

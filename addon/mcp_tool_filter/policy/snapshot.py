@@ -64,6 +64,8 @@ class Snapshot:
     """Patterns that match no tool: perhaps misspelt."""
     faults: tuple[str, ...] = ()
     """What is wrong with tools that cannot be exposed."""
+    patterns: tuple[Sequence[Pattern], Sequence[Pattern]] = ((), ())
+    """What it was made with: deny and allow."""
 
     @property
     def tools(self) -> bytes:
@@ -86,6 +88,7 @@ def take_snapshot(
         denied_bytes=sorting.denied_bytes,
         unmatched=tuple(one for one in (*deny, *allow) if one not in sorting.matched),
         faults=tuple(sorting.faults),
+        patterns=(deny, allow),
     )
 
 
@@ -125,10 +128,7 @@ class _Sorting:
         found = [
             name for name, raw in allowed.items() if shows_other_tool(raw.decode(), self.denied)
         ]
-        self.faults += [
-            f"the tool {shown(name)} carries the definition of another: not exposed"
-            for name in found
-        ]
+        self.faults += map(_carrying, found)
         return set(found)
 
 
@@ -137,14 +137,21 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
     name = definition.name
     if definition.problem or name is None:
         return f"the upstream sent {definition.problem}: not exposed"
+    if _is_too_long(name):
+        return _too_long(name)
     if (known := snapshot.allowed.get(name)) is not None:
         if known == definition.raw or _means_the_same(known, definition.raw):
             return None
         change = f"the upstream changed the tool {shown(name)}"
         return f"{change}: still serving the version seen at start-up"
-    if name in snapshot.denied:
+    if name in snapshot.denied or _is_denied(name, *snapshot.patterns):
         return None
-    return f"the upstream has a new tool {shown(name)}: hidden until you restart the filter"
+    if (carrying := _carrying(name)) in snapshot.faults:
+        return carrying
+    return (
+        f"the upstream has a new tool {shown(name)}: hidden until you restart the filter; "
+        "with --new-tools judge, the patterns decide about new tools"
+    )
 
 
 def shown(name: str) -> str:
@@ -166,11 +173,40 @@ def _fault(definition: Definition, known: Collection[str]) -> str | None:
     name = definition.name
     if definition.problem or name is None:
         return f"{definition.problem}: not exposed"
-    if len(name) > MAX_NAME // 2 and len(name.encode("utf-16-le")) // 2 > MAX_NAME:
-        return f"the tool name {shown(name)} is longer than {MAX_NAME} characters: not exposed"
-    if name in known:
-        return f"the upstream lists {shown(name)} twice: the first definition counts"
-    return None
+    if _is_too_long(name):
+        return _too_long(name)
+    return listed_twice(name) if name in known else None
+
+
+def _is_denied(name: str, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> bool:
+    """Tell whether the patterns hide a tool, whatever else does."""
+    if any(pattern.matches(name) for pattern in deny):
+        return True
+    return bool(allow) and not any(pattern.matches(name) for pattern in allow)
+
+
+def _is_too_long(name: str) -> bool:
+    if len(name) <= MAX_NAME // 2:
+        return False
+    return len(name.encode("utf-16-le", "surrogatepass")) // 2 > MAX_NAME
+
+
+def _too_long(name: str) -> str:
+    return (
+        f"the tool name {shown(name)} is longer than {MAX_NAME} characters: not exposed; "
+        "to get the tool, give it a shorter name in the upstream"
+    )
+
+
+def _carrying(name: str) -> str:
+    return f"the tool {shown(name)} carries the definition of another: not exposed"
+
+
+def listed_twice(name: str) -> str:
+    return (
+        f"the upstream lists {shown(name)} twice: the first definition counts; "
+        "to get both, give each its own name in the upstream"
+    )
 
 
 def _means_the_same(one: bytes, other: bytes) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, shown
+from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, listed_twice, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Single, render_error
 from mcp_tool_filter.protocol.tools import (
@@ -130,8 +131,17 @@ def _with_kept(
         for definition in listing.definitions
         if definition.name not in kept
     )
-    reason = Reason(Why.HIDDEN, hidden, drift=tuple(drift))
+    drift = (*drift, *_duplicates_in(listing, kept))
+    reason = Reason(Why.HIDDEN, hidden, drift=drift)
     return Rewrite(listing.with_tools(kept.values()), reason)
+
+
+def _duplicates_in(listing: Listing, kept: Mapping[str, bytes]) -> Iterator[str]:
+    """Name the exposed tools that the upstream has listed more than once."""
+    names = Counter(one.name for one in listing.definitions if one.problem is None)
+    for name, count in names.items():
+        if count > 1 and name is not None and name in kept:
+            yield listed_twice(name)
 
 
 def _kept(

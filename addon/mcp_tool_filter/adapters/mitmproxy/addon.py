@@ -226,7 +226,7 @@ class ToolFilter:
         self._watching: Watching | None = None
         self._has_warned = False
         self._is_fast: bool | None = None  # not chosen yet
-        self._log = VerdictLog()
+        self._log = VerdictLog(self._warn)
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
         self._loopback = Loopback()
@@ -403,6 +403,7 @@ class ToolFilter:
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
         self._rules.attach(listener)
+        listener.policy.tell_hidden = self._log.tell_hidden
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
         target = target_of(mode, self._listeners.config, ctx.options)
@@ -917,7 +918,7 @@ class ToolFilter:
 
     def _observe(self, spec: str, judged: Judged) -> None:
         self.views.tell(spec, judged)
-        self._log.tell(judged.verdict)
+        self._log.tell_of(judged)
         if self._watching:
             self._watching.observe(judged)
 

@@ -44,6 +44,8 @@ def set_status(text: str) -> None:
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "is_said", False):  # on stderr, also with --quiet
+            return
         try:
             say(self.format(record))
         except Exception:
