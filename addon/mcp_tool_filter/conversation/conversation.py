@@ -243,16 +243,19 @@ class Conversation:
             exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
         told.snapshot = kind.snapshot
-        if not kind.is_listed and self._needs_list(message, kind, arrival):
-            return begin(self._list_first(message, told, kind, arrival))
+        if not kind.is_listed and self._needs_list(message, kind):
+            if arrival.can_list:
+                return begin(self._list_first(message, told, kind, arrival))
+            if self.policy.kinds.start.is_listed:  # the next best, where we cannot ask
+                told.snapshot = self.policy.snapshot
         return decide_from_client(message, self._situation(message, told, kind, arrival))
 
-    def _needs_list(self, message: Single, kind: Kind, arrival: Arrival) -> bool:
+    def _needs_list(self, message: Single, kind: Kind) -> bool:
         """Tell whether only the asker's list says if there is the tool that is called."""
         if isinstance(message, Response) or message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
-        if not arrival.can_list or name in kind.snapshot.denied:
+        if name in kind.snapshot.denied:
             return False
         # Who says no revision shows no session either: the upstream will mostly refuse that itself.
         return self.client.revision is not None or name not in self.policy.snapshot.allowed
