@@ -45,6 +45,8 @@ class McpUpstream:
     tools: Sequence[bytes]
     asked: list[RawRequest] = field(default_factory=list)
     """What came after the proxy's own fetch of the tools."""
+    declares_changes: bool = True
+    """It says at initialize that it announces changes of its list."""
 
     @property
     def url(self) -> str:
@@ -81,6 +83,8 @@ async def mcp_upstream(
             if not _is_of_the_fetch(request):
                 running.asked.append(request)
             if (known := _known(request, running.tools, session, lists)) is not None:
+                if not running.declares_changes:
+                    known = known.replace(b'"listChanged": true', b'"listChanged":false')
                 await peer.say(known)
             else:
                 await respond(request, peer)

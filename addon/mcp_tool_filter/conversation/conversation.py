@@ -21,6 +21,7 @@ with either.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -554,6 +555,7 @@ class Conversation:
             said = version.text if version else None
             session.revision = said[:_LONGEST_REVISION] if said else None
             session.capabilities = asked.capabilities
+            session.declares_changes = _declares_changes(message)
         elif asked.method == "tools/list":
             kind = self._kind_of(asked)
             is_known = kind.can_answer and kind.envelope is not None
@@ -583,6 +585,17 @@ class Conversation:
 
 
 _FORWARD = Forward()
+
+
+def _declares_changes(answer: Response) -> bool:
+    """Tell whether an answer to initialize says ``"tools":{"listChanged":true}``."""
+    declared = answer.result.get("capabilities") if answer.result else None
+    try:
+        capabilities = json.loads(answer.place.cut(declared)) if declared else None
+    except (ValueError, RecursionError):
+        return False
+    tools = capabilities.get("tools") if isinstance(capabilities, dict) else None
+    return isinstance(tools, dict) and tools.get("listChanged") is True
 
 
 def _lists_in(message: Single) -> Iterator[Listing]:

@@ -36,6 +36,8 @@ class Session:
     """No request in it says more of its client than our own fetch says of us."""
     capabilities: str | None = None
     """What its client has declared, in one spelling."""
+    declares_changes: bool = False
+    """The upstream has declared that it tells this client when its list changes."""
     is_on_its_own: bool = False
     """The upstream lists other tools to it than to others, as it said."""
     serial: int = field(default_factory=count().__next__)

@@ -63,6 +63,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     replace_body,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy.list_changes import tell_list_changed
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
     Fetcher,
     Listeners,
@@ -136,7 +137,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, newest_message
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.conversation import Conversation, Judged
 from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
@@ -363,9 +364,15 @@ class ToolFilter:
             self.views.refuse_edit(None)
         if config.replaces_credentials and not self._listeners.config.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
+        before = self._listeners.config
         self._listeners.adopt(config)
+        tell_list_changed(before, config, self._conversation_on)
         self._crowd.adopt(config.max_clients)
         self._budget.limit = config.limits.unfinished
+
+    def _conversation_on(self, flow: HTTPFlow) -> Conversation | None:
+        known = self._known.get(flow)
+        return known.exchange.conversation if known and known.stream else None
 
     def _choose_speed(self, fast: bool) -> None:
         """Take the shortcuts, or not, for good: connections that are open cannot change over."""
