@@ -44,6 +44,7 @@ from mcp_tool_filter.protocol.messages import (
     Message,
     Request,
     Response,
+    Single,
     id_value,
     ids_guessed_in,
     ids_in,
@@ -67,6 +68,10 @@ _MOST_WAITING_BYTES = 16 * MEBIBYTE
 _MOST_LISTS = 1000  # requests for a list that are remembered until they are answered
 
 type Watcher = Callable[[Message | None, Verdict], None]
+type Observe = Callable[
+    [Direction, Single, Verdict, Client, Snapshot, Exchange | None, int], object
+]
+"""Told of each message with what was decided, by what, and the exchange that it belongs to."""
 
 
 type Note = Callable[[bytes, Verdict], None]
@@ -107,8 +112,12 @@ class LineJudge:
         links: tuple[Link, ...] = (),
         now: float = 0.0,
         recorder: Recorder | None = None,
+        observe: Observe | None = None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """``links`` come after the tool filter; the session begins ``now``."""
+        self._observe = observe
+        self._clock = clock
         self._links = links
         self._client = Client(Via.STDIO, Session(started=now)) if links else None
         self._config = config
@@ -165,8 +174,9 @@ class LineJudge:
     def _decide_for_client(self, line: bytes) -> Decision[Verdict]:
         refuse_hidden_line(line)
         message = parse_message(line, self._limits)
+        now = self._clock() if self._observe else 0.0
         begun = [
-            exchange_for(one, one.place.end - one.place.start, 0.0) for one in singles(message)
+            exchange_for(one, one.place.end - one.place.start, now) for one in singles(message)
         ]
         decisions = [
             decide_from_client(one, self._situation(exchange))
@@ -182,12 +192,28 @@ class LineJudge:
             verdict = join_from_client(message, verdicts)
         with self._lock:
             self._watch(message, verdict)
+            if self._observe:
+                self._tell(Direction.FROM_CLIENT, message, begun, verdicts)
             match verdict:
                 case Forward():
                     self._note_asked(message, begun)
                 case Rewrite(text):
                     self._note_asked(parse_message(text, self._limits), begun)
         return verdict
+
+    def _tell(
+        self,
+        direction: Direction,
+        message: Message,
+        exchanges: Sequence[Exchange | None],
+        verdicts: Sequence[Verdict],
+    ) -> None:
+        """Tell the observer of each message, together with its exchange."""
+        assert self._observe
+        client = self._client or Client(Via.STDIO, said_revision=self.server.revision or None)
+        for one, exchange, verdict in zip(singles(message), exchanges, verdicts, strict=True):
+            size = one.place.end - one.place.start
+            self._observe(direction, one, verdict, client, self._snapshot, exchange, size)
 
     def _situation(self, exchange: Exchange | None) -> Situation:
         situation = Situation(
@@ -286,6 +312,9 @@ class LineJudge:
             verdict = keep_space(message.place.text, verdicts[0])
         with self._lock:
             self._watch(message, verdict)
+            if self._observe:
+                asked = [self._exchanges.answered_by(one) for one in singles(message)]
+                self._tell(Direction.FROM_UPSTREAM, message, asked, verdicts)
             if not isinstance(message, Response) or message.result is not None:
                 self._learn(message)
             for one in singles(message):

@@ -21,6 +21,7 @@ from mcp_tool_filter.cli.commands.asking import Known, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr
 from mcp_tool_filter.cli.output.recording import open_recorder
+from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
 from mcp_tool_filter.errors import ConnectFailed
@@ -40,14 +41,18 @@ def run(settings: Settings) -> int:
     target = target_of(settings)
     recorder = open_recorder(settings.record) if settings.record else None
     log_to_stderr(settings.verbosity)
-    status = asyncio.run(_serve(settings, target, recorder))
+    watch = watch_session(settings, _say)
+    status = asyncio.run(_serve(settings, target, recorder, watch))
+    watch.end()
     if recorder:
         recorder.end()
     sys.stderr.flush()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say
 
 
-async def _serve(settings: Settings, target: Target, recorder: LineRecorder | None) -> int:
+async def _serve(
+    settings: Settings, target: Target, recorder: LineRecorder | None, watch: SessionWatch
+) -> int:
     us = asyncio.current_task()
     assert us
     on_signals(asyncio.get_running_loop(), us.cancel)
@@ -56,7 +61,7 @@ async def _serve(settings: Settings, target: Target, recorder: LineRecorder | No
     except CancelledError:
         return 0
     _report(settings, known)
-    pipe = _pipe(settings, target, known, recorder)
+    pipe = _pipe(settings, target, known, recorder, watch)
     on_signals(asyncio.get_running_loop(), pipe.end)
     try:
         return await pipe.run()
@@ -64,7 +69,13 @@ async def _serve(settings: Settings, target: Target, recorder: LineRecorder | No
         raise ConnectFailed(target.url, why=str(error)) from None
 
 
-def _pipe(settings: Settings, target: Target, known: Known, recorder: LineRecorder | None) -> Pipe:
+def _pipe(
+    settings: Settings,
+    target: Target,
+    known: Known,
+    recorder: LineRecorder | None,
+    watch: SessionWatch,
+) -> Pipe:
     config = settings.config()
     origin = parse_origin(target.url)
     log = VerdictLog()
@@ -76,6 +87,8 @@ def _pipe(settings: Settings, target: Target, known: Known, recorder: LineRecord
         links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
+        observe=watch.observe,
+        clock=watch.clock,
     )
 
     async def is_there() -> bool:

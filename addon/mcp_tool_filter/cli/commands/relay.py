@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.cli.output.recording import open_recorder
+from mcp_tool_filter.cli.output.watching import watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.errors import StartError
 
@@ -33,6 +34,7 @@ def run(settings: Settings) -> int:
     gc.disable()  # all that is imported stays; to look through it again and again takes time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
+    watch = watch_session(settings, _say)
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
     rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
@@ -53,6 +55,8 @@ def run(settings: Settings) -> int:
         links=(rules.link,) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
+        observe=watch.observe,
+        clock=watch.clock,
     )
     for warning in warnings_about(config):  # now: the report comes with the first list
         _say(warning)
@@ -60,6 +64,7 @@ def run(settings: Settings) -> int:
     gc.enable()
     relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
     status = relay.run()
+    watch.end()
     if recorder:
         recorder.end()
     os._exit(status)  # not sys.exit: a thread still waits for what a client may say

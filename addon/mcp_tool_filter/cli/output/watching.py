@@ -1,0 +1,60 @@
+"""What a stdio session shows and keeps: the audit log and metrics, and lines on stderr with -v."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.cli.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.stdio.judge import Observe
+
+_READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
+
+
+def _nothing_to_end() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWatch:
+    """``observe`` is None where nobody watches, which costs nothing."""
+
+    observe: Observe | None = None
+    clock: Callable[[], float] = time.monotonic
+    end: Callable[[], None] = _nothing_to_end
+
+
+def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatch:
+    """Return what watches a session. Raises StartError if the audit log cannot be written."""
+    config = settings.config()
+    is_shown = settings.verbosity > 0 and settings.log_format != "none"
+    if config.audit is None and config.metrics_port is None and not is_shown:
+        return SessionWatch()
+    from mcp_tool_filter.adapters.watching import Watching
+    from mcp_tool_filter.cli.output.activity import Activity
+    from mcp_tool_filter.conversation.conversation import Judged
+
+    is_json = settings.log_format == "json"
+    activity = Activity(sys.stderr, say, lambda flush: flush(), as_json=is_json)
+    watching = Watching(
+        config.audit,
+        [activity.show] if is_shown else [],
+        metrics_port=config.metrics_port,
+        state=lambda: _READY,
+    )
+
+    def observe(*said: object) -> None:
+        direction, message, verdict, client, snapshot, exchange, size = said
+        watching.observe(Judged(direction, message, verdict, client, snapshot, exchange, size))  # type: ignore[arg-type]  # as Observe says
+
+    def end() -> None:
+        watching.close()
+        if is_shown and (summary := activity.end()):
+            say(summary)
+
+    return SessionWatch(observe, end=end)

@@ -1,0 +1,82 @@
+"""What a session over stdio shows and keeps, in front of a command and of a URL."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+from tests.cli.commands.test_pick import SERVER
+from tests.proxy import REPOSITORY
+
+SAID: list[dict[str, object]] = [
+    {"id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"}}},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+    {"id": 3, "method": "tools/call", "params": {"name": "read_file", "arguments": {"a": 1}}},
+    {"id": 4, "method": "tools/call", "params": {"name": "delete_file"}},
+]  # fmt: skip
+
+
+def session(home: Path, *flags: str) -> str:
+    """Say it all over stdio, one message after the other; return what stderr got."""
+    (home / "server.py").write_text(SERVER)
+    command = [sys.executable, "-m", "mcp_tool_filter", "--deny", "^delete_", *flags]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")}
+    with subprocess.Popen(
+        [*command, "--", sys.executable, str(home / "server.py")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment,
+    ) as it:  # fmt: skip
+        assert it.stdin
+        assert it.stdout
+        for one in SAID:
+            it.stdin.write(json.dumps({"jsonrpc": "2.0", **one}) + "\n")
+            it.stdin.flush()
+            if "id" in one:
+                assert json.loads(it.stdout.readline())["id"] == one["id"]
+        _, stderr = it.communicate(timeout=60)
+        assert it.returncode == 0
+    return stderr
+
+
+def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    session(tmp_path, "--audit-log", str(file))
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert [(one["method"], one.get("tool"), one["verdict"]) for one in entries] == [
+        ("tools/list", None, "forwarded"),
+        ("tools/call", "read_file", "forwarded"),
+        ("tools/call", "delete_file", "refused"),
+    ]
+    assert {one["transport"] for one in entries} == {"stdio"}
+    assert entries[0]["answer_why"] == "hidden"
+    assert entries[1]["answered"]
+    assert main(["audit", "verify", str(file)]) == 0
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_lines_are_shown_only_where_they_are_asked_for(is_shown: bool, tmp_path: Path) -> None:
+    """Clients show stderr to their users."""
+    stderr = session(tmp_path, *(["-v"] if is_shown else []))
+    assert ("tools/call read_file: ok" in stderr) is is_shown
+    assert ("Ran 0 min" in stderr) is is_shown
+
+
+def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    words = ["--audit-log", str(tmp_path / "none" / "a"), "--", "true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_tool_filter", "-d", "x", *words],
+        capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "Error: Cannot write the audit log" in done.stderr
+    assert "Traceback" not in done.stderr
