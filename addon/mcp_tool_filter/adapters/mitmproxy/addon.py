@@ -79,6 +79,7 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     renew,
 )
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
+from mcp_tool_filter.adapters.mitmproxy.on_demand import OnHangup, named
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
     ConfigReader,
@@ -162,7 +163,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MOST_NEWS = 12  # changes that are named when an upstream comes back
 _FIXED = (("audit_log", "audit"), ("metrics_port", "metrics_port"), ("dashboard", "dashboard"))
 """Options that can only be set at start, and what ``Config`` calls them."""
 _once = Once()
@@ -231,6 +231,7 @@ class ToolFilter:
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
         self._loopback = Loopback()
+        self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
         self.ending = Ending()
 
     # Start and end
@@ -329,6 +330,7 @@ class ToolFilter:
             self._on_end()
         self._effects.close()
         self._rules.done()
+        self._on_hangup.done()
         self.views.done()
         self._crowd.done()
         self.ending.done()
@@ -392,6 +394,7 @@ class ToolFilter:
                     await self._open(mode)
             self._check_patterns()
             self._ready.set()
+            self._on_hangup.running()
         except StartError as error:
             self._stop(str(error))
         except Exception:
@@ -865,9 +868,15 @@ class ToolFilter:
         except StartError as error:
             log.warning("The upstream is back, but the old list stays: %s", error.why)
             return
-        more = len(news) - _MOST_NEWS
-        said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
-        log.warning("The upstream is back: %s%s", said, f" and {more} more" if more > 0 else "")
+        log.warning("The upstream is back: %s", named(news))
+
+    async def _list_on_demand(self) -> None:
+        try:
+            news = named(await self._listeners.fetch_again(ctx.options))
+        except StartError as error:
+            self._warn(f"Warning: SIGHUP: the old list stays: {error.why}")
+        else:
+            self._warn(f"SIGHUP: took a new list: {news}")
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)

@@ -1,0 +1,55 @@
+"""SIGHUP takes new snapshots: the user has changed the upstream's tools on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+_MOST_NEWS = 12  # changes that are named
+
+
+class OnHangup:
+    """Calls ``refresh`` on SIGHUP. A terminal that closes, which says the same, ends us as ever."""
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        self._refresh = refresh
+        self._terminals: list[int] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def running(self) -> None:
+        """Begin to listen, unless whoever started us wants SIGHUP to be ignored."""
+        if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+            return
+        self._terminals = [number for number in (0, 1, 2) if os.isatty(number)]
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(signal.SIGHUP, self._come)
+        except (NotImplementedError, RuntimeError, ValueError):  # not the main thread
+            return
+        self._loop = loop
+
+    def done(self) -> None:
+        if self._loop is not None and sys.platform != "win32":
+            self._loop.remove_signal_handler(signal.SIGHUP)
+            self._loop = None
+
+    def _come(self) -> None:
+        if all(os.isatty(number) for number in self._terminals):
+            self._refresh()
+        elif sys.platform != "win32":
+            self.done()
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def named(news: Sequence[str]) -> str:
+    """Say what has changed, in one line.
+
+    >>> named(["new tool a"]), named([])
+    ('new tool a', 'its tools are the same')
+    """
+    more = len(news) - _MOST_NEWS
+    said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
+    return f"{said} and {more} more" if more > 0 else said
