@@ -12,7 +12,7 @@ import pytest
 
 from tests.adapters.mitmproxy.test_addon import call, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import SCRIPT, TIMEOUT
+from tests.proxy import REPOSITORY, SCRIPT, TIMEOUT
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import RawRequest, answer, free_port
@@ -80,3 +80,23 @@ async def test_the_launcher_takes_new_snapshots_on_sighup(more: tuple[str, ...])
         finally:
             process.terminate()
             await process.wait()
+
+
+async def test_a_command_is_asked_again_on_sighup() -> None:
+    words = ["-m", "mcp_tool_filter", "--deny", "^x", "--port", "0", "--", sys.executable]
+    words += [str(REPOSITORY / "tests" / "stdio_upstream.py")]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while b"Saved" not in (line := await process.stderr.readline()):
+                assert line, await process.wait()
+            process.send_signal(signal.SIGHUP)
+            while b"SIGHUP" not in (line := await process.stderr.readline()):
+                assert line, await process.wait()
+        assert b"took a new list: its tools are the same" in line
+    finally:
+        process.terminate()
+        await process.wait()

@@ -273,6 +273,7 @@ class ToolFilter:
         close_unguarded()
         self._crowd.running(self._listeners.config.max_clients)
         self._rules.running()
+        self._on_hangup.running()
         self.views.running()
         self._in_background(self._start())
         if self._listeners.config.dashboard is not None:
@@ -394,7 +395,6 @@ class ToolFilter:
                     await self._open(mode)
             self._check_patterns()
             self._ready.set()
-            self._on_hangup.running()
         except StartError as error:
             self._stop(str(error))
         except Exception:
@@ -871,6 +871,7 @@ class ToolFilter:
         log.warning("The upstream is back: %s", named(news))
 
     async def _list_on_demand(self) -> None:
+        await self._ready.wait()
         try:
             news = named(await self._listeners.fetch_again(ctx.options))
         except StartError as error:

@@ -103,7 +103,7 @@ class Listeners:
         """Take new snapshots; return what has changed. Raises StartError, then nothing has."""
         news: list[str] = []
         for mode, listener in list(self.by_mode.items()):
-            fetched = await fetch(target_of(parse_modes([mode])[0], self.config, options))
+            fetched = await self._fetch(target_of(parse_modes([mode])[0], self.config, options))
             before = {*listener.snapshot.allowed, *listener.snapshot.denied}
             listener.policy.take(fetched)
             listener.policy.kinds.forget_all()

@@ -177,13 +177,15 @@ class EarlyFetch:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._task = asyncio.create_task(_fetch(target))
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        task = asyncio.create_task(_fetch(target))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._task: asyncio.Task[Fetched] | None = task
 
     async def __call__(self, target: Target) -> Fetched:
-        """Return its result; fetch again if the proxy wants to know something else."""
-        if replace(target, tls=None) == replace(self._target, tls=None):
-            return await self._task
+        """Return its result once; fetch again if the proxy wants to know something else or new."""
+        task, self._task = self._task, None
+        if task and replace(target, tls=None) == replace(self._target, tls=None):
+            return await task
         return await fetch(target)
 
 
