@@ -132,7 +132,7 @@ def test_a_broken_file_does_not_hide_the_others(
     (home / ".gemini" / "settings.json").write_text("{")
     assert main(["clients"]) == 0
     said = capsys.readouterr()
-    assert "settings.json cannot be read" in said.err
+    assert "settings.json cannot be read: " in said.err
     assert "tickets" in said.out
 
 
@@ -145,4 +145,30 @@ def test_a_server_listed_twice_needs_a_scope(
     assert (
         main(["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]) == 0
     )
+    assert file_in(home) == CLAUDE
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_no_secret_of_another_server_is_shown(
+    indent: int | None, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stand in the same line of the file, or in the lines around the change."""
+    other = {"command": "x", "env": {"KEY": "n3ighbour"}}
+    servers = {"before": other, "files": {"command": "y"}, "after": other}
+    file = {"mcpServers": servers, "projects": {"/p": {"mcpServers": {"far": other}}}}
+    (home / ".claude.json").write_text(json.dumps(file, indent=indent))
+    for command in (["wrap", "--deny", "^a"], ["unwrap"]):
+        assert main([command[0], "claude-code", "files", *command[1:], "--yes"]) == 0
+        said = capsys.readouterr()
+        assert "mcp-tool-filter" in said.out
+        assert "n3ighbour" not in said.out + said.err
+
+
+def test_a_scope_without_this_server_names_those_that_have_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["wrap", "claude-code", "files", "--deny", "^a", "--yes", "--scope", "project"]
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert "claude-code does not list files in scope project\nTry --scope user" in err
     assert file_in(home) == CLAUDE

@@ -122,6 +122,8 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
         ("port = 1.5", "port in {file} cannot be a fraction\nWrite it as port = 1"),
         ("port = true", "port in {file} cannot be true or false"),
         ("deny = 3", 'cannot be a number\nWrite it as deny = "PATTERN" or deny = ["PATTERN"]'),
+        ("max-clients = true", "cannot be true or false\nWrite it as max-clients = 1"),
+        ("fast = 1", "fast in {file} cannot be a number\nWrite it as fast = true"),
         ("deny = [3]", "deny in {file} cannot be a number"),
         ("deny = [0]", "deny in {file} cannot be a number"),
         ('deny = ["^a", false]', "deny in {file} cannot be true or false"),
@@ -248,3 +250,10 @@ def test_the_loudest_and_the_quietest() -> None:
     assert [settings(*argv).verbosity for argv in (["-q"], [], ["-v"], ["-vv"])] == [-1, 0, 1, 2]
     assert settings(quiet="true").is_quiet
     assert settings(verbose="2").verbosity == 2
+
+
+def test_a_file_may_say_numbers_and_switches_without_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("max-clients = 5\nmax_children = 2\nfast = false\n")
+    found = settings("--config", str(file))
+    assert (found.max_clients, found.max_children, found.fast) == ("5", 2, "false")

@@ -37,14 +37,15 @@ class ClientFile:
 
     def servers(self) -> dict[str, Entry]:
         """Return the servers listed at the place. Raises BadFile."""
-        found = self._value()
+        found = self.whole()
         for key in self.place.keys:
             found = found.get(key) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping):
             return {}
         return {name: dict(entry) for name, entry in found.items() if isinstance(entry, Mapping)}
 
-    def _value(self) -> object:
+    def whole(self) -> object:
+        """Return all that the file says, also outside the list of servers."""
         if self.place.is_toml:
             return _toml(self.place, self.text).unwrap()
         return _json(self.place, self.text).value

@@ -49,7 +49,7 @@ def find_servers() -> Iterator[Listed]:
             file = read(place)
             servers = file.servers() if file else {}
         except BadFile as error:
-            say(f"Warning: {' '.join(str(error).removeprefix('Error: ').splitlines())}")
+            say(f"Warning: {': '.join(str(error).removeprefix('Error: ').splitlines())}")
             continue
         for name, entry in servers.items():
             assert file

@@ -30,6 +30,8 @@ def run(argv: Sequence[str]) -> int:
     settings = settle(given)
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
+    if settings.is_stdio:
+        _refuse_what_needs_http(given)
     signal.signal(signal.SIGTERM, _leave)
     try:
         return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
@@ -47,6 +49,14 @@ def _way_to_look(given: Given) -> str | None:
     if prints_json:
         raise UsageError("--json needs --list-tools or --dry-run")
     return None
+
+
+def _refuse_what_needs_http(given: Given) -> None:
+    """Refuse what nothing writes or serves over stdio: nobody shall wait for it in vain."""
+    for name in ("audit-log", "dashboard", "metrics-port"):
+        if name in given:
+            why = "Add --port to serve HTTP, or leave it out; --record FILE works over stdio, too"
+            raise UsageError(f"--{name} does not work over stdio", why=why)
 
 
 def _way(settings: Settings) -> str:

@@ -6,7 +6,7 @@ import difflib
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import WAS, Entry, is_wrapped, unwrap, wrap
@@ -74,6 +74,11 @@ def _find(command: Command, typed: Given) -> Listed:
     in_client = [one for one in find_servers() if one.file.place.client == client]
     found = [one for one in in_client if one.name == server]
     if scope:
+        if found and all(one.file.place.scope != scope for one in found):
+            scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
+            raise UsageError(
+                f"{client} does not list {server} in scope {scope}", why=f"Try {scopes}"
+            )
         found = [one for one in found if one.file.place.scope == scope]
     if not found:
         known = sorted({one.name for one in in_client})
@@ -154,20 +159,27 @@ def _diff(listed: Listed, entry: Entry, text: str) -> list[str]:
         file.text.splitlines(), text.splitlines(), str(file.place.file), "with the change",
         lineterm="", n=2,
     )  # fmt: skip
-    secrets = {*_secrets_in(listed.entry), *_secrets_in(entry)}
+    # Lines of other servers stand around the change, or in the same line.
+    secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
     finder = Finder(known=tuple(one.encode().decode("latin-1") for one in secrets))
     return [_coloured(line) for line in redact("\n".join(lines), "***", finder).split("\n")]
 
 
-def _secrets_in(entry: Entry) -> Iterator[str]:
-    """Yield the values of headers and variables, as they are and as a file spells them."""
-    for key in ("env", "headers", "http_headers"):
-        values = entry.get(key)
-        for name, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != WAS:
-                yield value
-                yield json.dumps(value)[1:-1]
-                yield json.dumps(value, ensure_ascii=False)[1:-1]
+def _secrets_in(value: object) -> Iterator[str]:
+    """Yield the values of all headers and variables, as they are and as a file spells them."""
+    for key, member in value.items() if isinstance(value, dict) else ():
+        if key in ("env", "headers", "http_headers") and isinstance(member, dict):
+            yield from _spellings_of(member)
+        else:
+            yield from _secrets_in(member)
+
+
+def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and name != WAS:
+            yield value
+            yield json.dumps(value)[1:-1]
+            yield json.dumps(value, ensure_ascii=False)[1:-1]
 
 
 def _coloured(line: str) -> str:

@@ -31,7 +31,7 @@ class Flag(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        return self.value in ("PORT", "MS", "SIZE") or self.name == "verbose"
+        return self.value in ("PORT", "MS", "SIZE", "NUMBER", "N") or self.name == "verbose"
 
     @property
     def spellings(self) -> list[str]:

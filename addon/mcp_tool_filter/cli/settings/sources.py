@@ -95,12 +95,12 @@ def _fits(value: object, flag: Flag) -> bool:
     if isinstance(value, str):
         return True
     if isinstance(value, bool):
-        return not flag.value
+        return not flag.value or flag.choices == ("true", "false")
     return isinstance(value, int) and flag.is_number
 
 
 def _what_fits(flag: Flag) -> str:
-    if not flag.value:
+    if not flag.value or flag.choices == ("true", "false"):
         return f"Write it as {flag.name} = true"
     if flag.is_number:
         return f"Write it as {flag.name} = 1"
