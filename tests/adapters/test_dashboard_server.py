@@ -58,7 +58,9 @@ async def test_it_shows_and_changes_what_the_filter_does(tmp_path: Path) -> None
                 bad = json.dumps({"deny": ["(a+)+"]})
                 text = asked(port, "/mcp/apply", "POST", bad, Cookie=cookie)[1]
                 assert "Unsafe regex" in json.loads(text)["problem"]
-                assert asked(port, "/mcp/apply", "POST", "[1", Cookie=cookie)[0] == 400
+                for nonsense in ("[1", "[]", "[" * 200_000):
+                    assert asked(port, "/mcp/apply", "POST", nonsense, Cookie=cookie)[0] == 400
+                assert asked(port, "//[", Cookie=cookie)[0] == 400
                 assert asked(port, "/mcp/undo", "POST", "{}", Cookie=cookie)[0] == 200
                 assert b"Tool not found" not in (await client.ask(post(CALL % b"read"))).body
 

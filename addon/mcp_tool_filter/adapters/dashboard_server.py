@@ -43,7 +43,10 @@ class DashboardServer:
     async def answer(self, request: ServedRequest) -> ServedResponse:
         if not _comes_from_here(request):
             return _plain(403, b"Forbidden: unknown Host or Origin")
-        given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        try:
+            given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
+        except ValueError:  # such as //[
+            return _plain(400, b"Bad request")
         if given and self._is_token(given):
             return self._let_in()
         if not self._is_token(_cookie_in(request)):
@@ -77,7 +80,7 @@ class DashboardServer:
     def _change(self, name: str, body: bytes) -> ServedResponse:
         try:
             answer = CHANGES[name](self._dashboard, json.loads(body or b"{}"))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return _plain(400, b"Bad request")
         return _response(200, _JSON, json.dumps(answer).encode())
 

@@ -74,6 +74,30 @@ def test_an_entry_without_command_or_url_is_refused(entry: Entry) -> None:
         wrap(entry, FLAGS, PROGRAM)
 
 
+@pytest.mark.parametrize(
+    "name", ["PYTHONPATH", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "path", "MCP_TOOL_FILTER_CONFIG"]
+)
+def test_the_environment_of_a_url_cannot_steer_the_filter(name: str) -> None:
+    entry: Entry = {"url": "https://a.example/mcp", "env": {"X": "y", name: "evil"}}
+    with pytest.raises(CannotWrap, match="would change the filter"):
+        wrap(entry, FLAGS, PROGRAM)
+
+
+def test_a_header_of_several_lines_is_refused() -> None:
+    headers = {"X-A": "a\nAuthorization: Bearer ${SECRET}"}
+    with pytest.raises(CannotWrap, match="more than one line"):
+        wrap({"url": "https://a.example/mcp", "headers": headers}, FLAGS, PROGRAM)
+
+
+@pytest.mark.parametrize("was", ["[]", "1", "{", "[" * 200_000, '{"command": "evil"}'])
+def test_a_changed_note_of_the_url_is_refused(was: str) -> None:
+    env = {"MCP_TOOL_FILTER_WRAPPED": was}
+    entry: Entry = {"command": "mcp-tool-filter", "args": ["--stdio"], "env": env}
+    assert target_of(entry) == "?"
+    with pytest.raises(CannotWrap, match="has been changed"):
+        unwrap(entry)
+
+
 def test_the_filter_reads_the_headers_as_the_client_would_have_sent_them() -> None:
     wrapped = wrap(ENTRIES["url with type"], FLAGS, PROGRAM)
     environment = wrapped["env"]

@@ -33,6 +33,10 @@ _OF_A_URL = (
 )  # fmt: skip
 _HEADER_MAPS = ("headers", "http_headers")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
+# Variables that change which program runs, what it loads, or what our filter does.
+_STEERS = re.compile(
+    r"PATH|HOME|(?:PYTHON|LD_|DYLD_|MCP_TOOL_FILTER_).*", re.IGNORECASE | re.DOTALL
+)
 _EXECUTABLE = "mcp-tool-filter"
 _MODULE = "mcp_tool_filter"
 
@@ -43,7 +47,10 @@ class CannotWrap(StartError):
 
 def target_of(entry: Entry) -> str:
     """Return the command or the URL of a server, for people; no secret is in it."""
-    original = unwrap(entry) if is_wrapped(entry) else entry
+    try:
+        original = unwrap(entry) if is_wrapped(entry) else entry
+    except CannotWrap:
+        return "?"
     if url := _url_of(original):
         return url.partition("?")[0] + ("?…" if "?" in url else "")
     words = _words_of(original)
@@ -110,6 +117,7 @@ def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]
 
 
 def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[str]) -> Entry:
+    _refuse_steering(entry)
     headers = _headers_of(entry)
     kept = {key: value for key, value in entry.items() if key not in _OF_A_URL}
     environment = dict(_environment(entry))
@@ -132,6 +140,20 @@ def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[st
     return wrapped
 
 
+def _refuse_steering(entry: Entry) -> None:
+    """Refuse what means nothing to a client that connects to a URL, but would steer our filter.
+
+    Such an entry starts no program. Once wrapped it does, with these variables: a project's file
+    could make the filter load the project's own code.
+    """
+    for name in _environment(entry):
+        if _STEERS.fullmatch(name):
+            why = "Remove it from the entry's env: a URL does not need it"
+            raise CannotWrap(f"The entry sets {name!a}, which would change the filter", why=why)
+    if any(len(header.splitlines()) > 1 for header in _headers_of(entry)):
+        raise CannotWrap("A header in the entry has more than one line", why="Correct it first")
+
+
 def _without_secrets(entry: Entry) -> Entry:
     """Return what a URL's entry said, without its headers' values and a URL that may hold one."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
@@ -147,10 +169,7 @@ def _may_hold_a_secret(url: str) -> bool:
 
 
 def _restore_url(entry: Entry, was: object) -> Entry:
-    try:
-        said: Entry = json.loads(str(was))
-    except ValueError:
-        raise CannotWrap(f"{WAS} in the entry has been changed", why="Restore it by hand") from None
+    said = _said(str(was))
     environment = dict(_environment(entry))
     del environment[WAS]
     url = environment.pop(_UPSTREAM, None)
@@ -162,6 +181,17 @@ def _restore_url(entry: Entry, was: object) -> Entry:
     gone = {"command", "args", "type", "env"} | ({"env_vars"} if _variables_of(said) else set())
     rest = {key: value for key, value in entry.items() if key not in gone}
     return said | rest | ({"env": environment} if environment else {})
+
+
+def _said(was: str) -> Entry:
+    """Read what a URL's entry said. Raises CannotWrap if somebody has changed it."""
+    try:
+        said = json.loads(was)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict) or not said.keys() <= set(_OF_A_URL):
+        raise CannotWrap(f"{WAS} in the entry has been changed", why="Restore it by hand")
+    return said
 
 
 def _values_in(text: str) -> dict[str, str]:
