@@ -68,8 +68,18 @@ def test_no_secret_becomes_an_argument(entry: Entry) -> None:
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
 
 
-@pytest.mark.parametrize("entry", [{}, {"command": ""}, {"command": 3}, {"args": ["x"]}])
-def test_an_entry_without_command_or_url_is_refused(entry: Entry) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"command": ""},
+        {"command": 3},
+        {"args": ["x"]},
+        {"command": "x", "args": "-y z"},
+        {"command": {"path": "x", "args": 3}},
+    ],
+)
+def test_an_entry_that_is_not_understood_is_refused(entry: Entry) -> None:
     with pytest.raises(CannotWrap):
         wrap(entry, FLAGS, PROGRAM)
 

@@ -131,6 +131,7 @@ def test_each_shell_has_a_script_that_knows_every_command_and_flag(
     [
         ([], "Which shell?"),
         (["fsh"], "completion for fsh: did you mean fish?"),
+        (["tcsh"], "See mcp-tool-filter completion --help"),
         (["bash", "zsh"], "There is one word too many: zsh"),
     ],
 )

@@ -53,3 +53,8 @@ def test_without_a_topic_they_are_named(capsys: pytest.CaptureFixture[str]) -> N
 def test_an_unknown_topic_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "pattern"]) == 2
     assert "did you mean patterns?" in capsys.readouterr().err
+
+
+def test_an_unknown_topic_leads_to_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "nope"]) == 2
+    assert capsys.readouterr().err == "Error: There is no topic nope\nSee mcp-tool-filter help\n"

@@ -75,6 +75,8 @@ def wrap(entry: Entry, flags: Sequence[str], program: Sequence[str]) -> Entry:
     words = _words_of(original)
     if not words:
         raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
+    if not isinstance(_holder_of(original).get("args") or [], list):
+        raise CannotWrap("The entry's args are not a list", why="Correct it, and try again")
     marks = [] if _has_arguments(original) else [_NO_ARGUMENTS]
     return _with_command(original, program, [*flags, *marks, "--", *words])
 
@@ -103,8 +105,13 @@ def _as_it_was(holder: Entry, key: str, command: str, arguments: list[str], mark
 
 
 def _has_arguments(entry: Entry) -> bool:
+    return "args" in _holder_of(entry)
+
+
+def _holder_of(entry: Entry) -> Entry:
+    """Return what holds the arguments: the entry, or its command as Zed wrote it once."""
     nested = entry.get("command")
-    return "args" in (nested if isinstance(nested, dict) else entry)
+    return nested if isinstance(nested, dict) else entry
 
 
 def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]) -> Entry:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+from mcp_tool_filter.cli.output.activity import count
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
@@ -89,7 +90,8 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
 def _suggestions(
     seen: Seen, unused: list[str], names: list[str], sizes: dict[str, int]
 ) -> Iterator[str]:
-    yield f"{seen.total} calls of {len(seen.calls)} tools in {len(seen.sessions)} sessions"
+    calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")
+    yield f"{calls} of {tools} in {count(len(seen.sessions), 'session')}"
     if unused:
         from mcp_tool_filter.policy.exact import deny_for
 

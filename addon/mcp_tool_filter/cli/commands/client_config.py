@@ -48,7 +48,7 @@ def run(argv: Sequence[str]) -> int:
         why = "It is one of: " + ", ".join(CLIENTS)
         raise UsageError("Which client? It comes after config", why=why)
     if named not in CLIENTS:
-        raise no_such("client", named, CLIENTS)
+        raise no_such("client", named, CLIENTS, help="mcp-tool-filter config --help")
     settings = settle(gather(typed, os.environ))
     settings.config()
     if settings.is_stdio:

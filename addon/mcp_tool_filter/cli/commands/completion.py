@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
     scripts = {"bash": _bash, "zsh": _zsh, "fish": _fish}
     [shell] = typed[WORDS]
     if shell not in scripts:
-        raise no_such("completion for", shell, scripts)
+        raise no_such("completion for", shell, scripts, help="mcp-tool-filter completion --help")
     print(scripts[shell](), end="")
     return 0
 

@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
         print("Read one with: mcp-tool-filter help TOPIC")
         return 0
     if words[0] not in TOPICS:
-        raise no_such("topic", words[0], TOPICS)
+        raise no_such("topic", words[0], TOPICS, help="mcp-tool-filter help")
     name = "CHANGELOG" if words[0] == "changelog" else words[0]
     print((_DOCS / f"{name}.md").read_text(encoding="utf-8"), end="")
     return 0

@@ -69,7 +69,7 @@ def _find(command: Command, typed: Given) -> Listed:
         raise UsageError(f"Name the client and the server: {command.name} CLIENT SERVER", why=why)
     client, server = names
     if client not in CLIENTS:
-        raise no_such("client", client, CLIENTS)
+        raise no_such("client", client, CLIENTS, help="mcp-tool-filter clients --help")
     scope = typed.get("scope", [None])[-1]
     in_client = [one for one in find_servers() if one.file.place.client == client]
     found = [one for one in in_client if one.name == server]
@@ -86,7 +86,9 @@ def _find(command: Command, typed: Given) -> Listed:
             raise UsageError(
                 f"{client} has no MCP servers", why="mcp-tool-filter clients shows all"
             )
-        raise no_such(f"server in {client}'s file called", server, known)
+        raise no_such(
+            f"server in {client}'s file called", server, known, help="mcp-tool-filter clients"
+        )
     if len(found) > 1:
         scopes = " or ".join(f"--scope {one.file.place.scope}" for one in found)
         raise UsageError(f"{client} lists {server} {len(found)} times", why=f"Add {scopes}")
