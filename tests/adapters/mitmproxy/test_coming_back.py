@@ -34,7 +34,7 @@ async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> N
 
         assert await ask("goes") == RESULT
         names[:] = ["stays", "comes", "delete_all"]
-        tool_filter._lose_upstream()
+        tool_filter._loss.lose()
         assert await ask("stays") == RESULT
         async with asyncio.timeout(TIMEOUT):
             while not any("is back" in one.getMessage() for one in running.said):

@@ -9,10 +9,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
@@ -38,15 +37,14 @@ from mcp_tool_filter.adapters.mitmproxy.errors import (
     invalid_answer,
 )
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed, once
 from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back
 from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
     address_of,
     check_answer_head,
-    client_address,
     correct_length,
-    flow_id,
     frame_as_stream,
     head_of,
     is_head,
@@ -63,6 +61,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     replace_body,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.list_changes import tell_list_changed
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
     Fetcher,
@@ -78,7 +77,7 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     answer_without_login,
     renew,
 )
-from mcp_tool_filter.adapters.mitmproxy.losses import Losses
+from mcp_tool_filter.adapters.mitmproxy.lost_upstream import LossGuard
 from mcp_tool_filter.adapters.mitmproxy.on_demand import OnHangup, named
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
@@ -124,7 +123,6 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     is_answer_settled,
     is_head_settled,
     is_made_here,
-    lose,
     open_flows,
     refuse_now,
     resume,
@@ -136,10 +134,11 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     upstream_failed,
     waker,
 )
+from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers, serve_dashboard
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, newest_message
 from mcp_tool_filter.conversation.conversation import Conversation, Judged
-from mcp_tool_filter.errors import InvalidOption, LostUpstream, ProtocolError, StartError
+from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.gate import problem_in_source
@@ -147,9 +146,7 @@ from mcp_tool_filter.http.head import Head, is_websocket
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
-from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.report import render_report, shown_url, warnings_about
-from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 from mcp_tool_filter.policy.effects import Deciding, Decision, FetchTools, waits
@@ -159,23 +156,12 @@ from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.oauth.through import Through
-    from mcp_tool_filter.adapters.watching import Sink, Watching
+    from mcp_tool_filter.adapters.watching import Sink
 
 log = logging.getLogger(__name__)
 
 _FIXED = (("audit_log", "audit"), ("metrics_port", "metrics_port"), ("dashboard", "dashboard"))
 """Options that can only be set at start, and what ``Config`` calls them."""
-_once = Once()
-
-
-@dataclass(slots=True)
-class _Known:
-    """What we know of a flow between its hooks."""
-
-    listener: Listener
-    exchange: HttpExchange
-    stream: EventStream | None = None
-    socket: Socket | None = None
 
 
 class ToolFilter:
@@ -205,8 +191,6 @@ class ToolFilter:
         """
         self._config_reader = config_reader or ConfigReader()
         self._argv = argv
-        self._sinks = sinks
-        self._on_end = on_end
         self._report = report or say
         self._warn = warn or say
         self._listeners = Listeners(self._observe, fetch, links)
@@ -214,25 +198,25 @@ class ToolFilter:
         self._through = LoginsThrough()
         self._crowd = Crowd()
         self._budget = Budget()
-        self._losses = Losses(self._listeners.probe, self._lose_upstream, self._crowd.reserve)
-        self._known: WeakKeyDictionary[HTTPFlow, _Known] = WeakKeyDictionary()
+        self._known = KnownFlows(self._listeners)
         self._effects = Effects()
         self._effects.fetch_tools = self._fetch_tools
         self._rules = Rules(self._listeners.by_mode, self._effects, self._logins)
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
-        self._is_lost = False  # and that has been said
         self._is_running = False
-        self._watching: Watching | None = None
         self._has_warned = False
         self._is_fast: bool | None = None  # not chosen yet
-        self._log = VerdictLog(self._warn)
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
+        self._watchers = Watchers(self.views, sinks, self._warn, on_end, self._state)
         self._loopback = Loopback()
         self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
         self.ending = Ending()
+        self._loss = LossGuard(
+            self._listeners, self._crowd.reserve, self.ending, self._in_background
+        )
 
     # Start and end
 
@@ -267,7 +251,10 @@ class ToolFilter:
         keep_quiet_streams_alive(ctx.options)
         self._budget.limit = self._listeners.config.limits.unfinished
         bound_messages(ctx.options, self._listeners.config.limits.pending)
-        if not self._begin_watching():
+        try:
+            self._watchers.begin(self._listeners.config)
+        except StartError as error:
+            self._stop(str(error))
             return
         self._is_running = True
         close_unguarded()
@@ -280,55 +267,23 @@ class ToolFilter:
             self._in_background(self._serve_dashboard(self._listeners.config.dashboard))
 
     async def _serve_dashboard(self, port: int) -> None:
-        from mcp_tool_filter.adapters.dashboard_server import DashboardServer
-        from mcp_tool_filter.adapters.http_server import http_server
-
-        page = DashboardServer(self.views.dashboard)
         try:
-            async with http_server(page.answer, port=port) as server:
-                self._report(f"Dashboard: {page.address(server.port)}")
-                await asyncio.Event().wait()
-        except OSError as error:
-            why = error.strerror or str(error)
-            self._stop(f"Error: Cannot serve the dashboard on 127.0.0.1:{port}\n{why}")
-
-    def _begin_watching(self) -> bool:
-        config = self._listeners.config
-        sinks = list(self._sinks)
-        if ctx.master.addons.get("view") is not None or config.dashboard is not None:
-            sinks.append(self.views.dashboard.timeline.note)
-        if config.audit is None and config.metrics_port is None and not sinks:
-            return True
-        from mcp_tool_filter.adapters.watching import Watching  # of no use to most
-
-        try:
-            self._watching = Watching(
-                config.audit,
-                sinks,
-                client_address,
-                flow_id,
-                metrics_port=config.metrics_port,
-                state=self._state,
-            )
+            await serve_dashboard(self.views.dashboard, port, self._report)
         except StartError as error:
             self._stop(str(error))
-            return False
-        return True
 
     def _state(self) -> dict[str, float]:
         """Return what the metrics show of this moment."""
         listeners = list(self._listeners.by_mode.values())
         return {
             "ready": self._ready.is_set() and bool(listeners) and not self.ending.has_begun,
-            "upstream_up": not self.ending.has_begun and not self._is_lost,
+            "upstream_up": not self.ending.has_begun and not self._loss.is_lost,
             "sessions": sum(len(listener.sessions) for listener in listeners),
             "streams": len(open_flows()),
         }
 
     def done(self) -> None:
-        if self._watching:
-            self._watching.close()
-            self._on_end()
+        self._watchers.done()
         self._effects.close()
         self._rules.done()
         self._on_hangup.done()
@@ -413,7 +368,7 @@ class ToolFilter:
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
         self._rules.attach(listener)
-        listener.policy.tell_hidden = self._log.tell_hidden
+        listener.policy.tell_hidden = self._watchers.log.tell_hidden
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
         target = target_of(mode, self._listeners.config, ctx.options)
@@ -439,7 +394,7 @@ class ToolFilter:
 
     def requestheaders(self, flow: HTTPFlow) -> None:
         """Judge who asks before any of the body is read: nobody else costs memory."""
-        with _FailingClosed(flow, self._refuse_source):
+        with FailingClosed(flow, self._refuse_source):
             if not self._crowd.has_room_for(flow.client_conn):
                 self._refuse_now(flow, full_response(), Reason(Why.FORBIDDEN, detail="max_clients"))
             elif problem := self._problem_in_source(flow):
@@ -460,10 +415,10 @@ class ToolFilter:
         if listener:
             listener.tell_refused(verdict, flow)
         else:  # while we start
-            self._log.tell(verdict)
+            self._watchers.log.tell(verdict)
 
     def request(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             self.views.meet(flow)
             if flow not in self._admitted:
                 raise ProtocolError("a request whose head was not judged")
@@ -474,7 +429,7 @@ class ToolFilter:
 
     async def _request_later(self, flow: HTTPFlow) -> None:
         await self._ready.wait()
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             if waiting := self._judge_or_lose(flow):
                 await waiting
 
@@ -512,7 +467,7 @@ class ToolFilter:
     async def _log_in_through(
         self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
     ) -> None:
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             if response := await self._through.answer(flow, through, head):
                 flow.response = response
                 settle_answer(flow)
@@ -532,7 +487,7 @@ class ToolFilter:
     async def _send_on_later(
         self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]
     ) -> None:
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             decided = await self._effects.outcome_of(outcome)
             if self.ending.has_begun:
                 decided = Answered(200, lost_to(flow.request))
@@ -552,7 +507,7 @@ class ToolFilter:
         if isinstance(outcome, Answered):
             self._answer(flow, outcome)
             return None
-        known = self._known[flow] = _Known(listener, outcome.exchange)
+        known = self._known[flow] = Known(listener, outcome.exchange)
         if is_websocket(head):
             conversation = listener.open_socket(outcome.exchange)
             known.socket = Socket(flow, conversation, self._effects.carry_out)
@@ -565,7 +520,7 @@ class ToolFilter:
         sent = self._logins.needed_for(flow, listener, head)
         return self._log_in(flow, known, sent) if sent else None
 
-    def _log_in(self, flow: HTTPFlow, known: _Known, sent: Sent) -> Awaitable[None] | None:
+    def _log_in(self, flow: HTTPFlow, known: Known, sent: Sent) -> Awaitable[None] | None:
         """Send a request with the token of the login, once it is there."""
         try:
             if value := sent.login.value():
@@ -576,14 +531,14 @@ class ToolFilter:
             return None
         return self._log_in_later(flow, known, sent)
 
-    async def _log_in_later(self, flow: HTTPFlow, known: _Known, sent: Sent) -> None:
-        with _FailingClosed(flow, self._refuse_request):
+    async def _log_in_later(self, flow: HTTPFlow, known: Known, sent: Sent) -> None:
+        with FailingClosed(flow, self._refuse_request):
             try:
                 self._logins.add(flow, sent, await sent.login.renewed())
             except StartError as error:
                 self._answer_without_login(flow, known, error)
 
-    def _answer_without_login(self, flow: HTTPFlow, known: _Known, error: StartError) -> None:
+    def _answer_without_login(self, flow: HTTPFlow, known: Known, error: StartError) -> None:
         self._logins.warn_once(f"{error.what}. {error.why}")
         self._answer(flow, answer_without_login(flow, known.listener, known.exchange, error))
 
@@ -608,17 +563,17 @@ class ToolFilter:
     # Answers
 
     def responseheaders(self, flow: HTTPFlow) -> None:
-        with _FailingClosed(flow, self._refuse_head):
+        with FailingClosed(flow, self._refuse_head):
             if flow.response and self._logins.note_refusal(flow, flow.response):
                 flow.response.stream = False
             elif flow.response and not is_answer_settled(flow):
                 self.views.note_head(flow, flow.response)
-                self._judge_head(flow, flow.response, self._known_of(flow))
+                self._judge_head(flow, flow.response, self._known.of(flow))
         self.views.follow_stream(flow)
         hold(flow)
         settle_head(flow)
 
-    def _judge_head(self, flow: HTTPFlow, response: Response, known: _Known) -> None:
+    def _judge_head(self, flow: HTTPFlow, response: Response, known: Known) -> None:
         if response.status_code == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
         response.stream = False  # as another addon may have wanted it
@@ -636,7 +591,7 @@ class ToolFilter:
         if may_have_body and is_event_stream(response.headers.get("content-type", "")):
             self._open_stream(flow, response, known)
 
-    def _open_stream(self, flow: HTTPFlow, response: Response, known: _Known) -> None:
+    def _open_stream(self, flow: HTTPFlow, response: Response, known: Known) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
@@ -667,7 +622,7 @@ class ToolFilter:
             cut(flow)
 
     def response(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        with _FailingClosed(flow, self._refuse_body):
+        with FailingClosed(flow, self._refuse_body):
             if flow.websocket and is_head_settled(flow):
                 settle_answer(flow)
             if flow.response is None or flow.websocket or is_answer_settled(flow):
@@ -675,7 +630,7 @@ class ToolFilter:
             if sent := self._logins.take_refused(flow):
                 return self._ask_again(flow, flow.response, sent)
             self.views.note_body(flow)
-            known = self._known_of(flow)
+            known = self._known.of(flow)
             if not has_left(flow) and not is_head_settled(flow):
                 self._judge_changed_head(flow.response, known)
             if known.stream:
@@ -695,37 +650,30 @@ class ToolFilter:
 
     async def _ask_again(self, flow: HTTPFlow, refusal: Response, sent: Sent) -> None:
         """Send a request again that the upstream refused for its token, or say what to do."""
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             try:
                 self._logins.add(flow, sent, await renew(sent, refusal))
                 # Let mitmproxy be through with the refusal, even if we have not waited.
                 await asyncio.sleep(0)
                 send_again(flow)
             except StartError as error:
-                self._answer_without_login(flow, self._known_of(flow), error)
+                self._answer_without_login(flow, self._known.of(flow), error)
         if is_answer_settled(flow):
             self.views.finish(flow)
         else:
             raise AddonHalt  # nobody else need know of this answer
 
-    def _known_of(self, flow: HTTPFlow) -> _Known:
-        known = self._known.get(flow)
-        if known is None:  # another addon has answered before us
-            listener = self._listeners.listener_of(flow)
-            known = self._known[flow] = _Known(listener, listener.unasked())
-        return known
-
     async def _pass_whole_stream(
-        self, flow: HTTPFlow, response: Response, known: _Known, stream: EventStream
+        self, flow: HTTPFlow, response: Response, known: Known, stream: EventStream
     ) -> None:
-        with _FailingClosed(flow, self._refuse_body):
+        with FailingClosed(flow, self._refuse_body):
             await pass_through_stream(response, stream, self._effects)
             self._end_stream(flow, known)
         settle_answer(flow)
         self.views.finish(flow)
 
     def _judge_body(
-        self, flow: HTTPFlow, response: Response, known: _Known
+        self, flow: HTTPFlow, response: Response, known: Known
     ) -> Decision[Answered | None]:
         raw = response.raw_content
         if response.stream or raw is None:
@@ -743,16 +691,16 @@ class ToolFilter:
         self,
         flow: HTTPFlow,
         response: Response,
-        known: _Known,
+        known: Known,
         answered: Deciding[Answered | None],
     ) -> None:
-        with _FailingClosed(flow, self._refuse_body):
+        with FailingClosed(flow, self._refuse_body):
             self._replace(flow, response, known, await self._effects.outcome_of(answered))
         settle_answer(flow)
         self.views.finish(flow)
 
     def _replace(
-        self, flow: HTTPFlow, response: Response, known: _Known, answered: Answered | None
+        self, flow: HTTPFlow, response: Response, known: Known, answered: Answered | None
     ) -> None:
         if answered:
             replace_answer(response, answered.status, answered.body, answered.content_type)
@@ -761,7 +709,7 @@ class ToolFilter:
         if known.listener.config.only_mcp:
             learn_login_document(known.listener.logins, flow.request, response)
 
-    def _end_stream(self, flow: HTTPFlow, known: _Known) -> None:
+    def _end_stream(self, flow: HTTPFlow, known: Known) -> None:
         known.listener.close_stream(known.exchange)
         known.stream = None
         if known.exchange.is_legacy:
@@ -780,7 +728,7 @@ class ToolFilter:
     # What another script has changed since (see safe/last_look.py)
 
     def judge_request_again(self, flow: HTTPFlow) -> None:
-        with _FailingClosed(flow, self._refuse_request):
+        with FailingClosed(flow, self._refuse_request):
             if flow not in self._admitted or not self._ready.is_set():
                 raise ProtocolError("a request that was kept from us")
             flow.response = None
@@ -790,25 +738,25 @@ class ToolFilter:
     def judge_head_again(self, flow: HTTPFlow) -> bool:
         try:
             assert flow.response
-            known = self._known_of(flow)
+            known = self._known.of(flow)
             self._judge_changed_head(flow.response, known)
             kind = flow.response.headers.get("content-type", "")
             if known.stream and not is_event_stream(kind):
                 raise ProtocolError("an event stream by another name")
             frame_as_stream(flow, flow.response)
         except Exception as error:
-            _once.log(log, logging.WARNING, "Refused %s: %s", shown_url(flow.request.path), error)
+            once.log(log, logging.WARNING, "Refused %s: %s", shown_url(flow.request.path), error)
             return False
         settle_head(flow)
         return True
 
     def judge_answer_again(self, flow: HTTPFlow) -> None:
-        with _FailingClosed(flow, self._refuse_body):
+        with FailingClosed(flow, self._refuse_body):
             assert flow.response
-            response, known = flow.response, self._known_of(flow)
+            response, known = flow.response, self._known.of(flow)
             self._judge_changed_head(response, known)
             response.stream = False
-            again = _Known(known.listener, known.listener.unasked())
+            again = Known(known.listener, known.listener.unasked())
             if is_head(flow.request):
                 response.data.content = b""
             elif is_event_stream(response.headers.get("content-type", "")):
@@ -820,7 +768,7 @@ class ToolFilter:
                 self._replace(flow, response, again, answered)
         settle_answer(flow)
 
-    def _judge_changed_head(self, response: Response, known: _Known) -> None:
+    def _judge_changed_head(self, response: Response, known: Known) -> None:
         if response.status_code == 101:
             raise ProtocolError("an upgrade that nobody asked for")
         coding = response.headers.get("content-encoding", "identity")
@@ -857,18 +805,7 @@ class ToolFilter:
         self._crowd.server_connect(data)
 
     def server_connected(self, _data: ServerConnectionHookData) -> None:
-        if self._is_lost:
-            self._is_lost = False
-            self._in_background(self._come_back())
-
-    async def _come_back(self) -> None:
-        """Tell what has changed in an upstream that was lost, and filter by its new list."""
-        try:
-            news = await self._listeners.fetch_again(ctx.options)
-        except StartError as error:
-            log.warning("The upstream is back, but the old list stays: %s", error.why)
-            return
-        log.warning("The upstream is back: %s", named(news))
+        self._loss.server_connected()
 
     async def _list_on_demand(self) -> None:
         await self._ready.wait()
@@ -887,18 +824,7 @@ class ToolFilter:
             self._suspect(data.client)
 
     def _suspect(self, client: Client) -> None:
-        """Something went wrong with an upstream: can it still be reached?"""
-        self._losses.suspect(client.proxy_mode, self._listeners.config.connection_timeout)
-
-    def _lose_upstream(self) -> None:
-        if not self._listeners.config.fail_fast:
-            if not self._is_lost:
-                log.warning("%s; waiting for it to come back", LostUpstream().what)
-            self._is_lost = True
-        elif not self.ending.has_begun:
-            self.ending.fatal(str(LostUpstream()))
-            for flow in open_flows():
-                lose(flow)
+        self._loss.suspect(client)
 
     def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
         known = self._known.get(flow)
@@ -934,48 +860,12 @@ class ToolFilter:
     # All the rest
 
     def _observe(self, spec: str, judged: Judged) -> None:
-        self.views.tell(spec, judged)
-        self._log.tell_of(judged)
-        if self._watching:
-            self._watching.observe(judged)
+        self._watchers.observe(spec, judged)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _FailingClosed:
-    """Answers what we stumble over: mitmproxy would log the exception and send the flow on."""
-
-    __slots__ = ("_flow", "_refuse")
-
-    def __init__(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
-        self._flow, self._refuse = flow, refuse
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        path = shown_url(self._flow.request.path)
-        if isinstance(error, ProtocolError):
-            _once.log(log, logging.WARNING, "Refused %s: %s", path, error)
-        else:
-            log.exception("cannot judge %s", path)
-        refuse_or_cut(self._flow, self._refuse)
-        return True
-
-
-def refuse_or_cut(flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
-    """Let nothing pass, also when there is something wrong with our refusal."""
-    try:
-        refuse(flow)
-    except Exception:
-        log.exception("cannot refuse %s", shown_url(flow.request.path))
-        flow.response = None
-        cut(flow)
 
 
 def say(text: str) -> None:

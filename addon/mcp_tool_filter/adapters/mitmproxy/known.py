@@ -1,0 +1,36 @@
+"""What we know of a flow between its hooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from mitmproxy.http import HTTPFlow
+
+from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
+from mcp_tool_filter.adapters.mitmproxy.websocket import Socket
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import HttpExchange
+from mcp_tool_filter.http.listener import Listener
+
+
+@dataclass(slots=True)
+class Known:
+    listener: Listener
+    exchange: HttpExchange
+    stream: EventStream | None = None
+    socket: Socket | None = None
+
+
+class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
+    def __init__(self, listeners: Listeners) -> None:
+        super().__init__()
+        self._listeners = listeners
+
+    def of(self, flow: HTTPFlow) -> Known:
+        """Return what is known of a flow. If it is new, another addon has answered before us."""
+        known = self.get(flow)
+        if known is None:
+            listener = self._listeners.listener_of(flow)
+            known = self[flow] = Known(listener, listener.unasked())
+        return known
