@@ -16,6 +16,7 @@ from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.requests import Requests
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES
 from mcp_tool_filter.http.listener import Listener
@@ -728,7 +729,7 @@ class TestBugsOfOurs:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Listener, "judge_request", stumble)
-        monkeypatch.setattr(ToolFilter, "_refuse_request", stumble)
+        monkeypatch.setattr(Requests, "refuse", stumble)
 
         async def test(between: Filtered) -> None:
             await between.client.say(post(call("read_file")))

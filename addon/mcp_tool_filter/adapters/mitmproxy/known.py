@@ -34,3 +34,7 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
             listener = self._listeners.listener_of(flow)
             known = self[flow] = Known(listener, listener.unasked())
         return known
+
+    def socket_of(self, flow: HTTPFlow) -> Socket | None:
+        known = self.get(flow)
+        return known.socket if known else None

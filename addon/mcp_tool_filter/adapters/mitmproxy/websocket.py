@@ -15,6 +15,7 @@ from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.conversation.conversation import Conversation, Judged
 from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
@@ -86,6 +87,17 @@ class Socket:
                 assert_never(unexpected)
         for one in said:
             _say(ref(flow), one)
+
+
+def judge_or_drop(socket: Socket | None, flow: HTTPFlow, message: WebSocketMessage) -> None:
+    """Judge a message. What cannot be judged is dropped."""
+    try:
+        if socket is None:
+            raise ProtocolError("a WebSocket that nobody asked for")
+        socket.judge(flow, message)
+    except Exception:
+        log.exception("cannot judge a WebSocket message")
+        message.drop()
 
 
 def _outcome(

@@ -1,0 +1,264 @@
+"""Answers of the upstream: their heads, their bodies, and the streams they open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from mitmproxy.connection import Client
+from mitmproxy.exceptions import AddonHalt
+from mitmproxy.http import HTTPFlow, Response
+
+from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.mitmproxy.errors import (
+    invalid_answer,
+)
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed
+from mcp_tool_filter.adapters.mitmproxy.flows import (
+    check_answer_head,
+    correct_length,
+    frame_as_stream,
+    head_of,
+    is_head,
+    keep_with_us,
+    learn_cors,
+    learn_login,
+    learn_login_document,
+    pass_through_stream,
+    replace_answer,
+    stream_through,
+)
+from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
+from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
+from mcp_tool_filter.adapters.mitmproxy.logins import (
+    Logins,
+    Sent,
+    renew,
+)
+from mcp_tool_filter.adapters.mitmproxy.requests import Requests
+from mcp_tool_filter.adapters.mitmproxy.streams import (
+    cut,
+    end,
+    has_begun,
+    has_left,
+    hold,
+    hold_end,
+    injector,
+    is_answer_settled,
+    is_head_settled,
+    is_made_here,
+    send_again,
+    settle_answer,
+    settle_head,
+    waker,
+)
+from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
+from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import Answered
+from mcp_tool_filter.http.head import is_websocket
+from mcp_tool_filter.http.media_type import is_event_stream
+from mcp_tool_filter.http.other_answers import refuse_partial
+from mcp_tool_filter.observers.report import shown_url
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+
+log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Judges each answer, and passes it on or puts another in its place."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        known: KnownFlows,
+        *,
+        effects: Effects,
+        logins: Logins,
+        through: LoginsThrough,
+        views: FlowObserver,
+        suspect: Callable[[Client], None],
+    ) -> None:
+        """``suspect`` is told whose upstream may be lost."""
+        self._requests = requests
+        self._known = known
+        self._effects = effects
+        self._logins = logins
+        self._through = through
+        self._views = views
+        self._suspect = suspect
+
+    def judge_head(self, flow: HTTPFlow) -> None:
+        with FailingClosed(flow, self._refuse_head):
+            if flow.response and self._logins.note_refusal(flow, flow.response):
+                flow.response.stream = False
+            elif flow.response and not is_answer_settled(flow):
+                self._views.note_head(flow, flow.response)
+                self._judge_new_head(flow, flow.response, self._known.of(flow))
+        self._views.follow_stream(flow)
+        hold(flow)
+        settle_head(flow)
+
+    def _judge_new_head(self, flow: HTTPFlow, response: Response, known: Known) -> None:
+        if response.status_code == 101 and not is_websocket(head_of(flow.request)):
+            raise ProtocolError("an upgrade that nobody asked for")
+        response.stream = False  # as another addon may have wanted it
+        check_answer_head(response)
+        listener, exchange = known.listener, known.exchange
+        session_id = response.headers.get("mcp-session-id")
+        learn_cors(listener.cors, flow.request, response)
+        self._through.rewrite_head(flow, response)
+        listener.note_answer_head(exchange, response.status_code, session_id)
+        if not keep_with_us(response, listener.names) and exchange.waits:
+            raise ProtocolError("a redirect that leads away from us")
+        if listener.config.only_mcp:
+            learn_login(listener.logins, flow.request, response)
+        may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
+        if may_have_body and is_event_stream(response.headers.get("content-type", "")):
+            self._open_stream(flow, response, known)
+
+    def _open_stream(self, flow: HTTPFlow, response: Response, known: Known) -> None:
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        refuse_partial(response.status_code, response.headers.get("content-type", ""))
+        frame_as_stream(flow, response)
+        send = injector(flow) if flow.request.method == "GET" else None
+        stream = known.listener.open_stream(known.exchange, flow.request.path, send)
+        known.stream = stream
+        stream.carry_out_with(self._effects.carry_out, waker(flow))
+        hold_end(flow, stream)
+        response.stream = stream_through(flow, stream, partial(self._shut, flow, stream))
+
+    def _shut(self, flow: HTTPFlow, stream: EventStream) -> None:
+        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
+        cut(flow)
+
+    def _refuse_head(self, flow: HTTPFlow) -> None:
+        """Answer instead, and hear no more of what the upstream says."""
+        assert flow.response
+        status, body = self._invalid(flow)
+        if is_made_here(flow):
+            replace_answer(flow.response, status, body)
+            settle_answer(flow)
+            return
+        replace_answer(flow.response, status, b"")
+        frame_as_stream(flow, flow.response)
+        flow.response.stream = lambda _chunk: []
+        if not end(flow, body):
+            cut(flow)
+
+    def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        with FailingClosed(flow, self.refuse_body):
+            if flow.websocket and is_head_settled(flow):
+                settle_answer(flow)
+            if flow.response is None or flow.websocket or is_answer_settled(flow):
+                return None
+            if sent := self._logins.take_refused(flow):
+                return self._ask_again(flow, flow.response, sent)
+            self._views.note_body(flow)
+            known = self._known.of(flow)
+            if not has_left(flow) and not is_head_settled(flow):
+                self.judge_changed_head(flow.response, known)
+            if known.stream:
+                if not has_begun(flow):
+                    return self._pass_whole_stream(flow, flow.response, known, known.stream)
+                self._end_stream(flow, known)
+            elif is_head(flow.request):
+                flow.response.data.content = b""
+            elif not has_left(flow):
+                answered = self.judge_body(flow, flow.response, known)
+                if waits(answered):
+                    return self._answer_later(flow, flow.response, known, answered)
+                self.replace(flow, flow.response, known, answered)
+        settle_answer(flow)
+        self._views.finish(flow)
+        return None
+
+    async def _ask_again(self, flow: HTTPFlow, refusal: Response, sent: Sent) -> None:
+        """Send a request again that the upstream refused for its token, or say what to do."""
+        with FailingClosed(flow, self._requests.refuse):
+            try:
+                self._logins.add(flow, sent, await renew(sent, refusal))
+                # Let mitmproxy be through with the refusal, even if we have not waited.
+                await asyncio.sleep(0)
+                send_again(flow)
+            except StartError as error:
+                self._requests.answer_without_login(flow, self._known.of(flow), error)
+        if is_answer_settled(flow):
+            self._views.finish(flow)
+        else:
+            raise AddonHalt  # nobody else need know of this answer
+
+    async def _pass_whole_stream(
+        self, flow: HTTPFlow, response: Response, known: Known, stream: EventStream
+    ) -> None:
+        with FailingClosed(flow, self.refuse_body):
+            await pass_through_stream(response, stream, self._effects)
+            self._end_stream(flow, known)
+        settle_answer(flow)
+        self._views.finish(flow)
+
+    def judge_body(
+        self, flow: HTTPFlow, response: Response, known: Known
+    ) -> Decision[Answered | None]:
+        raw = response.raw_content
+        if response.stream or raw is None:
+            raise ProtocolError("an answer went by before it could be judged")
+        return known.listener.judge_answer(
+            known.exchange,
+            response.status_code,
+            response.headers.get("content-type", ""),
+            ", ".join(response.headers.get_all("content-encoding")),
+            raw,
+            flow,
+        )
+
+    async def _answer_later(
+        self,
+        flow: HTTPFlow,
+        response: Response,
+        known: Known,
+        answered: Deciding[Answered | None],
+    ) -> None:
+        with FailingClosed(flow, self.refuse_body):
+            self.replace(flow, response, known, await self._effects.outcome_of(answered))
+        settle_answer(flow)
+        self._views.finish(flow)
+
+    def replace(
+        self, flow: HTTPFlow, response: Response, known: Known, answered: Answered | None
+    ) -> None:
+        if answered:
+            replace_answer(response, answered.status, answered.body, answered.content_type)
+        self._through.rewrite_body(flow, response)
+        correct_length(response)
+        if known.listener.config.only_mcp:
+            learn_login_document(known.listener.logins, flow.request, response)
+
+    def _end_stream(self, flow: HTTPFlow, known: Known) -> None:
+        known.listener.close_stream(known.exchange)
+        known.stream = None
+        if known.exchange.is_legacy:
+            self._suspect(flow.client_conn)
+
+    def refuse_body(self, flow: HTTPFlow) -> None:
+        if flow.response:
+            replace_answer(flow.response, *self._invalid(flow))
+
+    def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:
+        known = self._known.get(flow)
+        if known is None:
+            return invalid_answer(flow, None, None)
+        return invalid_answer(flow, known.listener, known.exchange)
+
+    def judge_changed_head(self, response: Response, known: Known) -> None:
+        if response.status_code == 101:
+            raise ProtocolError("an upgrade that nobody asked for")
+        coding = response.headers.get("content-encoding", "identity")
+        if known.stream and coding.strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        check_answer_head(response)
+        if not keep_with_us(response, known.listener.names) and known.exchange.waits:
+            raise ProtocolError("a redirect that leads away from us")

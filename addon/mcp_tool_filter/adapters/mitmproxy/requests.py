@@ -1,0 +1,265 @@
+"""Requests: who may ask, what is asked, and with which login it goes to the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from mitmproxy.http import HTTPFlow, Response
+
+from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
+from mcp_tool_filter.adapters.mitmproxy.errors import (
+    FORBIDDEN,
+    FORBIDDEN_SITE,
+    INTERNAL,
+    full_response,
+)
+from mcp_tool_filter.adapters.mitmproxy.exit import Ending
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed
+from mcp_tool_filter.adapters.mitmproxy.flows import (
+    add_cors,
+    address_of,
+    head_of,
+    is_head,
+    json_response,
+    lost_to,
+    prepare_for_upstream,
+    refuse_upgrade,
+    replace_body,
+)
+from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
+from mcp_tool_filter.adapters.mitmproxy.listeners import (
+    Listeners,
+)
+from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
+from mcp_tool_filter.adapters.mitmproxy.logins import (
+    Logins,
+    Sent,
+    answer_without_login,
+)
+from mcp_tool_filter.adapters.mitmproxy.streams import (
+    client_host,
+    refuse_now,
+    settle_answer,
+    settle_request,
+)
+from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
+from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
+from mcp_tool_filter.adapters.mitmproxy.websocket import Socket
+from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.http.gate import problem_in_source
+from mcp_tool_filter.http.head import Head, is_websocket
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.effects import Deciding, FetchTools
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
+from mcp_tool_filter.protocol.messages import Notification, Request
+from mcp_tool_filter.protocol.sse import render_event
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.oauth.through import Through
+
+
+class Requests:
+    """Judges each request, and sends it on or answers it."""
+
+    def __init__(
+        self,
+        listeners: Listeners,
+        known: KnownFlows,
+        *,
+        effects: Effects,
+        logins: Logins,
+        through: LoginsThrough,
+        crowd: Crowd,
+        watchers: Watchers,
+        views: FlowObserver,
+        ready: asyncio.Event,
+        ending: Ending,
+    ) -> None:
+        self._listeners = listeners
+        self._known = known
+        self._effects = effects
+        self._logins = logins
+        self._through = through
+        self._crowd = crowd
+        self._watchers = watchers
+        self._views = views
+        self._ready = ready
+        self._ending = ending
+        self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
+
+    def judge_source(self, flow: HTTPFlow) -> None:
+        """Judge who asks before any of the body is read: nobody else costs memory."""
+        with FailingClosed(flow, self._refuse_source):
+            if not self._crowd.has_room_for(flow.client_conn):
+                self._refuse_now(flow, full_response(), Reason(Why.FORBIDDEN, detail="max_clients"))
+            elif problem := self._problem_in_source(flow):
+                said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
+                reason = Reason(Why.FORBIDDEN, detail=problem)
+                self._refuse_now(flow, json_response(403, said), reason)
+            else:
+                self._admitted.add(flow)
+
+    def _refuse_source(self, flow: HTTPFlow) -> None:
+        refuse_now(flow, json_response(500, INTERNAL))
+
+    def _refuse_now(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
+        refuse_now(flow, response)
+        self._views.meet(flow)
+        verdict = Reply(response.content or b"", reason)
+        listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
+        if listener:
+            listener.tell_refused(verdict, flow)
+        else:  # while we start
+            self._watchers.log.tell(verdict)
+
+    def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        with FailingClosed(flow, self.refuse):
+            self._views.meet(flow)
+            if flow not in self._admitted:
+                raise ProtocolError("a request whose head was not judged")
+            if not self._ready.is_set():
+                return self._judge_later(flow)
+            return self._judge_or_lose(flow)
+        return None
+
+    async def _judge_later(self, flow: HTTPFlow) -> None:
+        await self._ready.wait()
+        with FailingClosed(flow, self.refuse):
+            if waiting := self._judge_or_lose(flow):
+                await waiting
+
+    def _judge_or_lose(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        if not self._ending.has_begun:
+            return self.judge_admitted(flow)
+        self._answer(flow, Answered(200, lost_to(flow.request)))
+        return None
+
+    def _problem_in_source(self, flow: HTTPFlow, *, with_visits: bool = True) -> str | None:
+        """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
+        if flow.is_replay:  # from mitmweb or the console, by the user
+            return None
+        headers = flow.request.headers
+        problem = problem_in_source(
+            self._listeners.config.allowed_hosts,
+            own=flow.client_conn.sockname[0],
+            host=client_host(flow),
+            origins=headers.get_all("origin"),
+            sites=headers.get_all("sec-fetch-site"),
+        )
+        may_visit = with_visits and problem == "Sec-Fetch-Site" and self._through.is_visit(flow)
+        return None if may_visit else problem
+
+    def judge_admitted(self, flow: HTTPFlow) -> Awaitable[None] | None:
+        listener = self._listeners.listener_of(flow)
+        raw = flow.request.raw_content
+        if flow.request.stream or raw is None:
+            raise ProtocolError("a body went by before it could be judged")
+        head = head_of(flow.request, address_of(flow))
+        if through := self._through.asked(flow, head):
+            return self._log_in_through(flow, through, listener, head, raw)
+        return self._judge_message(flow, listener, head, raw)
+
+    async def _log_in_through(
+        self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
+    ) -> None:
+        with FailingClosed(flow, self.refuse):
+            if response := await self._through.answer(flow, through, head):
+                flow.response = response
+                settle_answer(flow)
+            elif problem := self._problem_in_source(flow, with_visits=False):
+                raise ProtocolError(f"{problem} forbids what is no login")
+            elif waiting := self._judge_message(flow, listener, head, raw):
+                await waiting
+
+    def _judge_message(
+        self, flow: HTTPFlow, listener: Listener, head: Head, raw: bytes
+    ) -> Awaitable[None] | None:
+        outcome = listener.judge_request(head, raw, flow)
+        if isinstance(outcome, Passed | Answered):
+            return self._send_on(flow, listener, head, outcome)
+        return self._send_on_later(flow, listener, head, outcome)
+
+    async def _send_on_later(
+        self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]
+    ) -> None:
+        with FailingClosed(flow, self.refuse):
+            decided = await self._effects.outcome_of(outcome)
+            if self._ending.has_begun:
+                decided = Answered(200, lost_to(flow.request))
+            if waiting := self._send_on(flow, listener, head, decided):
+                await waiting
+
+    async def fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
+        """Ask for the list that the client of a message would get."""
+        exchange, message = effect.arrival, effect.message
+        assert isinstance(exchange, HttpExchange)
+        assert isinstance(message, Request | Notification)
+        return await self._listeners.fetch_as_client(exchange, message)
+
+    def _send_on(
+        self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Passed | Answered
+    ) -> Awaitable[None] | None:
+        if isinstance(outcome, Answered):
+            self._answer(flow, outcome)
+            return None
+        known = self._known[flow] = Known(listener, outcome.exchange)
+        if is_websocket(head):
+            conversation = listener.open_socket(outcome.exchange)
+            known.socket = Socket(flow, conversation, self._effects.carry_out)
+        else:
+            refuse_upgrade(flow.request)
+        if outcome.body is not None:
+            replace_body(flow.request, outcome.body, outcome.headers)
+        prepare_for_upstream(flow.request, listener.headers_for(head))
+        settle_request(flow)
+        sent = self._logins.needed_for(flow, listener, head)
+        return self._log_in(flow, known, sent) if sent else None
+
+    def _log_in(self, flow: HTTPFlow, known: Known, sent: Sent) -> Awaitable[None] | None:
+        """Send a request with the token of the login, once it is there."""
+        try:
+            if value := sent.login.value():
+                self._logins.add(flow, sent, value)
+                return None
+        except StartError as error:
+            self.answer_without_login(flow, known, error)
+            return None
+        return self._log_in_later(flow, known, sent)
+
+    async def _log_in_later(self, flow: HTTPFlow, known: Known, sent: Sent) -> None:
+        with FailingClosed(flow, self.refuse):
+            try:
+                self._logins.add(flow, sent, await sent.login.renewed())
+            except StartError as error:
+                self.answer_without_login(flow, known, error)
+
+    def answer_without_login(self, flow: HTTPFlow, known: Known, error: StartError) -> None:
+        self._logins.warn_once(f"{error.what}. {error.why}")
+        self._answer(flow, answer_without_login(flow, known.listener, known.exchange, error))
+
+    def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
+        """Answer in the upstream's place, on the stream where the client waits for it."""
+        stream = answered.stream
+        if stream and answered.body and stream.send(render_event(answered.body)):
+            answered = Answered(202)
+        body = b"" if is_head(flow.request) else answered.body
+        flow.response = json_response(answered.status, body)
+        self._add_cors(flow, flow.response)
+        settle_answer(flow)
+
+    def _add_cors(self, flow: HTTPFlow, response: Response) -> None:
+        listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
+        if listener:
+            add_cors(listener.cors, flow.request, response)
+
+    def refuse(self, flow: HTTPFlow) -> None:
+        self._answer(flow, Answered(500, INTERNAL))
+
+    def is_admitted(self, flow: HTTPFlow) -> bool:
+        """Tell whether its head was judged, and there is something to judge the rest by."""
+        return flow in self._admitted and self._ready.is_set()
