@@ -17,6 +17,8 @@ b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Tool not found: rm"}
 
 A decision that waits is a generator of effects that returns the same; ``effects`` says how to go on
 with either.
+
+It is one module because every way in shares one memory: who waits for which answer.
 """
 
 from __future__ import annotations

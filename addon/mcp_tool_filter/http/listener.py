@@ -3,6 +3,8 @@
 It knows HTTP and no host: requests and answers come in as values, what becomes of them goes out
 as values, and whoever owns the connection carries it out. What the messages in them mean is for
 ``conversation`` to say. Where a decision waits, a generator of effects returns the same value.
+
+It is one module because its methods share one state: the policy, the sessions, the open streams.
 """
 
 from __future__ import annotations

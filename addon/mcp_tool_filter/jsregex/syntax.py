@@ -11,6 +11,8 @@ mcp_tool_filter.jsregex.names.NotJavaScript: a group is not closed
 
 What looks wrong and is right: a brace that opens no count is a brace, ``\N`` is an octal escape
 unless there are N groups, ``\k`` a k unless there are named ones. (ECMA-262, Annex B.1.2)
+
+It is one module because the rules of the grammar call each other.
 """
 
 from __future__ import annotations

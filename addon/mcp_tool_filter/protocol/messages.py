@@ -6,6 +6,8 @@ Request(method='ping', id='7.0')
 Where readers differ (a key twice, or in another case, ``result`` beside ``method``, a method that
 is nearly ``tools/call``) the message is refused: ``ProtocolError``. Deep inside ``params`` such
 oddities are the client's own business and pass.
+
+It is one module because these rules only make sense together: what one lets by, another refuses.
 """
 
 from __future__ import annotations

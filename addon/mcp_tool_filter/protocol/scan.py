@@ -12,6 +12,8 @@ taken out, or answered with, in the very bytes it came in:
 The standard library's C scanner does the reading, since orjson knows no places and refuses honest
 numbers (four hundred digits) and escapes (half a surrogate pair). Its leniencies are closed here:
 NaN, other encodings, a BOM, depth. What is refused raises ``ProtocolError``.
+
+It is one module because a value may hold any value: the functions that read them call each other.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@
 (Definition(name='a', problem=None, raw=b'{"name": "a", "inputSchema": {}}'),)
 >>> listing.with_tools([])
 b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
+
+It is one module because calls and lists must read the name of a tool in the same way.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 h11 knows HTTP, asyncio the sockets; here they meet. All that a peer can do to us ends in an
 ``HttpFailed`` whose words a person can read, or in the caller's time-out. Nothing of mitmproxy is
 imported: the launcher can ask the upstream while mitmproxy is still being loaded.
+
+It is one module because client, response and connection share the state of one socket.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A ``Poster`` sends messages to one path and reads what comes back, JSON or an ev
 stand ``StatelessClient`` (2026-07-28) and ``StreamableClient`` (2025-03-26 to 2025-11-25); in the
 ``LegacyClient`` (2024-11-05) all answers come on the one stream that it holds open. Each hands out
 a ``Reply`` with the bytes as they came, and closes what it has opened.
+
+They are one module because they share the rules for refusals, redirects and endpoints.
 """
 
 from __future__ import annotations

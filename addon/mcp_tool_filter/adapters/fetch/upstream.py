@@ -8,6 +8,8 @@ are tried, in the order of ``_USUAL_PATHS``. Most upstreams need one connection 
 
 An upstream without a ``tools`` capability is still asked: some forget to declare it. Only when it
 then knows no tools/list (-32601) has it no tools, and no pages.
+
+It is one module because the order of these attempts, and what ends them, must be read together.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The hooks call these functions with a flow. They work for all of HTTP/1 and HTTP
 without TLS, from inside any hook or stream callable, and are only for the event loop's thread.
 An order reaches its stream when mitmproxy is through with what it is doing on that connection,
 which mostly is at once.
+
+They are one module because each is only a few lines, and all act on the same stream of mitmproxy.
 """
 
 from __future__ import annotations

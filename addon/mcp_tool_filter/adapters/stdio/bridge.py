@@ -2,6 +2,8 @@
 
 It stands behind the filter, on a loopback port that serves only the filter's own connections, and
 judges nothing. Requests of 2026-07-28 have no session: they share one child, with ids of their own.
+
+It is one module because all ways to ask share the children, their limits and their end.
 """
 
 from __future__ import annotations

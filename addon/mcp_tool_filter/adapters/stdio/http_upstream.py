@@ -4,6 +4,8 @@
 answered itself, with JSON or an event stream, which is resumed if it breaks off. ``LegacyUpstream``
 is for HTTP+SSE (2024-11-05): all answers come on one stream. Whatever an upstream says is handed to
 a ``Listener``, which judges it; nothing is judged here.
+
+Both are in one module because they read event streams and report errors in the same way.
 """
 
 from __future__ import annotations

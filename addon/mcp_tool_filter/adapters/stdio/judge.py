@@ -3,6 +3,8 @@
 The client and the upstream are each read by a thread of their own; a lock lets them take turns.
 Until the client has listed all tools, names are judged by the patterns: nothing is ever asked of
 the upstream that the client has not asked, so the client can find no trace of us.
+
+It is one module because every decision reads and changes the same memory, under that lock.
 """
 
 from __future__ import annotations

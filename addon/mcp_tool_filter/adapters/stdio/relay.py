@@ -4,6 +4,8 @@ One thread reads the client, one the child, one waits for the child's end; each 
 as the other side takes what it writes, so nothing piles up. Threads and plain reads, not an event
 loop: our stdin and stdout may be shared with others, who would notice if they did not block, and
 the start does not wait for asyncio.
+
+It is one module because the threads share one state: who has ended, and what is still on its way.
 """
 
 from __future__ import annotations
