@@ -172,3 +172,17 @@ def test_a_scope_without_this_server_names_those_that_have_it(
     err = capsys.readouterr().err
     assert "claude-code does not list files in scope project\nTry --scope user" in err
     assert file_in(home) == CLAUDE
+
+
+def test_a_secret_among_the_arguments_is_not_shown(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = {"command": "x", "args": ["--token", "n3ighbour", "--port", "8080"]}
+    servers = {"files": {"command": "y"}, "after": secret}
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+    assert main(["clients"]) == 0
+    assert main(["wrap", "claude-code", "after", "--deny", "^a", "--yes"]) == 0
+    assert main(["wrap", "claude-code", "files", "--deny", "^a", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "n3ighbour" not in said.out + said.err
+    assert "8080" in said.out

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.redaction.finder import redact
 
 type Entry = dict[str, object]
 
@@ -54,7 +55,9 @@ def target_of(entry: Entry) -> str:
     if url := _url_of(original):
         return url.partition("?")[0] + ("?…" if "?" in url else "")
     words = _words_of(original)
-    return " ".join(words[:3]) + (" …" if len(words) > 3 else "") if words else "?"
+    if not words:
+        return "?"
+    return redact(" ".join(words[:3]), "***") + (" …" if len(words) > 3 else "")
 
 
 def is_wrapped(entry: Entry) -> bool:

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import WAS, Entry, is_wrapped, unwrap, wrap
@@ -172,8 +173,17 @@ def _secrets_in(value: object) -> Iterator[str]:
     for key, member in value.items() if isinstance(value, dict) else ():
         if key in ("env", "headers", "http_headers") and isinstance(member, dict):
             yield from _spellings_of(member)
+        elif key == "args" and isinstance(member, list):
+            yield from _spellings_of(dict(_named_in(member)))
         else:
             yield from _secrets_in(member)
+
+
+def _named_in(words: Sequence[object]) -> Iterator[tuple[str, object]]:
+    """Yield secrets that are arguments of their own, after a flag such as --token."""
+    for flag, word in pairwise(map(str, words)):
+        if flag.startswith("-") and word not in redact(f"{flag} {word}", "***"):
+            yield word, word
 
 
 def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:
