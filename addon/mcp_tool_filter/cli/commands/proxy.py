@@ -53,9 +53,11 @@ def _way_to_look(given: Given) -> str | None:
 
 def _refuse_what_needs_http(given: Given) -> None:
     """Refuse what nothing writes or serves over stdio: nobody shall wait for it in vain."""
-    for name in ("audit-log", "dashboard", "metrics-port"):
+    for name in ("dashboard", "metrics-port"):
         if name in given:
-            why = "Add --port to serve HTTP, or leave it out; --record FILE works over stdio, too"
+            why = (
+                "Add --port to serve HTTP, or leave it out; --audit-log FILE works over stdio, too"
+            )
             raise UsageError(f"--{name} does not work over stdio", why=why)
 
 
