@@ -10,7 +10,7 @@ from mcp_tool_filter.cli.launcher import main
 @pytest.mark.parametrize(
     "server", [["--", "false"], ["--stdio", "--upstream", "http://127.0.0.1:1/mcp"]]
 )
-@pytest.mark.parametrize("flag", ["dashboard", "metrics-port"])
+@pytest.mark.parametrize("flag", ["dashboard"])
 def test_what_stdio_cannot_do_is_refused(
     flag: str, server: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

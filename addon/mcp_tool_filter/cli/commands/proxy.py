@@ -53,7 +53,7 @@ def _way_to_look(given: Given) -> str | None:
 
 def _refuse_what_needs_http(given: Given) -> None:
     """Refuse what nothing writes or serves over stdio: nobody shall wait for it in vain."""
-    for name in ("dashboard", "metrics-port"):
+    for name in ("dashboard",):
         if name in given:
             why = (
                 "Add --port to serve HTTP, or leave it out; --audit-log FILE works over stdio, too"
