@@ -55,9 +55,12 @@ def is_alive(pid: str) -> bool:
     return True
 
 
-def test_a_script_that_floods_is_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1000, 1_000_000])
+def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
+    """Also one that has filled all buffers before we stop to read."""
+    flood = f"while True: os.write(1, b'x' * {size})"
     with pytest.raises(EffectFailed, match="more than 1000 bytes"):
-        run(script(tmp_path, "while True: print('x' * 1000)"))
+        run(script(tmp_path, flood))
 
 
 def test_a_crash_is_a_status(tmp_path: Path) -> None:

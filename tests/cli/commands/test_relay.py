@@ -512,3 +512,28 @@ def test_strict_wants_a_pattern_before_the_command_starts(tmp_path: Path) -> Non
     ended = run("--strict", "--", *upstream(), home=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("Error: Nothing is denied: there is no deny or allow pattern\n")
+
+
+def test_a_client_that_leaves_more_than_the_command_reads_ends_the_session(tmp_path: Path) -> None:
+    """The end of what it said stands behind bytes that nobody takes."""
+    file = tmp_path / "pid"
+    program = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with filtered(*DENY, "--", sys.executable, "-c", program, home=tmp_path) as client:
+        command = pid_in(file)
+        large = calling("read_file").replace(
+            b'"params":{', b'"params":{"x":"' + b"a" * 3_000_000 + b'",'
+        )
+        sender = threading.Thread(target=_say_and_leave, args=(client, large))
+        sender.start()
+        assert client.process.wait(timeout=30) is not None
+        sender.join(10)
+        assert gone(command)
+
+
+def _say_and_leave(client: StdioClient, line: bytes) -> None:
+    assert client.process.stdin
+    try:
+        client.process.stdin.write(line + b"\n")
+        client.process.stdin.close()
+    except OSError:
+        pass

@@ -61,9 +61,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End what is left of a script, with all that it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode is None:
-        await process.wait()
-    # asyncio closes the pipes when it collects them, and warns; they are closed here.
+    # First: a flood that nobody reads on would keep its pipe open, and the wait would not end.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
+    if process.returncode is None:
+        await process.wait()

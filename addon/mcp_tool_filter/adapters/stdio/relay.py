@@ -11,6 +11,7 @@ It is one module because the threads share one state: who has ended, and what is
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # most relays have no rules
 _CLIENT, _CHILD = "client", "child"  # who said what waits
 _READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
+_HUNG_UP = getattr(select, "POLLHUP", 0)
 _LAST_WORDS = 0.5  # seconds without a byte, when the child has ended and another holds its stdout
 _GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
 
@@ -57,6 +59,9 @@ _PATIENCE = Patience()
 @dataclass(frozen=True, slots=True)
 class _ClientEnded:
     """It will say no more, or it listens no more."""
+
+    has_waited: bool = False
+    """The command has had its time to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,22 @@ class Relay:
         self._is_writing = False  # to the client, what the child said
         self._code: int | None = None
         self._client_ended = False
+        self._read_last = time.monotonic()
+        self._client_read = Event()  # all that the client said has been read
 
     def run(self) -> int:
         """Pass lines until one side ends; return the exit code."""
-        for work in (self._read_client, self._read_child, self._wait_for_child):
+        works = [self._read_client, self._read_child, self._wait_for_child]
+        if hasattr(select, "poll"):
+            works.append(self._watch_client)
+        for work in works:
             Thread(target=self._guarded, args=(work,), daemon=True).start()
         while True:
             match self._happened.get():
-                case _ClientEnded():
+                case _ClientEnded(has_waited):
                     self._child.close_stdin()
-                    return self._see_out(self._patience.eof, self._patience.term)
+                    eof = _TICK if has_waited else self._patience.eof
+                    return self._see_out(eof, self._patience.term)
                 case int(number):
                     return self._pass_on(number)
                 case _ChildEnded(code):
@@ -144,11 +155,25 @@ class Relay:
     def _read_client(self) -> None:
         parser = LineParser(max_pending=self._limits.pending)
         while chunk := _read(self._stdin):
+            self._read_last = time.monotonic()
             self._from_client(parser.feed(chunk))
+        self._client_read.set()
         self._from_client(parser.finish())
         if self._rules:
             self._rules.wait_for(_CLIENT)
         self._happened.put(_ClientEnded())
+
+    def _watch_client(self) -> None:
+        """Notice a client that has left behind more than the command reads: its end is not read."""
+        poll = select.poll()
+        poll.register(self._stdin, 0)  # a hang-up is always told
+        while not self._client_read.is_set():
+            if any(events & _HUNG_UP for _, events in poll.poll(1000)):
+                break
+        while not self._client_read.wait(_TICK):
+            if time.monotonic() - self._read_last > self._patience.eof:
+                self._happened.put(_ClientEnded(has_waited=True))
+                return
 
     def _read_child(self) -> None:
         parser = LineParser(max_pending=self._limits.pending)
