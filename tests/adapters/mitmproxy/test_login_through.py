@@ -72,6 +72,7 @@ async def between(
             proxy(ToolFilter(fetch=fetched), to=upstream.origin, home=home, **given) as it,
             raw_client(it.port) as client,
         ):
+            await client.ask(post(PING))  # each client first learns that a login is wanted
             yield Between(upstream, it, client)
 
 

@@ -118,11 +118,20 @@ class Through:
         """Tell whether a request may be part of a login."""
         path = head.target.partition("?")[0]
         return (
-            path in _ENDPOINTS
+            (path in _ENDPOINTS and self._wants_login)
             or path.startswith(CALLBACK)
             or self.is_resource_document(head.target)
             or _is_server_document(head.target)
         )
+
+    @property
+    def _wants_login(self) -> bool:
+        """Has the upstream ever shown that it wants a login? Else such a path is its own.
+
+        It does so by a 401 at the start or later, or by metadata that a client has asked for.
+        """
+        has_list = self.listener.policy.kinds.start.is_listed
+        return self._asks or self._found is not None or not has_list
 
     def is_resource_document(self, target: str) -> bool:
         """Tell whether protected-resource metadata is at this path."""
