@@ -45,7 +45,6 @@ from mcp_tool_filter.http.login_through.requests import (
 from mcp_tool_filter.http.oauth_metadata import (
     ResourceMetadata,
     ServerMetadata,
-    default_server,
     parse_resource_metadata,
     parse_server_metadata,
     resource_documents,
@@ -261,9 +260,8 @@ class Through:
         origin = self.listener.upstream
         resource = await self._resource()
         if resource is None:
-            if (found := await self._server(origin, origin)) is not None:
-                return found
-            return _Found(default_server(origin), None, origin, origin) if self._asks else None
+            # Without any metadata its usual paths are the same through us: nothing is rewritten.
+            return await self._server(origin, origin)
         parts = urlsplit(resource.resource)
         theirs = f"{parts.scheme}://{parts.netloc}"
         if our_url(resource.resource, "", self.listener.names) is None:
