@@ -33,7 +33,7 @@ TOOLS = [
 def call(number: int) -> bytes:
     return (
         b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_file",'
-        b'"arguments":{"path":"/work/notes/one.md","limit":10}}}\n' % number
+        b'"arguments":{"path":"/notes/2026/one.md","limit":10}}}\n' % number
     )
 
 
