@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.mitmproxy.test_addon import Filtered, call, filtered
+from tests.adapters.mitmproxy.filtered import Filtered, call, filtered
 from tests.mcp_upstream import saying
 from tests.raw_client import get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk

@@ -1,6 +1,5 @@
 """Our own start against every real upstream, with nobody between them."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 
@@ -33,7 +32,7 @@ every_upstream = pytest.mark.parametrize(
 )
 
 
-def fetched(running: Upstream, endpoint: str | None) -> Fetched:
+async def fetched(running: Upstream, endpoint: str | None) -> Fetched:
     target = Target(
         url=running.origin,
         endpoint=endpoint,
@@ -43,14 +42,14 @@ def fetched(running: Upstream, endpoint: str | None) -> Fetched:
         tls=None,
         limit=1024 * 1024,
     )
-    return asyncio.run(fetch(target))
+    return await fetch(target)
 
 
 @every_upstream
-def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
+async def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
     running: Upstream, server: Server
 ) -> None:
-    found = fetched(running, None)
+    found = await fetched(running, None)
     pages = [json.loads(page)["result"]["tools"] for page in found.pages]
     assert [tool["name"] for page in pages for tool in page] == TOOLS
     assert [len(page) for page in pages][:-1] == [4] * (len(pages) - 1)
@@ -59,8 +58,8 @@ def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
 
 
 @every_upstream
-def test_the_way_it_speaks_is_found_too(running: Upstream, server: Server) -> None:
-    found = fetched(running, running.path)
+async def test_the_way_it_speaks_is_found_too(running: Upstream, server: Server) -> None:
+    found = await fetched(running, running.path)
     assert found.revision == (MODERN if server.speaks_modern else LEGACY)
     assert found.transport == transport_of(server)
     assert found.sessions == (found.transport is Transport.STREAMABLE and not stateless(server))

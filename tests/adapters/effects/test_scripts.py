@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from pathlib import Path
@@ -20,28 +19,28 @@ def script(tmp_path: Path, code: str) -> str:
     return str(path)
 
 
-def run(
+async def run(
     path: str, *args: str, timeout: float = 20.0, most: int = 1000, given: bytes = b"in"
 ) -> ScriptResult:
     effect = RunScript((path, *args), (("MCP_RULE", "r"),), given, timeout, True, "r")
-    return asyncio.run(run_script(effect, most_output=most))
+    return await run_script(effect, most_output=most)
 
 
-def test_a_script_gets_the_message_arguments_and_environment(tmp_path: Path) -> None:
+async def test_a_script_gets_the_message_arguments_and_environment(tmp_path: Path) -> None:
     path = script(tmp_path, "print(sys.stdin.read(), sys.argv[1], os.environ['MCP_RULE'])")
-    assert run(path, "$(rm -rf); a b") == ScriptResult(0, b"in $(rm -rf); a b r\n")
+    assert await run(path, "$(rm -rf); a b") == ScriptResult(0, b"in $(rm -rf); a b r\n")
 
 
-def test_a_script_may_leave_its_input_unread(tmp_path: Path) -> None:
+async def test_a_script_may_leave_its_input_unread(tmp_path: Path) -> None:
     path = script(tmp_path, "sys.exit(1)")
-    assert run(path, given=b"x" * 5_000_000).status == 1
+    assert (await run(path, given=b"x" * 5_000_000)).status == 1
 
 
-def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+async def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = f"pid = os.fork()\nopen({str(note)!r}, 'a').write(f'{{os.getpid()}} ')\ntime.sleep(60)"
     with pytest.raises(EffectFailed, match="longer than 1s"):
-        run(script(tmp_path, code), timeout=1.0)
+        await run(script(tmp_path, code), timeout=1.0)
     assert not any(map(is_alive, note.read_text().split()))
 
 
@@ -56,17 +55,17 @@ def is_alive(pid: str) -> bool:
 
 
 @pytest.mark.parametrize("size", [1000, 1_000_000])
-def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
+async def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
     """Also one that has filled all buffers before we stop to read."""
     flood = f"while True: os.write(1, b'x' * {size})"
     with pytest.raises(EffectFailed, match="more than 1000 bytes"):
-        run(script(tmp_path, flood))
+        await run(script(tmp_path, flood))
 
 
-def test_a_crash_is_a_status(tmp_path: Path) -> None:
-    assert run(script(tmp_path, "os.kill(os.getpid(), 11)")).status == -11
+async def test_a_crash_is_a_status(tmp_path: Path) -> None:
+    assert (await run(script(tmp_path, "os.kill(os.getpid(), 11)"))).status == -11
 
 
-def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
+async def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(EffectFailed, match="cannot be started"):
-        run(str(tmp_path / "nothing"))
+        await run(str(tmp_path / "nothing"))

@@ -8,7 +8,6 @@ A script is a dialogue: a function from a request to the bytes that answer it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from collections.abc import Callable
@@ -188,25 +187,24 @@ class Legacy:
             await self.stream.say_event(result(request, found))
 
 
-def fetched_from(script: Script, endpoint: str | None = "/mcp", **more: Any) -> Fetched:
+async def fetched_from(script: Script, endpoint: str | None = "/mcp", **more: Any) -> Fetched:
     """Run an upstream and fetch from it."""
-    return run(script, endpoint, **more)[0]
+    return (await run(script, endpoint, **more))[0]
 
 
-def run(script: Script, endpoint: str | None = "/mcp", **more: Any) -> tuple[Fetched, RawUpstream]:
+async def run(
+    script: Script, endpoint: str | None = "/mcp", **more: Any
+) -> tuple[Fetched, RawUpstream]:
     """Fetch from an upstream; return what was fetched and what the upstream has seen."""
 
-    async def both() -> tuple[Fetched, RawUpstream]:
-        async with raw_upstream(script) as upstream:
-            return await fetch(target(upstream.url, endpoint, **more)), upstream
-
-    return asyncio.run(both())
+    async with raw_upstream(script) as upstream:
+        return await fetch(target(upstream.url, endpoint, **more)), upstream
 
 
-def failure(script: Script, endpoint: str | None = "/mcp", **more: Any) -> str:
+async def failure(script: Script, endpoint: str | None = "/mcp", **more: Any) -> str:
     """Why an upstream could not be fetched from."""
     with pytest.raises(StartError) as caught:
-        run(script, endpoint, **more)
+        await run(script, endpoint, **more)
     return caught.value.why
 
 

@@ -35,18 +35,15 @@ async def get(client: HttpClient, limit: int = 1000) -> bytes:
         return await response.read(limit)
 
 
-def got(script: Script, use: Use = get, tls: ssl.SSLContext | None = None) -> bytes:
+async def got(script: Script, use: Use = get, tls: ssl.SSLContext | None = None) -> bytes:
     """What a client reads from such an upstream."""
 
-    async def main() -> bytes:
-        async with raw_upstream(script) as upstream:
-            client = HttpClient(parse_origin(upstream.url), tls=tls)
-            try:
-                return await use(client)
-            finally:
-                await client.close()
-
-    return asyncio.run(main())
+    async with raw_upstream(script) as upstream:
+        client = HttpClient(parse_origin(upstream.url), tls=tls)
+        try:
+            return await use(client)
+        finally:
+            await client.close()
 
 
 def saying(*responses: bytes) -> Script:
@@ -79,8 +76,8 @@ def saying(*responses: bytes) -> Script:
         answer(b"hello", kind="a/b\r\nContent-Encoding: identity"),
     ],
 )
-def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
-    assert got(saying(response)) == b"hello"
+async def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
+    assert await got(saying(response)) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -111,14 +108,14 @@ def test_a_body_is_read_however_it_is_framed(response: bytes) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", "Not a valid HTTP"),
     ],
 )
-def test_an_answer_that_cannot_be_read_has_a_reason(response: bytes, said: str) -> None:
+async def test_an_answer_that_cannot_be_read_has_a_reason(response: bytes, said: str) -> None:
     with pytest.raises(HttpFailed) as caught:
-        got(saying(response))
+        await got(saying(response))
     assert str(caught.value).startswith(said)
     assert "bytearray" not in str(caught.value)
 
 
-def test_a_body_without_an_end_is_left() -> None:
+async def test_a_body_without_an_end_is_left() -> None:
     async def endless(peer: Peer) -> None:
         await peer.request()
         await peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -126,14 +123,14 @@ def test_a_body_without_an_end_is_left() -> None:
             await peer.say(chunk(b"x" * 1_000_000))
 
     with pytest.raises(HttpFailed, match="longer than 1000 bytes"):
-        got(endless)
+        await got(endless)
 
 
-def test_a_connection_is_kept_for_the_next_request() -> None:
+async def test_a_connection_is_kept_for_the_next_request() -> None:
     async def twice(client: HttpClient) -> bytes:
         return await get(client) + await get(client)
 
-    assert got(saying(answer(b"1"), answer(b"2")), twice) == b"12"
+    assert await got(saying(answer(b"1"), answer(b"2")), twice) == b"12"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_a_connection_is_kept_for_the_next_request() -> None:
         b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n1",
     ],
 )
-def test_where_it_is_not_kept_the_next_request_opens_another(first: bytes) -> None:
+async def test_where_it_is_not_kept_the_next_request_opens_another(first: bytes) -> None:
     """An upstream that closes an idle connection has not heard the request: it is sent again."""
 
     async def twice(client: HttpClient) -> bytes:
@@ -152,16 +149,16 @@ def test_where_it_is_not_kept_the_next_request_opens_another(first: bytes) -> No
         await asyncio.sleep(0.01)
         return before + await get(client)
 
-    assert got(saying(first), twice) == b"11"
+    assert await got(saying(first), twice) == b"11"
 
 
-def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_again() -> None:
+async def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_again() -> None:
     async def twice(client: HttpClient) -> bytes:
         await get(client)
         return await get(client)
 
     with pytest.raises(HttpFailed, match="Connection closed by upstream"):
-        got(saying(answer(b"1"), b"HTTP/1.1 2"), twice)
+        await got(saying(answer(b"1"), b"HTTP/1.1 2"), twice)
 
 
 async def test_a_response_that_is_not_read_costs_its_connection() -> None:
@@ -177,7 +174,7 @@ async def test_a_response_that_is_not_read_costs_its_connection() -> None:
     assert await main() == 2
 
 
-def test_an_early_refusal_is_heard_although_the_request_was_cut_off() -> None:
+async def test_an_early_refusal_is_heard_although_the_request_was_cut_off() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         await peer.say(answer(b"no", status="413 Too Large", kind="a/b\r\nConnection: close"))
@@ -187,25 +184,25 @@ def test_an_early_refusal_is_heard_although_the_request_was_cut_off() -> None:
         async with client.exchange(b"POST", "/", body=b"x" * 50_000) as response:
             return b"%d" % response.status
 
-    assert got(script, post) == b"413"
+    assert await got(script, post) == b"413"
 
 
-def test_a_connection_that_is_reset_has_a_reason() -> None:
+async def test_a_connection_that_is_reset_has_a_reason() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.reset()
 
     with pytest.raises(HttpFailed, match="Connection reset by upstream"):
-        got(script)
+        await got(script)
 
 
-def test_a_header_that_cannot_be_written_has_a_reason() -> None:
+async def test_a_header_that_cannot_be_written_has_a_reason() -> None:
     async def use(client: HttpClient) -> bytes:
         async with client.exchange(b"GET", "/", [(b"x", b"a\r\nb")]) as response:
             return await response.read(1)
 
     with pytest.raises(HttpFailed, match="cannot be written as HTTP"):
-        got(saying(answer(b"")), use)
+        await got(saying(answer(b"")), use)
 
 
 class Certified:
@@ -252,32 +249,29 @@ def _names(host: str) -> x509.SubjectAlternativeName:
         return x509.SubjectAlternativeName([x509.DNSName(host)])
 
 
-def got_by_tls(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
-    async def main() -> bytes:
-        async with raw_upstream(saying(answer(b"1"), answer(b"2")), tls=server) as upstream:
-            http = HttpClient(parse_origin(upstream.url), tls=client)
-            try:
-                return await get(http) + await get(http)
-            finally:
-                await http.close()
-
-    return asyncio.run(main())
+async def got_by_tls(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes:
+    async with raw_upstream(saying(answer(b"1"), answer(b"2")), tls=server) as upstream:
+        http = HttpClient(parse_origin(upstream.url), tls=client)
+        try:
+            return await get(http) + await get(http)
+        finally:
+            await http.close()
 
 
-def test_a_certificate_that_the_user_trusts_will_do(tmp_path: Path) -> None:
+async def test_a_certificate_that_the_user_trusts_will_do(tmp_path: Path) -> None:
     own = Certified(tmp_path)
-    assert got_by_tls(own.server(), make_tls_context(trusted_ca=str(own.pem))) == b"12"
+    assert await got_by_tls(own.server(), make_tls_context(trusted_ca=str(own.pem))) == b"12"
 
 
-def test_none_is_needed_where_the_user_says_so(tmp_path: Path) -> None:
+async def test_none_is_needed_where_the_user_says_so(tmp_path: Path) -> None:
     own = Certified(tmp_path, "elsewhere.example", expired=True)
-    assert got_by_tls(own.server(), make_tls_context(insecure=True)) == b"12"
+    assert await got_by_tls(own.server(), make_tls_context(insecure=True)) == b"12"
 
 
-def test_a_certificate_can_be_shown(tmp_path: Path) -> None:
+async def test_a_certificate_can_be_shown(tmp_path: Path) -> None:
     own = Certified(tmp_path)
     ours = make_tls_context(trusted_ca=str(own.pem), client_cert=str(own.pem))
-    assert got_by_tls(own.server(wants_certificate=True), ours) == b"12"
+    assert await got_by_tls(own.server(wants_certificate=True), ours) == b"12"
 
 
 @pytest.mark.parametrize(
@@ -294,20 +288,22 @@ def test_a_certificate_can_be_shown(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_certificate_that_will_not_do_has_a_reason(
+async def test_a_certificate_that_will_not_do_has_a_reason(
     tmp_path: Path, host: str, expired: bool, trusted: bool, said: str
 ) -> None:
     own = Certified(tmp_path, host, expired=expired)
     ours = make_tls_context(trusted_ca=str(own.pem) if trusted else None)
     with pytest.raises(NotConnected) as caught:
-        got_by_tls(own.server(), ours)
+        await got_by_tls(own.server(), ours)
     assert str(caught.value) == said
 
 
-def test_without_the_certificate_that_is_wanted_there_is_no_answer(tmp_path: Path) -> None:
+async def test_without_the_certificate_that_is_wanted_there_is_no_answer(tmp_path: Path) -> None:
     own = Certified(tmp_path)
     with pytest.raises(HttpFailed):
-        got_by_tls(own.server(wants_certificate=True), make_tls_context(trusted_ca=str(own.pem)))
+        await got_by_tls(
+            own.server(wants_certificate=True), make_tls_context(trusted_ca=str(own.pem))
+        )
 
 
 async def test_an_upstream_without_tls_has_a_reason() -> None:

@@ -33,8 +33,8 @@ from tests.raw_upstream import (
 )
 
 
-def test_the_old_transport_begins_with_its_stream() -> None:
-    fetched, upstream = run(Legacy(tools_list=tool_list("a")), endpoint="/sse")
+async def test_the_old_transport_begins_with_its_stream() -> None:
+    fetched, upstream = await run(Legacy(tools_list=tool_list("a")), endpoint="/sse")
     assert names(fetched) == ["a"]
     assert (fetched.transport, fetched.revision) == (Transport.LEGACY_SSE, "2024-11-05")
     assert (fetched.endpoint, fetched.sessions) == ("/sse", False)
@@ -46,31 +46,31 @@ def test_the_old_transport_begins_with_its_stream() -> None:
     ]
 
 
-def test_a_page_is_the_data_of_its_event() -> None:
-    fetched = fetched_from(Legacy(tools_list=tool_list("a")), endpoint="/sse")
+async def test_a_page_is_the_data_of_its_event() -> None:
+    fetched = await fetched_from(Legacy(tools_list=tool_list("a")), endpoint="/sse")
     assert fetched.pages[0].startswith(b'{"jsonrpc": "2.0", "id": 2')
 
 
 @pytest.mark.parametrize("said", ["messages?id=1", "/messages?id=1", "./messages?id=1"])
-def test_the_path_to_post_to_may_be_relative(said: str) -> None:
-    assert names(fetched_from(Legacy(said, tools_list=tool_list("a")), "/sse")) == ["a"]
+async def test_the_path_to_post_to_may_be_relative(said: str) -> None:
+    assert names(await fetched_from(Legacy(said, tools_list=tool_list("a")), "/sse")) == ["a"]
 
 
-def test_the_path_to_post_to_may_be_a_url_by_another_loopback_name() -> None:
+async def test_the_path_to_post_to_may_be_a_url_by_another_loopback_name() -> None:
     class Absolute(Legacy):
         async def begin(self, peer: Peer) -> None:
             self.endpoint = f"http://localhost:{peer.upstream.port}/messages?id=1"
             await super().begin(peer)
 
-    assert names(fetched_from(Absolute(tools_list=tool_list("a")), "/sse")) == ["a"]
+    assert names(await fetched_from(Absolute(tools_list=tool_list("a")), "/sse")) == ["a"]
 
 
 @pytest.mark.parametrize("said", ["http://elsewhere.example/messages?id=1", "http://["])
-def test_nothing_is_posted_to_another_origin(said: str) -> None:
-    assert failure(Legacy(said), "/sse") == f"The endpoint event names another origin: {said}"
+async def test_nothing_is_posted_to_another_origin(said: str) -> None:
+    assert await failure(Legacy(said), "/sse") == f"The endpoint event names another origin: {said}"
 
 
-def test_an_answer_may_come_before_its_post_is_answered() -> None:
+async def test_an_answer_may_come_before_its_post_is_answered() -> None:
     """Some upstreams answer the POST only once all is done."""
 
     class Backwards(Legacy):
@@ -80,10 +80,10 @@ def test_an_answer_may_come_before_its_post_is_answered() -> None:
             await self.hear(request)
             await peer.left()
 
-    assert names(fetched_from(Backwards(tools_list=tool_list("a")), "/sse")) == ["a"]
+    assert names(await fetched_from(Backwards(tools_list=tool_list("a")), "/sse")) == ["a"]
 
 
-def test_what_it_asks_of_us_in_between_is_answered() -> None:
+async def test_what_it_asks_of_us_in_between_is_answered() -> None:
     class Asking(Legacy):
         async def hear(self, request: RawRequest) -> None:
             message = message_in(request)
@@ -96,12 +96,12 @@ def test_what_it_asks_of_us_in_between_is_answered() -> None:
             else:
                 await super().hear(request)
 
-    fetched, upstream = run(Asking(tools_list=tool_list("a")), "/sse")
+    fetched, upstream = await run(Asking(tools_list=tool_list("a")), "/sse")
     assert names(fetched) == ["a"]
     assert message_in(upstream.requests[-1]) == {"jsonrpc": "2.0", "id": "p", "result": {}}
 
 
-def test_a_refused_post_ends_the_wait() -> None:
+async def test_a_refused_post_ends_the_wait() -> None:
     class Refusing(Legacy):
         async def __call__(self, peer: Peer) -> None:
             await peer.request()
@@ -111,10 +111,10 @@ def test_a_refused_post_ends_the_wait() -> None:
                 await self.begin(peer)
             await peer.left()
 
-    assert failure(Refusing(), "/sse") == "HTTP 400 Bad Request"
+    assert await failure(Refusing(), "/sse") == "HTTP 400 Bad Request"
 
 
-def test_a_stream_that_ends_ends_the_wait() -> None:
+async def test_a_stream_that_ends_ends_the_wait() -> None:
     class Ending(Legacy):
         async def hear(self, request: RawRequest) -> None:
             assert self.stream
@@ -123,7 +123,7 @@ def test_a_stream_that_ends_ends_the_wait() -> None:
             else:
                 await super().hear(request)
 
-    assert failure(Ending(), "/sse") == "The event stream ended without an answer"
+    assert await failure(Ending(), "/sse") == "The event stream ended without an answer"
 
 
 def streaming(*events: bytes, end: bytes = LAST_CHUNK) -> Answer:
@@ -136,16 +136,16 @@ def streaming(*events: bytes, end: bytes = LAST_CHUNK) -> Answer:
     return streamable(listed)
 
 
-def test_a_page_is_kept_byte_for_byte() -> None:
+async def test_a_page_is_kept_byte_for_byte() -> None:
     odd = b' {"id" :ID,\n"result":{"tools":[ ] ,"x":1.0e2,"y":"\\u00e9"},"jsonrpc":"2.0"}\t'
 
     def listed(request: RawRequest) -> bytes:
         return answer(odd.replace(b"ID", str(message_in(request)["id"]).encode()))
 
-    assert fetched_from(dialogue(streamable(listed))).pages == (odd.replace(b"ID", b"3"),)
+    assert (await fetched_from(dialogue(streamable(listed)))).pages == (odd.replace(b"ID", b"3"),)
 
 
-def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
+async def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
     script = dialogue(
         streaming(
             b": hello\n\n",
@@ -158,24 +158,24 @@ def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
             b'data: "result":{"tools":[]}}\r\n\r\n',
         )
     )
-    fetched, upstream = run(script)
+    fetched, upstream = await run(script)
     assert fetched.pages == (b'{"jsonrpc":"2.0","id":3,\n"result":{"tools":[]}}',)
     assert len(upstream.peers) == 1
 
 
-def test_a_stream_that_stays_open_behind_the_answer_is_left() -> None:
+async def test_a_stream_that_stays_open_behind_the_answer_is_left() -> None:
     event = b'data: {"jsonrpc":"2.0","id":ID,"result":{"tools":[]}}\n\n'
-    assert len(fetched_from(dialogue(streaming(event, end=b""))).pages) == 1
+    assert len((await fetched_from(dialogue(streaming(event, end=b"")))).pages) == 1
 
 
-def test_an_answer_may_come_in_a_batch() -> None:
+async def test_an_answer_may_come_in_a_batch() -> None:
     note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
     reply = b'{"jsonrpc":"2.0", "id":ID,"result":{"tools":[]}}'
     script = dialogue(streaming(b"data: [" + note + b" , " + reply + b"]\n\n"))
-    assert fetched_from(script).pages == (reply.replace(b"ID", b"3"),)
+    assert (await fetched_from(script)).pages == (reply.replace(b"ID", b"3"),)
 
 
-def test_what_the_upstream_asks_on_the_stream_is_answered() -> None:
+async def test_what_the_upstream_asks_on_the_stream_is_answered() -> None:
     """It may wait for us before it goes on."""
     say = streamable(tool_list("a"), session="s1")
 
@@ -194,7 +194,7 @@ def test_what_the_upstream_asks_on_the_stream_is_answered() -> None:
             else:
                 await peer.say(say(request) if "method" in message else ACCEPTED)
 
-    fetched, upstream = run(script)
+    fetched, upstream = await run(script)
     said = [r for r in upstream.requests if r.body and "method" not in message_in(r)]
     assert names(fetched) == ["a"]
     assert sorted((message_in(r) for r in said), key=lambda m: str(m["id"])) == [
@@ -217,17 +217,19 @@ def test_what_the_upstream_asks_on_the_stream_is_answered() -> None:
         ),
     ],
 )
-def test_an_answer_that_is_no_message_is_called_what_it_is(response: bytes, said: str) -> None:
-    assert said in failure(dialogue(streamable(lambda _: response)))
+async def test_an_answer_that_is_no_message_is_called_what_it_is(
+    response: bytes, said: str
+) -> None:
+    assert said in await failure(dialogue(streamable(lambda _: response)))
 
 
-def test_an_answer_that_is_too_long_is_left() -> None:
+async def test_an_answer_that_is_too_long_is_left() -> None:
     script = dialogue(streamable(tool_list("a" * 2000)))
-    assert failure(script, limit=1000) == "The answer is longer than 1000 bytes"
+    assert await failure(script, limit=1000) == "The answer is longer than 1000 bytes"
 
 
 @pytest.mark.parametrize("more", [b"data: xxx\n", b"x" * 1000])
-def test_an_event_without_an_end_is_left(more: bytes) -> None:
+async def test_an_event_without_an_end_is_left(more: bytes) -> None:
     say = streamable(tool_list())
 
     async def endless(peer: Peer) -> None:
@@ -237,19 +239,19 @@ def test_an_event_without_an_end_is_left(more: bytes) -> None:
         while True:
             await peer.say(chunk(more) * 10_000)
 
-    assert failure(endless, limit=1000) == "An event is longer than 1000 bytes"
+    assert await failure(endless, limit=1000) == "An event is longer than 1000 bytes"
 
 
-def test_the_users_headers_go_with_every_request() -> None:
+async def test_the_users_headers_go_with_every_request() -> None:
     script = dialogue(streamable(tool_list(), session="s"))
-    _, upstream = run(script, headers=(("X-Key", "k"), ("Authorization", "Bearer t")))
+    _, upstream = await run(script, headers=(("X-Key", "k"), ("Authorization", "Bearer t")))
     assert all(r.all("x-key") == ["k"] for r in upstream.requests)
     assert all(r.all("authorization") == ["Bearer t"] for r in upstream.requests)
 
 
-def test_the_users_headers_cannot_break_what_we_say() -> None:
+async def test_the_users_headers_cannot_break_what_we_say() -> None:
     spoiling = (("Content-Length", "3"), ("Accept", "text/html"), ("Host", "example.com"))
-    _, upstream = run(dialogue(stateless(tool_list())), headers=spoiling)
+    _, upstream = await run(dialogue(stateless(tool_list())), headers=spoiling)
     for request in upstream.requests:
         assert request.all("accept") == ["application/json, text/event-stream"]
         assert request.all("content-length") == [str(len(request.body))]

@@ -13,8 +13,8 @@ from mcp_tool_filter.adapters.fetch.upstream_names import find_names, is_own_add
 from mcp_tool_filter.http.guard import UpstreamNames, may_lead_round
 
 
-def names_of(url: str) -> UpstreamNames:
-    return asyncio.run(find_names(url))
+async def names_of(url: str) -> UpstreamNames:
+    return await find_names(url)
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "http://127.0.0.2", "http://[::1]"])
-def test_an_upstream_here_has_all_names_of_this_machine(url: str) -> None:
-    names = names_of(url)
+async def test_an_upstream_here_has_all_names_of_this_machine(url: str) -> None:
+    names = await names_of(url)
     own = socket.gethostname()
     for host in (own, f"{own.partition('.')[0]}.local", "box.test", "192.0.2.2", "[fd00::2]"):
         assert may_lead_round(f"http://{host}/", names), host
@@ -42,24 +42,24 @@ def test_an_upstream_here_has_all_names_of_this_machine(url: str) -> None:
         assert not may_lead_round(f"http://{host}/", names), host
 
 
-def test_an_upstream_elsewhere_has_the_names_of_its_addresses() -> None:
-    names = names_of("https://192.0.2.7")
+async def test_an_upstream_elsewhere_has_the_names_of_its_addresses() -> None:
+    names = await names_of("https://192.0.2.7")
     for host in ("192.0.2.7", "tools.test", "alias.test"):
         assert may_lead_round(f"https://{host}/", names), host
     for host in ("localhost", "box.test", "192.0.2.2"):
         assert not may_lead_round(f"https://{host}/", names), host
 
 
-def test_its_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(_loop: object, host: str, *_: object, **__: object) -> list[object]:
         assert host == "tools.test"
         return [(socket.AF_INET, 0, 0, "", ("192.0.2.7", 0))]
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
-    assert may_lead_round("http://3221225991/", names_of("http://tools.test"))
+    assert may_lead_round("http://3221225991/", await names_of("http://tools.test"))
 
 
-def test_what_cannot_be_resolved_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_resolved_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(*_: object, **__: object) -> list[object]:
         await asyncio.sleep(60)
         return []
@@ -67,7 +67,7 @@ def test_what_cannot_be_resolved_has_its_own_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
     monkeypatch.setattr(upstream_names, "_PATIENCE", 0.01)
     monkeypatch.setattr(upstream_names, "_HOSTS_FILE", Path("/does/not/exist"))
-    assert names_of("http://tools.test").hosts == {"tools.test"}
+    assert (await names_of("http://tools.test")).hosts == {"tools.test"}
 
 
 def test_own_addresses_are_known_from_others() -> None:

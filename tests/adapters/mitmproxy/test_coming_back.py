@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.test_addon import call, not_found
+from tests.adapters.mitmproxy.filtered import call, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import TIMEOUT, proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client

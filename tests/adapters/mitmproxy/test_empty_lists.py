@@ -205,7 +205,7 @@ def reset(options: Options, name: str) -> None:
     ],
     ids=["none", "empty", "blank", "reset", "allow none", "allow reset"],
 )
-def test_an_edit_that_takes_the_last_pattern_away_is_refused(
+async def test_an_edit_that_takes_the_last_pattern_away_is_refused(
     option: str, edit: Callable[[Options], None], tmp_path: Path
 ) -> None:
     """The filter that was in force stays."""
@@ -217,16 +217,16 @@ def test_an_edit_that_takes_the_last_pattern_away_is_refused(
         assert list(listener.snapshot.allowed) == ["read_file"]
 
     patterns = {"deny": ["^rm"], "allow": ["^read"]}
-    beside(main, tmp_path, **{option: patterns[option]})
+    await beside(main, tmp_path, **{option: patterns[option]})
 
 
-def test_to_deny_nothing_on_purpose_a_pattern_matches_no_name(tmp_path: Path) -> None:
+async def test_to_deny_nothing_on_purpose_a_pattern_matches_no_name(tmp_path: Path) -> None:
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         running.master.options.update(deny=["(?!)"])
         [listener] = addon._listeners.by_mode.values()
         assert list(listener.snapshot.allowed) == ["read_file", "rm_rf"]
 
-    beside(main, tmp_path, deny=["^rm"])
+    await beside(main, tmp_path, deny=["^rm"])
 
 
 async def beside_upstream(main: Callable[[McpUpstream], Awaitable[None]]) -> None:
@@ -234,13 +234,13 @@ async def beside_upstream(main: Callable[[McpUpstream], Awaitable[None]]) -> Non
         await main(upstream)
 
 
-def beside(
+async def beside(
     main: Callable[[RunningProxy, ToolFilter], Awaitable[None]], home: Path, **options: object
 ) -> None:
-    async def scenario(upstream: McpUpstream) -> None:
-        addon = ToolFilter(report=lambda _report: None)
-        async with proxy(addon, to=upstream.url, home=home, **options) as running:
-            await addon._ready.wait()
-            await main(running, addon)
-
-    asyncio.run(beside_upstream(scenario))
+    addon = ToolFilter(report=lambda _report: None)
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        proxy(addon, to=upstream.url, home=home, **options) as running,
+    ):
+        await addon._ready.wait()
+        await main(running, addon)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.mitmproxy.test_addon import LIST, call
+from tests.adapters.mitmproxy.filtered import LIST, call
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import SCRIPT, TIMEOUT
 from tests.proxy import tool as run_tool
@@ -75,26 +75,23 @@ async def test_mitmdump_names_hidden_tools(more: tuple[str, ...], tmp_path: Path
 
 
 @pytest.mark.parametrize("more", [(), ("-q",), ("-v",)], ids=["usual", "quiet", "verbose"])
-def test_the_launcher_names_hidden_tools(more: tuple[str, ...], tmp_path: Path) -> None:
+async def test_the_launcher_names_hidden_tools(more: tuple[str, ...], tmp_path: Path) -> None:
     port = free_port()
     flags = [*more, "--deny", "^delete_", "--tools-list", "upstream", "--port", str(port)]
 
-    async def run() -> None:
-        async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
-            words = ["-m", "mcp_tool_filter", "-u", f"{upstream.url}/mcp", *flags]
-            with (tmp_path / "stderr").open("wb") as stderr:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, *words, stderr=stderr, stdin=asyncio.subprocess.DEVNULL
-                )
-            try:
-                async with asyncio.timeout(TIMEOUT):
-                    await accepting(port)
-                await check(port, (tmp_path / "stderr").read_text)
-            finally:
-                process.terminate()
-                await process.wait()
-
-    asyncio.run(run())
+    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
+        words = ["-m", "mcp_tool_filter", "-u", f"{upstream.url}/mcp", *flags]
+        with (tmp_path / "stderr").open("wb") as stderr:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *words, stderr=stderr, stdin=asyncio.subprocess.DEVNULL
+            )
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                await accepting(port)
+            await check(port, (tmp_path / "stderr").read_text)
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 async def accepting(port: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.test_addon import INITIALIZE, LIST
+from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST
 from tests.mcp_upstream import RESULT, mcp_upstream, tool
 from tests.proxy import TIMEOUT, proxy
 from tests.raw_client import MCP_HEADERS, get, post, raw_client

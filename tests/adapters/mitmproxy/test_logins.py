@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,36 +66,24 @@ async def logged_in(
             yield LoggedIn(upstream, it, client)
 
 
-def run(home: Path, test: Callable[[LoggedIn], Coroutine[Any, Any, None]], **how: Any) -> None:
-    async def main() -> None:
-        async with logged_in(home, **how) as between:
-            await test(between)
-
-    asyncio.run(main())
-
-
 def error_of(got: Answer) -> tuple[int, object, str]:
     body = json.loads(got.body)
     return got.status, body["id"], body["error"]["message"]
 
 
-def test_a_client_needs_no_login_of_its_own(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_a_client_needs_no_login_of_its_own(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as between:
         got = await between.ask(CALL)
         assert json.loads(got.body)["result"]["content"][0]["text"] == "done"
         (value,) = between.sent()
         assert between.upstream.grant_of(value)
 
-    run(tmp_path, test)
 
-
-def test_tools_are_denied_as_ever(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_tools_are_denied_as_ever(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as between:
         got = await between.ask(CALL.replace(b"read_file", b"delete_file"))
         assert json.loads(got.body)["error"]["code"] == -32601
         assert between.sent() == []
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -106,20 +94,20 @@ def test_tools_are_denied_as_ever(tmp_path: Path) -> None:
         (b"X-Api-Key: x\r\n", "/mcp"),
     ],
 )
-def test_who_brings_credentials_keeps_them(tmp_path: Path, headers: bytes, path: str) -> None:
+async def test_who_brings_credentials_keeps_them(tmp_path: Path, headers: bytes, path: str) -> None:
     """The upstream's challenge is then theirs, too: it is not our login that failed."""
 
-    async def test(between: LoggedIn) -> None:
+    async with logged_in(tmp_path) as between:
         got = await between.ask(PING, headers, path)
         assert got.status == 401
         assert got.all("www-authenticate")
         assert between.sent() == (["Bearer own"] if b"Bearer" in headers else [None])
 
-    run(tmp_path, test)
 
-
-def test_the_token_goes_to_no_other_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_the_token_goes_to_no_other_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with logged_in(tmp_path) as between:
         heads: list[str | None] = []
         before = between.upstream.grant_of
 
@@ -132,17 +120,15 @@ def test_the_token_goes_to_no_other_path(tmp_path: Path, monkeypatch: pytest.Mon
             await between.client.ask(get(path=path))
         assert heads == []
 
-    run(tmp_path, test)
 
-
-def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Path) -> None:
+async def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Path) -> None:
     """A call before any list: we ask for the list of a client that has other capabilities."""
     hello = (
         b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
         b'"capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1"}}}'
     )
 
-    async def test(between: LoggedIn) -> None:
+    async with logged_in(tmp_path, session="s1") as between:
         assert "result" in json.loads((await between.ask(hello)).body)
         session = b"Mcp-Session-Id: s1\r\n"
         assert "result" in json.loads((await between.ask(CALL, session)).body)
@@ -152,11 +138,9 @@ def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Path) ->
         assert methods.count("tools/list") == 2
         assert all(between.upstream.grant_of(value) for _, value in between.upstream.calls[-3:])
 
-    run(tmp_path, test, session="s1")
 
-
-def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
+    async with logged_in(tmp_path, lifetime=3) as between:
         state = Store().load(between.upstream.url)
         assert state
         assert state.tokens
@@ -175,12 +159,12 @@ def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
         assert between.upstream.renewals == 1
         assert f"Bearer {old}" not in between.sent()
 
-    run(tmp_path, test, lifetime=3)
-
 
 @pytest.mark.parametrize("at_once", [1, 8])
-def test_an_early_refusal_causes_one_renewal_and_one_more_try(tmp_path: Path, at_once: int) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_an_early_refusal_causes_one_renewal_and_one_more_try(
+    tmp_path: Path, at_once: int
+) -> None:
+    async with logged_in(tmp_path) as between:
         between.upstream.end_access()
 
         async def ask() -> Answer:
@@ -194,22 +178,18 @@ def test_an_early_refusal_causes_one_renewal_and_one_more_try(tmp_path: Path, at
         for _ in range(3):  # on connections that are kept
             assert "result" in json.loads((await between.ask(PING)).body)
 
-    run(tmp_path, test)
 
-
-def test_a_stream_is_asked_for_again_as_well(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_a_stream_is_asked_for_again_as_well(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as between:
         between.upstream.end_access()
         got = await between.client.ask(get())
         assert got.status == 405  # this upstream has no streams; 401 it would be without a login
         assert got.all("www-authenticate") == []
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("error", ["invalid_grant", "temporarily_unavailable"])
-def test_what_cannot_be_renewed_is_said_in_one_sentence(tmp_path: Path, error: str) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_what_cannot_be_renewed_is_said_in_one_sentence(tmp_path: Path, error: str) -> None:
+    async with logged_in(tmp_path) as between:
         between.upstream.end_access()
         between.upstream.refuses_renewal = error
         for _ in range(3):
@@ -227,11 +207,9 @@ def test_what_cannot_be_renewed_is_said_in_one_sentence(tmp_path: Path, error: s
         got = await between.client.ask(get())
         assert (got.status, got.all("www-authenticate")) == (502, [])
 
-    run(tmp_path, test)
 
-
-def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
+    async with logged_in(tmp_path) as between:
         Store().forget(between.upstream.url)
         before = len(between.upstream.calls)
         status, id, message = error_of(await between.ask(CALL))
@@ -241,11 +219,9 @@ def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
         await log_in_to(between.upstream)
         assert "result" in json.loads((await between.ask(CALL)).body)
 
-    run(tmp_path, test)
 
-
-def test_rights_that_are_missing_are_asked_for_at_the_next_login(tmp_path: Path) -> None:
-    async def test(between: LoggedIn) -> None:
+async def test_rights_that_are_missing_are_asked_for_at_the_next_login(tmp_path: Path) -> None:
+    async with logged_in(tmp_path, scope_of_calls="write") as between:
         got = await between.ask(CALL)
         status, id, message = error_of(got)
         assert (status, id, got.all("www-authenticate")) == (200, 8, [])
@@ -256,19 +232,15 @@ def test_rights_that_are_missing_are_asked_for_at_the_next_login(tmp_path: Path)
         assert between.upstream.authorizations[-1]["scope"] == "tools write"
         assert "result" in json.loads((await between.ask(CALL)).body)
 
-    run(tmp_path, test, scope_of_calls="write")
 
-
-def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
+async def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(between: LoggedIn) -> None:
+    async with logged_in(tmp_path) as between:
         monkeypatch.setattr(between.upstream, "grant_of", lambda _authorization: None)
         for _ in range(4):
             assert "error" in json.loads((await between.ask(PING)).body)
         assert between.upstream.renewals == 1
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(

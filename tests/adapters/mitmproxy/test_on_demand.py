@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.mitmproxy.test_addon import call, not_found
+from tests.adapters.mitmproxy.filtered import call, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import REPOSITORY, SCRIPT, TIMEOUT
 from tests.proxy import tool as run_tool

@@ -14,7 +14,7 @@ from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.test_addon import (
+from tests.adapters.mitmproxy.filtered import (
     INITIALIZE,
     LIST,
     READ,

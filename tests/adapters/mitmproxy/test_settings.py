@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -21,21 +20,18 @@ from tests.raw_client import raw_client
 from tests.raw_upstream import free_port
 
 
-def stock_options(**given: object) -> options.Options:
+async def stock_options(**given: object) -> options.Options:
     """What mitmdump knows, and a user has set."""
 
-    async def make() -> options.Options:
-        master = Master(options.Options())
-        master.addons.add(*default_addons())
-        master._legacy_log_events.uninstall()
-        master.options.update(**given)
-        return master.options
-
-    return asyncio.run(make())
+    master = Master(options.Options())
+    master.addons.add(*default_addons())
+    master._legacy_log_events.uninstall()
+    master.options.update(**given)
+    return master.options
 
 
-def test_what_mitmproxy_does_of_itself_is_not_refused() -> None:
-    assert refuse_dangerous_options(stock_options()) is None
+async def test_what_mitmproxy_does_of_itself_is_not_refused() -> None:
+    assert refuse_dangerous_options(await stock_options()) is None
 
 
 @pytest.mark.parametrize(
@@ -51,8 +47,8 @@ def test_what_mitmproxy_does_of_itself_is_not_refused() -> None:
         ("udp_hosts", ["localhost"]),
     ],
 )
-def test_an_option_that_opens_a_way_round_is_refused(name: str, value: object) -> None:
-    refusal = refuse_dangerous_options(stock_options(**{name: value}))
+async def test_an_option_that_opens_a_way_round_is_refused(name: str, value: object) -> None:
+    refusal = refuse_dangerous_options(await stock_options(**{name: value}))
     assert refusal is not None
     assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
 
@@ -69,20 +65,20 @@ def test_an_option_that_opens_a_way_round_is_refused(name: str, value: object) -
         ("http2", False),
     ],
 )
-def test_an_option_that_opens_none_is_left_to_the_user(name: str, value: object) -> None:
-    assert refuse_dangerous_options(stock_options(**{name: value})) is None
+async def test_an_option_that_opens_none_is_left_to_the_user(name: str, value: object) -> None:
+    assert refuse_dangerous_options(await stock_options(**{name: value})) is None
 
 
-def test_quiet_streams_live_for_a_year() -> None:
-    changed = stock_options()
+async def test_quiet_streams_live_for_a_year() -> None:
+    changed = await stock_options()
     keep_quiet_streams_alive(changed)
     assert changed.tcp_timeout == 365 * 24 * 3600
     assert changed.connection_strategy == "lazy"
 
 
-def test_what_a_user_has_set_stays_also_when_it_is_the_default() -> None:
-    default = stock_options().tcp_timeout
-    given = stock_options(tcp_timeout=default, connection_strategy="eager")
+async def test_what_a_user_has_set_stays_also_when_it_is_the_default() -> None:
+    default = (await stock_options()).tcp_timeout
+    given = await stock_options(tcp_timeout=default, connection_strategy="eager")
     assert was_set(given, "tcp_timeout")
     assert not was_set(given, "listen_host")
     keep_quiet_streams_alive(given)

@@ -10,7 +10,7 @@ import pytest
 from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
-from tests.adapters.mitmproxy.test_addon import INITIALIZE, LIST, call, not_found
+from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call, not_found
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client

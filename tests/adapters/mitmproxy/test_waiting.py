@@ -22,7 +22,7 @@ from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.effects import Deciding, Decision, Delay
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
-from tests.adapters.mitmproxy.test_addon import ENDPOINT, call, lost, not_found
+from tests.adapters.mitmproxy.filtered import ENDPOINT, call, lost, not_found
 from tests.mcp_upstream import McpUpstream, Respond, mcp_upstream, tool, tool_list
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client

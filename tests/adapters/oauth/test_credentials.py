@@ -6,10 +6,8 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,10 +28,6 @@ async def logged_in(home: Path, upstream: OAuthUpstream) -> Credentials:
     return Credentials(state, store)
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scene, 60))
-
-
 class Clock:
     """The time, which can be put forward."""
 
@@ -50,93 +44,72 @@ async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, 
     return Credentials(state, store, clock=clock), clock
 
 
-def test_eight_who_find_the_token_expired_cause_one_request(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(delay=0.05) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3600
-            assert credentials.value() is None
-            upstream.lifetime = 7200
-            values = await asyncio.gather(*(credentials.renewed() for _ in range(8)))
-            assert len(set(values)) == 1
-            assert upstream.grant_of(values[0])
-            assert upstream.renewals == 1
-
-    play(scene())
+async def test_eight_who_find_the_token_expired_cause_one_request(tmp_path: Path) -> None:
+    with oauth_upstream(delay=0.05) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3600
+        assert credentials.value() is None
+        upstream.lifetime = 7200
+        values = await asyncio.gather(*(credentials.renewed() for _ in range(8)))
+        assert len(set(values)) == 1
+        assert upstream.grant_of(values[0])
+        assert upstream.renewals == 1
 
 
-def test_eight_whose_token_was_rejected_cause_one_request(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(delay=0.05) as upstream:
-            credentials = await logged_in(tmp_path, upstream)
-            value = credentials.value()
-            upstream.end_access()
-            values = await asyncio.gather(*(credentials.renewed(value) for _ in range(8)))
-            values.append(await credentials.renewed(value))  # it heard of it late
-            assert len(set(values)) == 1
-            assert upstream.renewals == 1
-
-    play(scene())
+async def test_eight_whose_token_was_rejected_cause_one_request(tmp_path: Path) -> None:
+    with oauth_upstream(delay=0.05) as upstream:
+        credentials = await logged_in(tmp_path, upstream)
+        value = credentials.value()
+        upstream.end_access()
+        values = await asyncio.gather(*(credentials.renewed(value) for _ in range(8)))
+        values.append(await credentials.renewed(value))  # it heard of it late
+        assert len(set(values)) == 1
+        assert upstream.renewals == 1
 
 
-def test_one_who_no_longer_waits_takes_nothing_from_the_others(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(delay=0.1) as upstream:
-            credentials = await logged_in(tmp_path, upstream)
-            value = credentials.value()
-            first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
-            await asyncio.sleep(0.02)
-            first.cancel()
-            assert upstream.grant_of(await second)
-            assert upstream.renewals == 1
-
-    play(scene())
+async def test_one_who_no_longer_waits_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    with oauth_upstream(delay=0.1) as upstream:
+        credentials = await logged_in(tmp_path, upstream)
+        value = credentials.value()
+        first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
+        await asyncio.sleep(0.02)
+        first.cancel()
+        assert upstream.grant_of(await second)
+        assert upstream.renewals == 1
 
 
-def test_refresh_tokens_that_rotate_are_used_once(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream() as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            for _ in range(5):
-                clock.later += 3600
-                assert upstream.grant_of(await credentials.renewed())
-
-    play(scene())
+async def test_refresh_tokens_that_rotate_are_used_once(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        for _ in range(5):
+            clock.later += 3600
+            assert upstream.grant_of(await credentials.renewed())
 
 
-def test_a_token_that_lives_three_seconds_is_renewed_in_time(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(lifetime=3) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            assert credentials.value() is not None
-            clock.later = 2.5  # it would still be accepted, but perhaps no longer when it arrives
-            assert credentials.value() is None
-
-    play(scene())
+async def test_a_token_that_lives_three_seconds_is_renewed_in_time(tmp_path: Path) -> None:
+    with oauth_upstream(lifetime=3) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        assert credentials.value() is not None
+        clock.later = 2.5  # it would still be accepted, but perhaps no longer when it arrives
+        assert credentials.value() is None
 
 
-def test_a_token_that_hardly_lives_is_used_all_the_same(tmp_path: Path) -> None:
+async def test_a_token_that_hardly_lives_is_used_all_the_same(tmp_path: Path) -> None:
     """A slow answer may have taken most of its life."""
 
-    async def scene() -> None:
-        with oauth_upstream(delay=0.3) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3600
-            upstream.lifetime = 0.3
-            assert (await credentials.renewed()).startswith("Bearer access-")
-
-    play(scene())
+    with oauth_upstream(delay=0.3) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3600
+        upstream.lifetime = 0.3
+        assert (await credentials.renewed()).startswith("Bearer access-")
 
 
-def test_a_token_that_replaced_a_rejected_one_may_expire(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(lifetime=20) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            second = await credentials.renewed(credentials.value())
-            clock.later = 21  # and the upstream says so to a request that was on its way
-            assert await credentials.renewed(second) != second
-
-    play(scene())
+async def test_a_token_that_replaced_a_rejected_one_may_expire(tmp_path: Path) -> None:
+    with oauth_upstream(lifetime=20) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        second = await credentials.renewed(credentials.value())
+        clock.later = 21  # and the upstream says so to a request that was on its way
+        assert await credentials.renewed(second) != second
 
 
 CHILD = """
@@ -169,95 +142,77 @@ async def test_four_processes_cause_one_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "invalid_client", "unauthorized_client"])
-def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str) -> None:
-    async def scene() -> None:
-        with oauth_upstream(refuses_renewal=error) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3600
-            with pytest.raises(LoggedOut) as refused:
-                await credentials.renewed()
-            assert f"mcp-tool-filter login {upstream.url}" in refused.value.sentence
-            for _ in range(3):
-                with pytest.raises(LoggedOut):
-                    credentials.value()
-            assert upstream.renewals == 1
-            await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
-            clock.later = 0
-            assert upstream.grant_of(credentials.value())
-
-    play(scene())
+async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str) -> None:
+    with oauth_upstream(refuses_renewal=error) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3600
+        with pytest.raises(LoggedOut) as refused:
+            await credentials.renewed()
+        assert f"mcp-tool-filter login {upstream.url}" in refused.value.sentence
+        for _ in range(3):
+            with pytest.raises(LoggedOut):
+                credentials.value()
+        assert upstream.renewals == 1
+        await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+        clock.later = 0
+        assert upstream.grant_of(credentials.value())
 
 
 @pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error", ""])
-def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> None:
-    async def scene() -> None:
-        with oauth_upstream(refuses_renewal=error or "x") as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3600
-            for _ in range(3):
-                with pytest.raises(RenewalFailed):
-                    await credentials.renewed()
-            assert upstream.renewals == 1  # nobody is asked again at once
-            upstream.refuses_renewal = None
-            upstream.lifetime = 7200
-            clock.later += 10
-            assert upstream.grant_of(await credentials.renewed())
-
-    play(scene())
-
-
-def test_a_token_serves_to_its_end_while_it_cannot_be_renewed(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(refuses_renewal="server_error") as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3590  # of 3600
-            assert credentials.value() is None
-            assert upstream.grant_of(await credentials.renewed())
-            clock.later = 3601
+async def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> None:
+    with oauth_upstream(refuses_renewal=error or "x") as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3600
+        for _ in range(3):
             with pytest.raises(RenewalFailed):
                 await credentials.renewed()
-
-    play(scene())
-
-
-def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream(gives_refresh=False) as upstream:
-            credentials, clock = await with_clock(tmp_path, upstream)
-            clock.later = 3600
-            with pytest.raises(LoggedOut):
-                await credentials.renewed()
-
-    play(scene())
+        assert upstream.renewals == 1  # nobody is asked again at once
+        upstream.refuses_renewal = None
+        upstream.lifetime = 7200
+        clock.later += 10
+        assert upstream.grant_of(await credentials.renewed())
 
 
-def test_a_new_token_that_is_rejected_too_causes_no_further_request(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream() as upstream:
-            credentials = await logged_in(tmp_path, upstream)
-            first = credentials.value()
-            second = await credentials.renewed(first)
-            for _ in range(3):
-                with pytest.raises(RenewalFailed):
-                    await credentials.renewed(second)
-            assert upstream.renewals == 1
-
-    play(scene())
+async def test_a_token_serves_to_its_end_while_it_cannot_be_renewed(tmp_path: Path) -> None:
+    with oauth_upstream(refuses_renewal="server_error") as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3590  # of 3600
+        assert credentials.value() is None
+        assert upstream.grant_of(await credentials.renewed())
+        clock.later = 3601
+        with pytest.raises(RenewalFailed):
+            await credentials.renewed()
 
 
-def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream() as upstream:
-            credentials = await logged_in(tmp_path, upstream)
-            assert credentials.value()
-            Store(tmp_path).forget(upstream.url)
-            with pytest.raises(LoggedOut) as out:
-                credentials.value()
-            assert out.value.sentence == (
-                f"Not logged in to {upstream.url}. Type: mcp-tool-filter login {upstream.url}"
-            )
+async def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) -> None:
+    with oauth_upstream(gives_refresh=False) as upstream:
+        credentials, clock = await with_clock(tmp_path, upstream)
+        clock.later = 3600
+        with pytest.raises(LoggedOut):
+            await credentials.renewed()
 
-    play(scene())
+
+async def test_a_new_token_that_is_rejected_too_causes_no_further_request(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        credentials = await logged_in(tmp_path, upstream)
+        first = credentials.value()
+        second = await credentials.renewed(first)
+        for _ in range(3):
+            with pytest.raises(RenewalFailed):
+                await credentials.renewed(second)
+        assert upstream.renewals == 1
+
+
+async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
+    with oauth_upstream() as upstream:
+        credentials = await logged_in(tmp_path, upstream)
+        assert credentials.value()
+        Store(tmp_path).forget(upstream.url)
+        with pytest.raises(LoggedOut) as out:
+            credentials.value()
+        assert out.value.sentence == (
+            f"Not logged in to {upstream.url}. Type: mcp-tool-filter login {upstream.url}"
+        )
 
 
 @pytest.mark.parametrize("query", ["", "?project=1", "/"])
@@ -275,12 +230,11 @@ async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, qu
         assert credentials_for(upstream.origin, store) is None  # which one?
 
 
-def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(tmp_path: Path) -> None:
-    async def scene() -> None:
-        with oauth_upstream() as upstream:
-            credentials = await logged_in(tmp_path, upstream)
-            await credentials.want_scopes(("write", "tools"))
-            await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
-            assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]
-
-    play(scene())
+async def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(
+    tmp_path: Path,
+) -> None:
+    with oauth_upstream() as upstream:
+        credentials = await logged_in(tmp_path, upstream)
+        await credentials.want_scopes(("write", "tools"))
+        await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+        assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]

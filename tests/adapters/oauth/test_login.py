@@ -25,8 +25,8 @@ async def show(url: str) -> None:
     await asyncio.to_thread(browse, url)
 
 
-def login(home: Path, url: str, **wishes: Any) -> LoginState:
-    return asyncio.run(log_in(url, Wishes(timeout=10, **wishes), Store(home), show))
+async def login(home: Path, url: str, **wishes: Any) -> LoginState:
+    return await log_in(url, Wishes(timeout=10, **wishes), Store(home), show)
 
 
 def token_of(home: Path, state: LoginState) -> str:
@@ -42,13 +42,13 @@ def works(upstream: OAuthUpstream, home: Path, state: LoginState) -> bool:
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("sends_issuer", [False, True])
 @pytest.mark.parametrize("binds_audience", [False, True])
-def test_a_login_gives_a_token_that_the_upstream_accepts(
+async def test_a_login_gives_a_token_that_the_upstream_accepts(
     tmp_path: Path, elsewhere: bool, sends_issuer: bool, binds_audience: bool
 ) -> None:
     with oauth_upstream(
         elsewhere=elsewhere, sends_issuer=sends_issuer, binds_audience=binds_audience
     ) as upstream:
-        state = login(tmp_path, upstream.url)
+        state = await login(tmp_path, upstream.url)
         assert works(upstream, tmp_path, state)
         (asked,) = upstream.authorizations
         assert asked["resource"] == upstream.url
@@ -78,51 +78,53 @@ def test_a_login_gives_a_token_that_the_upstream_accepts(
     ],
     ids=str,
 )
-def test_it_finds_out_how(tmp_path: Path, how: dict[str, Any]) -> None:
+async def test_it_finds_out_how(tmp_path: Path, how: dict[str, Any]) -> None:
     how = {**how, "lifetime": float(how.get("lifetime", 3600))}
     with oauth_upstream(**how) as upstream:
-        assert works(upstream, tmp_path, login(tmp_path, upstream.url))
+        assert works(upstream, tmp_path, await login(tmp_path, upstream.url))
 
 
-def test_an_origin_is_enough_where_the_upstream_names_its_endpoint(tmp_path: Path) -> None:
+async def test_an_origin_is_enough_where_the_upstream_names_its_endpoint(tmp_path: Path) -> None:
     with oauth_upstream() as upstream:
-        state = login(tmp_path, upstream.origin)
+        state = await login(tmp_path, upstream.origin)
         assert state.endpoint == upstream.url
         assert works(upstream, tmp_path, state)
 
 
-def test_the_challenge_says_which_scopes(tmp_path: Path) -> None:
+async def test_the_challenge_says_which_scopes(tmp_path: Path) -> None:
     challenge = 'Bearer scope="one two", resource_metadata="{metadata}"'
     with oauth_upstream(challenge=challenge) as upstream:
-        login(tmp_path, upstream.url)
-        login(tmp_path, upstream.url, scopes=("mine",))
+        await login(tmp_path, upstream.url)
+        await login(tmp_path, upstream.url, scopes=("mine",))
         assert [one["scope"] for one in upstream.authorizations] == ["one two", "mine"]
         assert [one["scope"] for one in upstream.registrations] == ["one two", "mine"]
 
 
-def test_offline_access_is_asked_for_where_there_is_such_a_thing(tmp_path: Path) -> None:
+async def test_offline_access_is_asked_for_where_there_is_such_a_thing(tmp_path: Path) -> None:
     with oauth_upstream(metadata={"scopes_supported": ["tools", "offline_access"]}) as upstream:
-        login(tmp_path, upstream.url)
+        await login(tmp_path, upstream.url)
         assert upstream.authorizations[0]["scope"] == "tools offline_access"
         assert upstream.authorizations[0]["prompt"] == "consent"
 
 
 @pytest.mark.parametrize("secret", [None, "s/e:c r&t"])
-def test_a_client_of_the_users_own_is_not_registered(tmp_path: Path, secret: str | None) -> None:
+async def test_a_client_of_the_users_own_is_not_registered(
+    tmp_path: Path, secret: str | None
+) -> None:
     fixed = ("my:client", secret) if secret else None
     how: dict[str, Any] = {"fixed_client": fixed} if fixed else {"takes_documents": True}
     name = "my:client" if fixed else "https://example.com/client.json"
     with oauth_upstream(has_registration=False, **how) as upstream:
-        state = login(tmp_path, upstream.url, client=OwnClient(name, secret))
+        state = await login(tmp_path, upstream.url, client=OwnClient(name, secret))
         assert works(upstream, tmp_path, state)
         assert upstream.registrations == []
 
 
-def test_the_port_of_the_way_back_can_be_chosen(tmp_path: Path) -> None:
+async def test_the_port_of_the_way_back_can_be_chosen(tmp_path: Path) -> None:
     port = free_port()
     with oauth_upstream() as upstream:
-        login(tmp_path, upstream.url, callback_port=port)
-        login(tmp_path, upstream.url, callback_port=port)
+        await login(tmp_path, upstream.url, callback_port=port)
+        await login(tmp_path, upstream.url, callback_port=port)
         back = {one["redirect_uri"] for one in upstream.authorizations}
         assert back == {f"http://127.0.0.1:{port}/callback"}
 
@@ -148,26 +150,26 @@ def test_the_port_of_the_way_back_can_be_chosen(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_and_nothing_is_stored(
+async def test_what_is_wrong_is_said_and_nothing_is_stored(
     tmp_path: Path, how: dict[str, Any], why: str
 ) -> None:
     with oauth_upstream(**how) as upstream:
         with pytest.raises(LoginFailed) as failed:
-            login(tmp_path, upstream.url)
+            await login(tmp_path, upstream.url)
         assert why in failed.value.why
         assert Store(tmp_path).load(upstream.url) is None
         assert not any(secret in str(failed.value) for secret in upstream.all_secrets())
 
 
-def test_who_asks_for_no_login_is_told_so(tmp_path: Path) -> None:
+async def test_who_asks_for_no_login_is_told_so(tmp_path: Path) -> None:
     how: dict[str, Any] = {"open_methods": ("initialize",), "has_resource_metadata": False}
     with oauth_upstream(**how) as upstream, pytest.raises(LoginFailed, match="asks for no login"):
-        login(tmp_path, upstream.url)
+        await login(tmp_path, upstream.url)
 
 
-def test_tokens_go_over_https_only(tmp_path: Path) -> None:
+async def test_tokens_go_over_https_only(tmp_path: Path) -> None:
     with pytest.raises(LoginFailed, match="https only"):
-        login(tmp_path, "http://mcp.example/mcp")
+        await login(tmp_path, "http://mcp.example/mcp")
 
 
 async def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
@@ -200,11 +202,11 @@ async def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
         assert works(upstream, tmp_path, await login)
 
 
-def test_a_login_is_stored_for_its_user_alone(tmp_path: Path) -> None:
+async def test_a_login_is_stored_for_its_user_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         with oauth_upstream() as upstream:
-            state = login(tmp_path / "a" / "b", upstream.url)
+            state = await login(tmp_path / "a" / "b", upstream.url)
     finally:
         os.umask(old)
     path = Store(tmp_path / "a" / "b").path_of(state.endpoint)
@@ -213,9 +215,9 @@ def test_a_login_is_stored_for_its_user_alone(tmp_path: Path) -> None:
     assert [one.suffix for one in path.parent.iterdir()].count(".part") == 0
 
 
-def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
+async def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
     with oauth_upstream(fixed_client=("id", "geheim"), has_registration=False) as upstream:
-        state = login(tmp_path, upstream.url, client=OwnClient("id", "geheim"))
+        state = await login(tmp_path, upstream.url, client=OwnClient("id", "geheim"))
         shown = repr(state) + repr(OwnClient("id", "geheim"))
         assert "geheim" not in shown
         assert not any(secret in shown for secret in upstream.all_secrets())

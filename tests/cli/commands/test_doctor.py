@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -14,17 +13,14 @@ from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_upstream import Peer, answer, raw_upstream
 
 
-def examined(home: Path, *words: str, url: str = "") -> tuple[int, list[str]]:
-    async def main() -> tuple[int, list[str]]:
-        async with (
-            mcp_upstream(tools=[tool("a"), tool("b")]) as upstream,
-            launched("doctor", "-u", url or upstream.url, *words, home=home) as it,
-        ):
-            status = await it.exit_code()
-            assert it.stderr == ""
-            return status, it.stdout.splitlines()
-
-    return asyncio.run(main())
+async def examined(home: Path, *words: str, url: str = "") -> tuple[int, list[str]]:
+    async with (
+        mcp_upstream(tools=[tool("a"), tool("b")]) as upstream,
+        launched("doctor", "-u", url or upstream.url, *words, home=home) as it,
+    ):
+        status = await it.exit_code()
+        assert it.stderr == ""
+        return status, it.stdout.splitlines()
 
 
 def failures(lines: list[str]) -> list[str]:
@@ -36,16 +32,16 @@ def failures(lines: list[str]) -> list[str]:
     ]
 
 
-def test_all_is_well(tmp_path: Path) -> None:
-    status, lines = examined(tmp_path, "-d", "^a$")
+async def test_all_is_well(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, "-d", "^a$")
     assert status == 0
     assert failures(lines) == []
     assert "ok   2 tools: 1 exposed, 1 denied, 14 tokens saved" in lines
     assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)
 
 
-def test_programs_can_read_it(tmp_path: Path) -> None:
-    status, lines = examined(tmp_path, "-d", "^delete", "--json")
+async def test_programs_can_read_it(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, "-d", "^delete", "--json")
     found = json.loads("\n".join(lines))
     assert (status, found["ok"]) == (1, False)
     assert {tuple(check) for check in found["checks"]} == {("ok", "text", "advice")}
@@ -56,12 +52,12 @@ def test_programs_can_read_it(tmp_path: Path) -> None:
             "advice": "Is it spelt right? mcp-tool-filter --list-tools shows the names",
         }
     ]
-    status, lines = examined(tmp_path, "-d", "^a$", "--json")
+    status, lines = await examined(tmp_path, "-d", "^a$", "--json")
     assert (status, json.loads("\n".join(lines))["ok"]) == (0, True)
 
 
-def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
-    status, lines = examined(tmp_path, "-d", "^delete")
+async def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, "-d", "^delete")
     assert status == 1
     assert failures(lines) == [
         'The pattern "^delete" matches no tool | '
@@ -69,16 +65,16 @@ def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pattern_that_cannot_be_used(tmp_path: Path) -> None:
-    status, lines = examined(tmp_path, "-d", "(a+)+")
+async def test_a_pattern_that_cannot_be_used(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, "-d", "(a+)+")
     assert status == 1
     assert failures(lines) == [
         'Unsafe regex pattern detected: "(a+)+" | Pattern could cause catastrophic backtracking'
     ]
 
 
-def test_nobody_there(tmp_path: Path) -> None:
-    status, lines = examined(tmp_path, url="http://127.0.0.1:1/mcp")
+async def test_nobody_there(tmp_path: Path) -> None:
+    status, lines = await examined(tmp_path, url="http://127.0.0.1:1/mcp")
     assert status == 1
     assert failures(lines) == [
         "Failed to connect to upstream MCP at http://127.0.0.1:1: Connection refused | "
@@ -124,8 +120,8 @@ async def test_credentials_are_wanted(tmp_path: Path) -> None:
     assert "--header 'Authorization: Bearer $TOKEN' sends them" in said
 
 
-def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
-    _, lines = examined(tmp_path, "-H", "Authorization: $NO_SUCH")
+async def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
+    _, lines = await examined(tmp_path, "-H", "Authorization: $NO_SUCH")
     assert failures(lines) == [
         "Invalid value for --header: 'Authorization' | The environment variable NO_SUCH is not set"
     ]

@@ -17,28 +17,25 @@ from tests.raw_upstream import Peer, raw_upstream
 TOOLS = [tool("read_file", ',"description":"Reads\\n a file"'), tool("rm_rf"), tool("a\x1b[31m")]
 
 
-def said(home: Path, *words: str) -> tuple[int, str, str]:
+async def said(home: Path, *words: str) -> tuple[int, str, str]:
     """Exit status, stdout and stderr, before an upstream with three tools."""
 
-    async def main() -> tuple[int, str, str]:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            launched("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home) as it,
-        ):
-            return await it.exit_code(), it.stdout, it.stderr
-
-    return asyncio.run(main())
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", f"{upstream.url}/mcp?key=hunter2", *words, home=home) as it,
+    ):
+        return await it.exit_code(), it.stdout, it.stderr
 
 
-def test_names_are_those_that_are_exposed_one_a_line(tmp_path: Path) -> None:
-    status, stdout, stderr = said(tmp_path, "--list-tools", "--format", "names", "-d", "^rm_")
+async def test_names_are_those_that_are_exposed_one_a_line(tmp_path: Path) -> None:
+    status, stdout, stderr = await said(tmp_path, "--list-tools", "--format", "names", "-d", "^rm_")
     assert (status, stdout, stderr) == (0, "read_file\na\\x1b[31m\n", "")
 
 
-def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
+async def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
     tmp_path: Path,
 ) -> None:
-    _, stdout, stderr = said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
+    _, stdout, stderr = await said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
     assert stdout.splitlines() == [
         "read_file\texposed\t24\tReads",
         'rm_rf\tdenied by "^rm_"\t15\t',
@@ -50,9 +47,9 @@ def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
     ]
 
 
-def test_json_has_a_stable_form(tmp_path: Path) -> None:
+async def test_json_has_a_stable_form(tmp_path: Path) -> None:
     words = ("--list-tools", "--format", "json", "-d", "^rm_,^nothing", "--allow", "_")
-    _, stdout, stderr = said(tmp_path, *words)
+    _, stdout, stderr = await said(tmp_path, *words)
     document = json.loads(stdout)
     assert document.pop("upstream").endswith("/mcp?key=…")
     assert document == {
@@ -89,16 +86,16 @@ def test_json_has_a_stable_form(tmp_path: Path) -> None:
     assert stderr == ""
 
 
-def test_a_dry_run_reports_as_the_start_would_and_ends(tmp_path: Path) -> None:
-    status, stdout, stderr = said(tmp_path, "--dry-run", "-d", "^rm_", "-p", "6273")
+async def test_a_dry_run_reports_as_the_start_would_and_ends(tmp_path: Path) -> None:
+    status, stdout, stderr = await said(tmp_path, "--dry-run", "-d", "^rm_", "-p", "6273")
     assert status == 0
     assert stdout.splitlines()[0].startswith("MCP tool filter: http://127.0.0.1:6273/mcp?key=… ->")
     assert "Tools: 3, of which 1 denied, 2 exposed" in stdout
     assert (stderr, "hunter2" in stdout) == ("", False)
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    status, _, stderr = said(tmp_path, "--list-tools", "--format", "xml")
+async def test_another_format_is_refused(tmp_path: Path) -> None:
+    status, _, stderr = await said(tmp_path, "--list-tools", "--format", "xml")
     assert (status, stderr) == (
         2,
         "Error: There is no format xml\nIt is one of: table, json, names\n",
@@ -136,16 +133,16 @@ async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
     assert (await main())[0] == 0
 
 
-def test_json_can_be_asked_for_with_one_flag(tmp_path: Path) -> None:
-    _, short, _ = said(tmp_path, "--list-tools", "--json", "-d", "^rm_")
-    _, long, _ = said(tmp_path, "--list-tools", "--format", "json", "-d", "^rm_")
+async def test_json_can_be_asked_for_with_one_flag(tmp_path: Path) -> None:
+    _, short, _ = await said(tmp_path, "--list-tools", "--json", "-d", "^rm_")
+    _, long, _ = await said(tmp_path, "--list-tools", "--format", "json", "-d", "^rm_")
     one, other = json.loads(short), json.loads(long)
     assert one.pop("upstream") != other.pop("upstream")  # another port
     assert one == other
 
 
-def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
-    status, stdout, stderr = said(tmp_path, "--dry-run", "--json", "-p", "7000")
+async def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
+    status, stdout, stderr = await said(tmp_path, "--dry-run", "--json", "-p", "7000")
     document = json.loads(stdout)
     assert (status, stderr) == (0, "")
     assert document["listensAt"] == "http://127.0.0.1:7000/mcp?key=…"
@@ -153,8 +150,8 @@ def test_a_dry_run_can_be_read_by_programs(tmp_path: Path) -> None:
     assert [each["name"] for each in document["tools"]] == ["read_file", "rm_rf", "a\x1b[31m"]
 
 
-def test_json_alone_is_refused(tmp_path: Path) -> None:
-    status, stdout, stderr = said(tmp_path, "--json")
+async def test_json_alone_is_refused(tmp_path: Path) -> None:
+    status, stdout, stderr = await said(tmp_path, "--json")
     assert (status, stdout) == (2, "")
     assert stderr.startswith("Error: --json needs --list-tools or --dry-run\n")
 

@@ -69,69 +69,63 @@ def sends(*data: bytes, to: Client = PEER) -> list[Step]:
     return [commands.SendData(to, one) for one in data]
 
 
-def sent(layer: Scripted) -> list[bytes]:
+async def sent(layer: Scripted) -> list[bytes]:
     """Let the layer begin; return what is sent, piece by piece."""
 
-    async def main() -> list[bytes]:
-        handler = await served(layer, object())
-        found: list[bytes] = []
-        with suppress(ValueError):
-            found.extend(
-                getattr(command, "data", b"other")
-                for command in handler.layer.handle_event(events.Start())
-            )
-        return found
-
-    return asyncio.run(main())
+    handler = await served(layer, object())
+    found: list[bytes] = []
+    with suppress(ValueError):
+        found.extend(
+            getattr(command, "data", b"other")
+            for command in handler.layer.handle_event(events.Start())
+        )
+    return found
 
 
-def test_what_goes_to_one_peer_goes_as_one() -> None:
-    assert sent(Scripted({events.Start: sends(b"head ", b"body")})) == [b"head body"]
+async def test_what_goes_to_one_peer_goes_as_one() -> None:
+    assert await sent(Scripted({events.Start: sends(b"head ", b"body")})) == [b"head body"]
 
 
-def test_what_goes_to_two_peers_keeps_its_order() -> None:
+async def test_what_goes_to_two_peers_keeps_its_order() -> None:
     steps = [*sends(b"a"), *sends(b"b", to=OTHER), *sends(b"c")]
-    assert sent(Scripted({events.Start: steps})) == [b"a", b"b", b"c"]
+    assert await sent(Scripted({events.Start: steps})) == [b"a", b"b", b"c"]
 
 
-def test_a_line_for_the_log_divides_nothing() -> None:
+async def test_a_line_for_the_log_divides_nothing() -> None:
     """mitmproxy writes one between the head of a stream and its beginning."""
     steps = [*sends(b"a"), commands.Log("streaming"), *sends(b"b")]
-    assert sent(Scripted({events.Start: steps})) == [b"other", b"ab"]
+    assert await sent(Scripted({events.Start: steps})) == [b"other", b"ab"]
 
 
-def test_nothing_is_sent_after_what_came_after_it() -> None:
+async def test_nothing_is_sent_after_what_came_after_it() -> None:
     steps = [*sends(b"a"), commands.CloseConnection(PEER), *sends(b"b")]
-    assert sent(Scripted({events.Start: steps})) == [b"a", b"other", b"b"]
+    assert await sent(Scripted({events.Start: steps})) == [b"a", b"other", b"b"]
 
 
-def test_what_is_large_is_not_copied() -> None:
+async def test_what_is_large_is_not_copied() -> None:
     large = b"x" * 100_000
-    assert sent(Scripted({events.Start: sends(b"head", large)})) == [b"head", large]
+    assert await sent(Scripted({events.Start: sends(b"head", large)})) == [b"head", large]
 
 
-def test_what_was_said_before_an_error_is_sent() -> None:
-    assert sent(Scripted({events.Start: [*sends(b"a"), ValueError()]})) == [b"a"]
+async def test_what_was_said_before_an_error_is_sent() -> None:
+    assert await sent(Scripted({events.Start: [*sends(b"a"), ValueError()]})) == [b"a"]
 
 
-def heard(addon: object, flow: HTTPFlow, meanwhile: Callable[[Scripted], None]) -> list[str]:
+async def heard(addon: object, flow: HTTPFlow, meanwhile: Callable[[Scripted], None]) -> list[str]:
     """Let a hook be asked; return what the layer heard, in the end."""
     layer = Scripted({events.Start: [HttpRequestHook(flow)]})
 
-    async def main() -> None:
-        handler = await served(layer, addon)
-        await handler.server_event(events.Start())
-        meanwhile(layer)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    asyncio.run(main())
+    handler = await served(layer, addon)
+    await handler.server_event(events.Start())
+    meanwhile(layer)
+    for _ in range(5):
+        await asyncio.sleep(0)
     return [event.__name__ for event in layer.heard]
 
 
-def test_a_hook_that_is_through_goes_on_at_once() -> None:
+async def test_a_hook_that_is_through_goes_on_at_once() -> None:
     seen: list[int] = []
-    log = heard(object(), tflow(), lambda layer: seen.append(len(layer.heard)))
+    log = await heard(object(), tflow(), lambda layer: seen.append(len(layer.heard)))
     assert (seen, log) == ([2], ["Start", "HookCompleted"])
 
 
@@ -140,9 +134,9 @@ class Slow:
         await asyncio.sleep(0)
 
 
-def test_a_hook_that_takes_its_time_is_waited_for() -> None:
+async def test_a_hook_that_takes_its_time_is_waited_for() -> None:
     seen: list[int] = []
-    log = heard(Slow(), tflow(), lambda layer: seen.append(len(layer.heard)))
+    log = await heard(Slow(), tflow(), lambda layer: seen.append(len(layer.heard)))
     assert (seen, log) == ([1], ["Start", "HookCompleted"])
 
 
@@ -151,11 +145,11 @@ class Intercepting:
         flow.intercept()
 
 
-def test_a_flow_that_somebody_holds_waits_until_it_is_resumed() -> None:
+async def test_a_flow_that_somebody_holds_waits_until_it_is_resumed() -> None:
     """In mitmweb, for example."""
     flow = tflow()
-    assert heard(Intercepting(), flow, lambda _: None) == ["Start"]
-    assert heard(Intercepting(), flow, lambda _: flow.resume()) == ["Start", "HookCompleted"]
+    assert await heard(Intercepting(), flow, lambda _: None) == ["Start"]
+    assert await heard(Intercepting(), flow, lambda _: flow.resume()) == ["Start", "HookCompleted"]
 
 
 @dataclass
@@ -183,23 +177,20 @@ class Asking(Scripted):
             yield hook
 
 
-def asked_below(addon: Counting) -> list[str]:
-    async def main() -> list[str]:
-        layer = Asking({})
-        handler = await served(layer, addon)
-        layer.ask = handler.run_hook
-        await handler.server_event(events.Start())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return [event.__name__ for event in layer.heard]
-
-    return asyncio.run(main())
+async def asked_below(addon: Counting) -> list[str]:
+    layer = Asking({})
+    handler = await served(layer, addon)
+    layer.ask = handler.run_hook
+    await handler.server_event(events.Start())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return [event.__name__ for event in layer.heard]
 
 
-def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
+async def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
     quick, slow = Counting(is_slow=False), Counting(is_slow=True)
-    assert asked_below(quick) == ["Start"]
-    assert asked_below(slow) == ["Start", "HookCompleted"]
+    assert await asked_below(quick) == ["Start"]
+    assert await asked_below(slow) == ["Start", "HookCompleted"]
     assert (quick.asked, slow.asked) == (1, 1)
 
 

@@ -65,46 +65,43 @@ class Group:
     name: str = "group"
 
 
-def triggered(*rounds: list[object]) -> None:
+async def triggered(*rounds: list[object]) -> None:
     """Trigger the hook once for each chain of addons."""
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = QuickAddonManager(master)
-        for number, chain in enumerate(rounds):
-            manager.chain[:] = chain
-            await manager.trigger_event(SomethingHook(str(number)))
-            await manager.trigger_event(UpdateHook([]))
-
-    asyncio.run(main())
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    manager = QuickAddonManager(master)
+    for number, chain in enumerate(rounds):
+        manager.chain[:] = chain
+        await manager.trigger_event(SomethingHook(str(number)))
+        await manager.trigger_event(UpdateHook([]))
 
 
-def test_all_who_have_the_hook_are_asked_in_order_and_awaited() -> None:
+async def test_all_who_have_the_hook_are_asked_in_order_and_awaited() -> None:
     log: list[str] = []
-    triggered([Heard("a", log), Deaf(), HeardLater("b", log), Heard("c", log)])
+    await triggered([Heard("a", log), Deaf(), HeardLater("b", log), Heard("c", log)])
     assert log == ["a 0", "b 0", "c 0"]
 
 
-def test_who_comes_later_is_asked_later_and_who_has_gone_no_more() -> None:
+async def test_who_comes_later_is_asked_later_and_who_has_gone_no_more() -> None:
     log: list[str] = []
     a, b = Heard("a", log), Heard("b", log)
-    triggered([a], [a, b], [b])
+    await triggered([a], [a, b], [b])
     assert log == ["a 0", "a 1", "b 1", "b 2"]
 
 
-def test_an_error_of_one_does_not_keep_it_from_the_others(
+async def test_an_error_of_one_does_not_keep_it_from_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[str] = []
-    triggered([Heard("a", log, raises=ValueError("broken")), Heard("b", log)])
+    await triggered([Heard("a", log, raises=ValueError("broken")), Heard("b", log)])
     assert log == ["a 0", "b 0"]
     assert "Addon error: broken" in caplog.text
 
 
-def test_one_can_halt_the_chain() -> None:
+async def test_one_can_halt_the_chain() -> None:
     log: list[str] = []
-    triggered([Heard("a", log, halts=True), Heard("b", log)])
+    await triggered([Heard("a", log, halts=True), Heard("b", log)])
     assert log == ["a 0"]
 
 

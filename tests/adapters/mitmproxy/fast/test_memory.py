@@ -13,7 +13,7 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.legacy import LegacyStream
-from tests.adapters.mitmproxy.test_addon import INITIALIZE, call, filtered
+from tests.adapters.mitmproxy.filtered import INITIALIZE, call, filtered
 from tests.raw_client import get, h2_client, post, raw_client
 from tests.raw_upstream import SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
