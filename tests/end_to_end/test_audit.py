@@ -51,7 +51,8 @@ async def audited(host: str, home: Path, *options: str) -> list[dict[str, object
             words = [word for each in sets for word in ("--set", each)]
             words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *words]
         else:
-            flags = [f"--{each.replace('_', '-')}" for each in options]
+            pairs = [each.split("=", 1) for each in options]
+            flags = [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
             words = ["-u", f"{upstream.url}/mcp", "-d", HIDDEN, f"--audit-log={file}", *flags]
         async with _started(host, *words, home=home) as (it, port):
             async with raw_client(port) as client:
@@ -111,6 +112,36 @@ async def test_arguments_can_be_entered_in_full_but_for_secrets(tmp_path: Path) 
 async def test_arguments_can_be_left_out(tmp_path: Path) -> None:
     call = (await audited("mcp-tool-filter", tmp_path, "audit_arguments=none"))[0]
     assert not {"arguments", "result"} & call.keys()
+
+
+LOGS = """
+interceptor:
+  rules:
+    - id: tell
+      conditions: [tool_equals: read_file]
+      actions: [log: {level: debug, message: "read ${params.arguments.path}\\e by ${session_id}"}]
+    - id: after
+      on: response
+      conditions: [tool_equals: read_file]
+      actions: [log: {message: done}]
+"""
+
+
+@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+async def test_what_rules_log_is_entered(host: str, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(LOGS)
+    entries = await audited(host, tmp_path, f"rules={rules}")
+    told, after = [one for one in entries if "event" in one]
+    assert (told["event"], told["rule"], told["level"]) == ("rule", "tell", "debug")
+    assert str(told["message"]).startswith(r"read /a\x1b by client-")
+    assert (told["method"], told["tool"], told["id"]) == ("tools/call", "read_file", "7")
+    assert (after["rule"], after["level"], after["message"]) == ("after", "info", "done")
+    assert told["session"] == after["session"] is not None
+    for one in entries:
+        jsonschema.validate(one, SCHEMA)
+    assert [one.get("tool") for one in entries if "event" not in one][:2] == ["read_file", HIDDEN]
+    assert main(["audit", "verify", str(tmp_path / "audit.jsonl")]) == 0
 
 
 async def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:

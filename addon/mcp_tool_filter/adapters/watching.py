@@ -7,11 +7,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Entry
 from mcp_tool_filter.policy.config import Audit
+
+if TYPE_CHECKING:  # most processes have no rules
+    from mcp_tool_filter.policy.rule_effects import WriteLog
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +38,8 @@ class Watching:
     ) -> None:
         self._closing: list[Callable[[], None]] = []
         self._count = self._serve_metrics(metrics_port, state)
-        self._sinks = [*sinks, *self._open_log(audit)]
+        self._kept = self._open_log(audit)
+        self._sinks = [*sinks, *self._kept]
         self._auditor = Auditor(
             self._tell,
             instance=secrets.token_hex(4),
@@ -80,7 +85,16 @@ class Watching:
                 self._has_failed = True
                 log.exception("cannot tell what became of a message")
 
+    def enter_log(self, effect: WriteLog) -> None:
+        """Enter what a rule has logged into the audit log, if there is one."""
+        if self._kept:
+            self._auditor.note_log(effect)
+
     def _tell(self, entry: Entry) -> None:
+        if "event" in entry:  # the terminal and the metrics are about messages
+            for keep in self._kept:
+                keep(entry)
+            return
         if self._count:
             self._count(entry)
             if entry.get("class") == Class.PASS.value and entry.get("verdict") == "forwarded":

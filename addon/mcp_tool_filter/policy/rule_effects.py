@@ -113,6 +113,12 @@ class WriteLog:
     level: str
     message: str
     rule: str
+    session: str = field(default="", compare=False)
+    """The id of the session in which it happened."""
+    method: str | None = field(default=None, compare=False)
+    tool: str | None = field(default=None, compare=False)
+    id: str | None = field(default=None, compare=False)
+    """Of the message, as it was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,19 @@ def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) 
     assert main(["audit", "verify", str(file)]) == 0
 
 
+def test_what_rules_log_is_entered_over_stdio(tmp_path: Path) -> None:
+    file, rules = tmp_path / "audit.jsonl", tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor: {rules: [{id: tell, conditions: [tool_equals: read_file],"
+        ' actions: [log: {message: "a is ${params.arguments.a}"}]}]}'
+    )
+    session(tmp_path, "--audit-log", str(file), "--rules", str(rules))
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    (told,) = [one for one in entries if "event" in one]
+    assert (told["event"], told["rule"], told["message"]) == ("rule", "tell", "a is 1")
+    assert len(entries) == 4
+
+
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_lines_are_shown_only_where_they_are_asked_for(is_shown: bool, tmp_path: Path) -> None:
     """Clients show stderr to their users."""

@@ -43,6 +43,10 @@ _MOST_OUTPUT = 10 * 1024 * 1024
 type Sender = Callable[[SendCopy], None]
 
 
+def _enter_nowhere(_effect: WriteLog) -> None:
+    """There is no audit log."""
+
+
 class RuleHost:
     """One for each process."""
 
@@ -50,6 +54,8 @@ class RuleHost:
         self.state = state
         self.metrics: dict[str, float] = {}
         self.webhooks = Webhooks()
+        self.enter_log: Callable[[WriteLog], None] = _enter_nowhere
+        """Enters what rules log into the audit log, if there is one."""
         self._send_copy = send_copy
         self._warned: set[str] = set()
         self._scripts: set[asyncio.Task[None]] = set()
@@ -61,6 +67,7 @@ class RuleHost:
                 return self.state.at_once(effect)
             case WriteLog(level, message, rule):
                 log.log(_LEVELS[level], "Rule %s: %s", rule, message)
+                self.enter_log(effect)
             case Warn(text):
                 self.warn_once(text)
             case Measure(name, value):

@@ -146,7 +146,6 @@ class ToolFilter:
         self._budget = Budget()
         self._known = KnownFlows(self._listeners)
         self._effects = Effects()
-        self._rules = Rules(self._listeners.by_mode, self._effects, self._logins)
         self._ready = asyncio.Event()
         self._problem: StartError | None = None
         self._is_running = False
@@ -155,6 +154,9 @@ class ToolFilter:
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
         self._watchers = Watchers(self.views, sinks, self._warn, on_end, self._state)
+        self._rules = Rules(
+            self._listeners.by_mode, self._effects, self._logins, self._watchers.enter_log
+        )
         self._loopback = Loopback()
         self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
         self.ending = Ending()

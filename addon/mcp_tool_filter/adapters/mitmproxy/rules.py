@@ -6,7 +6,7 @@ What carries rules out is imported only if there is a rules file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,21 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.logins import Logins
     from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
     from mcp_tool_filter.http.listener import Listener
+    from mcp_tool_filter.policy.rule_effects import WriteLog
 
 
 class Rules:
     """One for the tool filter."""
 
-    def __init__(self, listeners: Mapping[str, Listener], effects: Effects, logins: Logins) -> None:
+    def __init__(
+        self,
+        listeners: Mapping[str, Listener],
+        effects: Effects,
+        logins: Logins,
+        enter_log: Callable[[WriteLog], None],
+    ) -> None:
         self._listeners = listeners
+        self._enter_log = enter_log
         self._logins = logins
         self._effects = effects
         self._posts: UpstreamPosts | None = None
@@ -83,6 +91,7 @@ class Rules:
             posts = UpstreamPosts(self._listeners, self._logins)
             self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
             self._posts = posts
+            self.in_force.host.enter_log = self._enter_log
         self._effects.rule_host = self.in_force.host
         for listener in self._listeners.values():
             self.attach(listener)

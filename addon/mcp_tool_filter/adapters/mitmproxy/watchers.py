@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
     from mcp_tool_filter.adapters.watching import Sink, Watching
+    from mcp_tool_filter.policy.rule_effects import WriteLog
 
 
 class Watchers:
@@ -64,6 +65,11 @@ class Watchers:
         self.log.tell_of(judged)
         if self._watching:
             self._watching.observe(judged)
+
+    def enter_log(self, effect: WriteLog) -> None:
+        """Enter what a rule has logged into the audit log, if there is one."""
+        if self._watching:
+            self._watching.enter_log(effect)
 
     def done(self) -> None:
         if self._watching:

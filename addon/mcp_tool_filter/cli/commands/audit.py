@@ -231,7 +231,8 @@ def _is_another(path: Path, file: BinaryIO) -> bool:
 def line_for_people(entry: Entry) -> str:
     """Return an entry as one short line."""
     if "event" in entry:
-        return f"{entry.get('time')} {entry['event']} {entry.get('count', '')}".rstrip()
+        said = [entry.get(key) for key in ("time", "event", "count", "rule", "level", "message")]
+        return " ".join(str(one) for one in said if one is not None)
     subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
     took = entry.get("upstream_ms")
     parts = [

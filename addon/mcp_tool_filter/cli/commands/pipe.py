@@ -103,6 +103,7 @@ def _pipe(
         keeps_running=not config.fail_fast,
     )
     if rules:
+        rules.host.enter_log = watch.enter_log
         pipe.effects.rule_host = rules.host
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)

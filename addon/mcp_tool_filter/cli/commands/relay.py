@@ -38,6 +38,8 @@ def run(settings: Settings) -> int:
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
     rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
+    if rules:
+        rules.rules.host.enter_log = watch.enter_log
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
 
     from mcp_tool_filter.adapters.stdio.judge import LineJudge

@@ -12,11 +12,16 @@ from mcp_tool_filter.cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.stdio.judge import Observe
+    from mcp_tool_filter.policy.rule_effects import WriteLog
 
 _READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
 
 
 def _nothing_to_end() -> None:
+    pass
+
+
+def _enter_nowhere(_effect: WriteLog) -> None:
     pass
 
 
@@ -27,6 +32,8 @@ class SessionWatch:
     observe: Observe | None = None
     clock: Callable[[], float] = time.monotonic
     end: Callable[[], None] = _nothing_to_end
+    enter_log: Callable[[WriteLog], None] = _enter_nowhere
+    """Told what rules log."""
 
 
 def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatch:
@@ -57,4 +64,4 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         if is_shown and (summary := activity.end()):
             say(summary)
 
-    return SessionWatch(observe, end=end)
+    return SessionWatch(observe, end=end, enter_log=watching.enter_log)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import orjson
 
@@ -25,6 +25,9 @@ from mcp_tool_filter.policy.exchange import Client, Exchange
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
+
+if TYPE_CHECKING:  # most processes have no rules
+    from mcp_tool_filter.policy.rule_effects import WriteLog
 
 VERSION = 1
 _MOST_OPEN = 10_000
@@ -72,6 +75,23 @@ class Auditor:
                     self._note_request(one, one.message)
                 case _ if not isinstance(one.verdict, Forward):
                     self.write(self._unread(one))
+
+    def note_log(self, effect: WriteLog) -> None:
+        """Enter what a rule has logged."""
+        entry = self._moment() | {
+            "event": "rule",
+            "level": effect.level,
+            "rule": effect.rule,
+            "session": self._hash(effect.session) if effect.session else None,
+            "message": redact(_cut(effect.message, _LONGEST_FULL)),
+        }
+        if effect.method is not None:
+            entry["method"] = shown(effect.method[:_LONGEST_TEXT])
+        if effect.tool is not None:
+            entry["tool"] = shown(effect.tool[:_LONGEST_TEXT])
+        if effect.id is not None:
+            entry["id"] = effect.id[:_LONGEST_TEXT]
+        self.write(entry)
 
     def close(self) -> None:
         """Enter what has not been answered."""
@@ -134,20 +154,25 @@ class Auditor:
         return self._head(judged) | {"class": Class.LOG.value} | self._verdict_of(judged)
 
     def _head(self, judged: Judged) -> Entry:
-        now = self.now()
         client = judged.client
         flow = self.flow_of(judged.origin) if judged.origin is not None else ""
-        return ({"flow": flow} if flow else {}) | {
-            "v": VERSION,
-            "time": now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z",
-            "instance": self.instance,
-            "session": self._hash(client.session.id) if client.session else None,
-            "client": self._client(client, judged.origin),
-            "from": judged.direction.value,
-            "transport": client.via.value,
-            "revision": client.revision,
-            "bytes": judged.size,
-        }
+        return (
+            ({"flow": flow} if flow else {})
+            | self._moment()
+            | {
+                "session": self._hash(client.session.id) if client.session else None,
+                "client": self._client(client, judged.origin),
+                "from": judged.direction.value,
+                "transport": client.via.value,
+                "revision": client.revision,
+                "bytes": judged.size,
+            }
+        )
+
+    def _moment(self) -> Entry:
+        now = self.now()
+        time = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+        return {"v": VERSION, "time": time, "instance": self.instance}
 
     def _client(self, client: Client, origin: object) -> str:
         address = self.client_of(origin) if origin is not None else ""
@@ -178,14 +203,17 @@ class Auditor:
         size = len(text.encode("utf-8", "surrogatepass"))
         if self.arguments is Arguments.HASH:
             return {"hash": self._hash(text), "bytes": size}
-        cut = text if len(text) <= _LONGEST_FULL else text[:_LONGEST_FULL] + "…"
-        return {"text": redact(cut), "bytes": size}
+        return {"text": redact(_cut(text, _LONGEST_FULL)), "bytes": size}
 
     def _hash(self, text: str | None) -> str | None:
         if text is None:
             return None
         digest = hmac.new(self.key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
         return digest.hexdigest()[:32]
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "…"
 
 
 def _is_refused(verdict: Verdict) -> bool:

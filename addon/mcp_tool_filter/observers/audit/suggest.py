@@ -52,6 +52,8 @@ def look_through(entries: Iterable[Entry]) -> Seen:
     seen = Seen()
     for entry in entries:
         tool, time = entry.get("tool"), str(entry.get("time", ""))
+        if "event" in entry:
+            continue
         if entry.get("method") != "tools/call" or entry.get("verdict") in ("refused", "dropped"):
             continue
         if not isinstance(tool, str):

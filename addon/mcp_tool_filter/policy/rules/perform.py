@@ -159,7 +159,9 @@ def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
     """Do what never waits and never changes the message."""
     match action:
         case Log(level, message):
-            yield WriteLog(level, _printable((yield from run.text(message, rule.id))), rule.id)
+            text = _printable((yield from run.text(message, rule.id)))
+            subject, session = run.subject, run.subject.about.session_id
+            yield WriteLog(level, text, rule.id, session, subject.method, subject.tool, subject.id)
         case Metric(name, value):
             text = yield from run.text(value, rule.id)
             try:
