@@ -292,8 +292,7 @@ async def raised(
     home: Path, *addons: object, **options: Any
 ) -> AsyncIterator[tuple[Upstream, RunningProxy]]:
     """Run an upstream and a proxy before it, with our addon if no others are given."""
-    # No logins through us: what they ask of the upstream would stand among what is counted here.
-    usual = {"endpoint": ["/mcp"], "fail_fast": ["false"], "login_through": ["off"]}
+    usual = {"endpoint": ["/mcp"], "fail_fast": ["false"]}
     given = {"deny": [f"^{DENIED}$"], **usual, **options}
     chosen = addons or (ToolFilter(),)
     async with listening() as upstream, proxy(*chosen, to=upstream.url, home=home, **given) as it:
