@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Let the processes we start be interrupted.
+
+    A shell that starts us in the background has us ignore SIGINT, and they would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

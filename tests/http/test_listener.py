@@ -253,7 +253,7 @@ def test_a_refusal_goes_to_the_id_if_there_is_no_doubt_about_it() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
-@pytest.mark.parametrize("raw", [calling("read"), b"x", gzip.compress(b"")])
+@pytest.mark.parametrize("raw", [calling("read"), b"x", gzip.compress(b"", mtime=0)])
 def test_no_body_goes_where_none_belongs(method: str, raw: bytes) -> None:
     """An upstream may take it for the next request."""
     asking_so = head(method, content_encoding="gzip" if raw.startswith(b"\x1f") else "identity")

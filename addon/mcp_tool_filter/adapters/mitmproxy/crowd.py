@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from mitmproxy import ctx
 from mitmproxy.connection import Client
@@ -22,6 +25,7 @@ from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
 
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _MOST_AT_ONCE = 128
 """Connections to the upstream for one client; HTTP/2 has at most 100 streams at a time."""
 
@@ -35,11 +39,35 @@ class Crowd:
         self._seats = Seats(most_clients(limit))
         self._limit = limit
         self._once = Once()
+        self._report: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
     def running(self, most: int | None) -> None:
         """``most`` clients may connect; None: as many as there are descriptors for."""
         self.adopt(most)
         self.reserve.fill()
+        loop = asyncio.get_running_loop()
+        self._report = (
+            loop.get_exception_handler() or asyncio.AbstractEventLoop.default_exception_handler
+        )
+        loop.set_exception_handler(self._has_failed)
+
+    def _has_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Say once that a burst of clients has taken every descriptor; asyncio tries again later.
+
+        mitmproxy would log a traceback for each client that has to wait.
+        """
+        error = context.get("exception")
+        if (
+            isinstance(error, OSError)
+            and error.errno in _NONE_LEFT
+            and "accept" in context.get("message", "")
+        ):
+            text = (
+                "New clients have to wait: no file descriptor is left (see ulimit -n, max_clients)"
+            )
+            self._once.log(log, logging.WARNING, text)
+        else:
+            self._report(loop, context)
 
     def done(self) -> None:
         self.reserve.release()
