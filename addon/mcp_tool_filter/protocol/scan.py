@@ -25,7 +25,7 @@ import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.decoder import scanstring  # type: ignore[attr-defined]  # typeshed leaves it out
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
@@ -247,6 +247,7 @@ class _Strict:
     memo: dict[str, str] = {}  # noqa: RUF012 - the scanner empties it
 
 
+# typeshed leaves it out
 _scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]
 
 
@@ -352,4 +353,5 @@ def _too_many(most: int) -> str:
 def after_space(text: str, at: int) -> int:
     if text[at] == " ":  # as most write it: one
         at += 1
+    # The pattern also matches nothing, so there is always a match.
     return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]

@@ -21,6 +21,7 @@ from typing import Protocol
 import h11
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.fetch.probe import connect
 from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
@@ -258,13 +259,7 @@ class _Connection:
     async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> _Connection:
         """Connect. Raises NotConnected."""
         try:
-            reader, writer = await asyncio.open_connection(
-                origin.host,
-                origin.port,
-                ssl=tls,
-                server_hostname=origin.host if tls else None,
-                all_errors=True,  # localhost is two addresses: hear about both
-            )
+            reader, writer = await connect(origin, tls)
         except ExceptionGroup as group:
             raise NotConnected(_why_none(group.exceptions, origin)) from None
         except (OSError, ssl.CertificateError) as error:

@@ -30,17 +30,24 @@ class Reach(StrEnum):
     """This machine could not even try: it has no descriptors or no memory."""
 
 
+async def connect(
+    origin: Origin, tls: ssl.SSLContext | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection. Raises OSError, or a group of them: localhost, say, is two addresses."""
+    return await asyncio.open_connection(
+        origin.host,
+        origin.port,
+        ssl=tls,
+        server_hostname=origin.host if tls else None,
+        all_errors=True,
+    )
+
+
 async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> Reach:
     """Open a connection to the upstream and close it."""
     try:
         async with asyncio.timeout(timeout):
-            _, writer = await asyncio.open_connection(
-                origin.host,
-                origin.port,
-                ssl=tls,
-                server_hostname=origin.host if tls else None,
-                all_errors=True,  # localhost is two addresses: hear about both
-            )
+            _, writer = await connect(origin, tls)
     except ExceptionGroup as group:
         return reach_in(group.exceptions)
     except OSError as error:  # TimeoutError and all errors of TLS are OSErrors too

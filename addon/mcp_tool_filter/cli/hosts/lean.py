@@ -82,12 +82,13 @@ class LazyTlsConfig(TlsConfig):
     """Reads the certificates when the first client wants TLS, or the user has named some."""
 
     name = "tlsconfig"
-    certstore: CertStore | None = None  # type: ignore[assignment]
+    certstore: CertStore | None = None  # type: ignore[assignment]  # theirs is always there
 
     def running(self) -> None:
         """Do not read them a second time."""
 
     def configure(self, updated: set[str]) -> None:
+        # mitmproxy gives configure no types.
         if self.certstore is not None or ctx.options.certs:
             super().configure(updated)  # type: ignore[no-untyped-call]
         else:
@@ -107,6 +108,7 @@ class LazyTlsConfig(TlsConfig):
 
     def _read_certificates(self) -> None:
         if self.certstore is None:
+            # mitmproxy gives it no types
             super().configure({"confdir"})  # type: ignore[no-untyped-call]
 
 

@@ -18,7 +18,16 @@ TOPICS: Final = (
 )  # fmt: skip
 _HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Flag("json", "print JSON", only_typed=True)
-_DRY_RUN: Final = Flag("dry-run", "only show what would change", only_typed=True)
+_OF_A_FILE: Final = (
+    Flag(
+        "scope",
+        "where several files list the server: user, project or local",
+        "SCOPE",
+        choices=("user", "project", "local"),
+    ),
+    Flag("dry-run", "only show what would change", only_typed=True),
+    Flag("yes", "do not ask", short="y"),
+)
 SETTINGS: Final = tuple(flag for flag in FLAGS.values() if not flag.only_typed)
 """The flags that say what the filter should do."""
 
@@ -178,10 +187,7 @@ _ALL: Final = (
             FLAGS["deny-glob"],
             FLAGS["ignore-case"],
             Flag("flag", "another flag of the filter, such as --flag=--verbose", "FLAG", many=True),
-            Flag("scope", "where several files list the server: user, project or local",
-                 "SCOPE", choices=("user", "project", "local")),
-            _DRY_RUN,
-            Flag("yes", "do not ask", short="y"),
+            *_OF_A_FILE,
         ),
         most_words=2,
         choices=CLIENTS_WITH_FILES,
@@ -194,10 +200,7 @@ _ALL: Final = (
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
         about="Restores a server in a client's file as it was before wrap.",
         flags=(
-            Flag("scope", "where several files list the server: user, project or local",
-                 "SCOPE", choices=("user", "project", "local")),
-            _DRY_RUN,
-            Flag("yes", "do not ask", short="y"),
+            *_OF_A_FILE,
         ),
         most_words=2,
         choices=CLIENTS_WITH_FILES,
