@@ -12,7 +12,7 @@ import pytest
 
 from tests.adapters.mitmproxy.filtered import Filtered, call, filtered
 from tests.mcp_upstream import saying
-from tests.raw_client import get, post, raw_client
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 
 POLICY = """
@@ -242,6 +242,51 @@ def test_the_older_transport_is_judged_in_both_directions(tmp_path: Path) -> Non
         assert len(between.upstream.of("tools/call")) == 1
 
     run(tmp_path, test, respond=respond)
+
+
+def test_what_an_older_upstream_asks_is_answered_where_it_listens(tmp_path: Path) -> None:
+    """The answer of a rule is posted to the endpoint of the session, not said on the stream."""
+    answered: asyncio.Queue[RawRequest] = asyncio.Queue()
+    ask = b'{"jsonrpc":"2.0","id":77,"method":"sampling/createMessage","params":{}}'
+    rules = """
+interceptor:
+  rules:
+    - id: no-models
+      conditions: [from: server, method_equals: sampling/createMessage]
+      actions: [inject_error: {code: -1, message: no models, data: {why: "${method}"}}]
+"""
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET /sse"):
+            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?s=1\n\n"))
+            await peer.say(chunk(b"data: " + ask + b"\n\n") + chunk(b"data: " + OK + b"\n\n"))
+            await asyncio.Event().wait()
+        answered.put_nowait(request)
+        await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+
+    async def test(between: Filtered) -> None:
+        await between.client.say(
+            get(path="/sse", headers=MCP_HEADERS + b"Authorization: Bearer t\r\n")
+        )
+        await between.client.head()
+        await between.client.chunk()
+        assert await between.client.chunk() == b"data: " + OK + b"\n\n"
+        request = await asyncio.wait_for(answered.get(), 20)
+        assert request.line.startswith("POST /messages?s=1 ")
+        assert request.all("authorization") == ["Bearer t"]
+        assert json.loads(request.body) == {
+            "jsonrpc": "2.0", "id": 77, "error": {
+                "code": -1, "message": "no models", "data": {"why": "sampling/createMessage"},
+            },
+        }  # fmt: skip
+
+    async def main() -> None:
+        path = tmp_path / "rules.yaml"
+        path.write_text(rules)
+        async with filtered(tmp_path, rules=[str(path)], respond=respond) as between:
+            await test(between)
+
+    asyncio.run(main())
 
 
 def test_the_stateless_revision_is_judged_with_its_headers(tmp_path: Path) -> None:

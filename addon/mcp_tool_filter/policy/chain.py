@@ -165,13 +165,15 @@ def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def join_from_upstream(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
-    """Put together what a client gets of a batch."""
+    """Put together what a client gets of a batch, and what the upstream is answered."""
     if all(isinstance(verdict, Forward) for verdict in verdicts):
         return Forward()
     kept = [text for text in map(_passed, batch.members, verdicts) if text is not None]
+    replies = tuple(verdict.text for verdict in verdicts if isinstance(verdict, Reply))
+    reason = _joined(verdicts)
     if not kept:
-        return Drop(_joined(verdicts))
-    rewritten = Rewrite(render_batch(kept), _joined(verdicts))
+        return Reply(render_batch(list(replies)), reason) if replies else Drop(reason)
+    rewritten = Rewrite(render_batch(kept), reason, to_upstream=replies)
     return keep_space(batch.members[0].place.text, rewritten)
 
 

@@ -62,6 +62,8 @@ class Rewrite:
     reason: Reason
     owed: tuple[bytes, ...] = ()
     """Replies of ours that belong into the answer (to a batch that lost members)."""
+    to_upstream: tuple[bytes, ...] = ()
+    """Replies of ours to what the upstream asked in a batch, where it hears us at once."""
 
 
 @dataclass(frozen=True, slots=True)

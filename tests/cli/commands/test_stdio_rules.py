@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -119,6 +120,31 @@ def test_an_edit_is_in_force_while_the_session_goes_on(tmp_path: Path) -> None:
             assert time.monotonic() < end
             time.sleep(0.05)
         assert client.leaves() == 0
+
+
+ASKING = """
+import sys
+ask = '{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}'
+print(f'[{ask % 7},{{"jsonrpc":"2.0","id":9,"method":"ping"}}]', flush=True)
+print(f"[{ask % 8}]", flush=True)
+print('{"jsonrpc":"2.0","method":"told","params":{"lines":[%s,%s]}}' %
+      (sys.stdin.readline().strip(), sys.stdin.readline().strip()), flush=True)
+"""
+
+
+def test_what_a_command_asks_in_a_batch_is_answered(tmp_path: Path) -> None:
+    script, policy = tmp_path / "asking.py", tmp_path / "rules.yaml"
+    script.write_text(ASKING)
+    policy.write_text(
+        "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: "
+        "sampling/createMessage], actions: [block: no]}]}"
+    )
+    words = ("--rules", str(policy), "--", sys.executable, str(script))
+    with filtered(*words, home=tmp_path) as client:
+        assert client.hears() == [{"jsonrpc": "2.0", "id": 9, "method": "ping"}]
+        one, batch = client.hears()["params"]["lines"]
+    assert (one["id"], one["error"]["message"]) == (7, "no")
+    assert [each["id"] for each in batch] == [8]
 
 
 def test_in_front_of_a_url(tmp_path: Path) -> None:

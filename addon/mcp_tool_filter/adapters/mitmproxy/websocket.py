@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -77,9 +77,9 @@ class Socket:
         match judged.verdict:
             case Forward():
                 return
-            case Rewrite(text, _, owed):
+            case Rewrite(text) as changed:
                 message.content = text
-                said = [_Said(True, reply, True) for reply in owed]
+                said = list(_replies_beside(changed))
             case Reply() | Drop():
                 message.drop()
                 said = _outcome(message.content, message.from_client, message.is_text, judged)
@@ -110,15 +110,20 @@ def _outcome(
     match outcome.verdict:
         case Forward():
             return [_Said(not from_client, raw, is_text)]
-        case Rewrite(text, _, owed):
-            replies = [_Said(True, reply, True) for reply in owed]
-            return [_Said(not from_client, text, is_text), *replies]
+        case Rewrite(text) as changed:
+            return [_Said(not from_client, text, is_text), *_replies_beside(changed)]
         case Reply(text):
             return [_Said(from_client, text, True)]
         case Drop():
             return []
         case unexpected:
             assert_never(unexpected)
+
+
+def _replies_beside(changed: Rewrite) -> Iterator[_Said]:
+    """Return our own replies to what was taken out of a batch, for either side."""
+    for to_client, replies in ((True, changed.owed), (False, changed.to_upstream)):
+        yield from (_Said(to_client, reply, True) for reply in replies)
 
 
 def _say_all(held: InOrder[list[_Said]], say: Callable[[_Said], None]) -> None:

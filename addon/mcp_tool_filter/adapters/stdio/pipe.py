@@ -250,8 +250,10 @@ class Pipe:
             case Forward():
                 assert isinstance(line, bytes)
                 await self._tell_client([line])
-            case Rewrite(text, _, owed):
+            case Rewrite(text, _, owed, to_upstream):
                 await self._tell_client([text, *owed])
+                for reply in to_upstream:
+                    await self.upstream.post(reply, [], [])
             case Reply(text):
                 await self.upstream.post(text, [], [])
             case Drop():

@@ -259,8 +259,10 @@ class Relay:
             case Forward():
                 assert isinstance(line, bytes)
                 passed.append(line)
-            case Rewrite(text, _, owed):
+            case Rewrite(text, _, owed, to_upstream):
                 passed += [text, *owed]
+                if to_upstream:
+                    self._child.write(_joined(list(to_upstream)))
             case Reply(text):
                 self._child.write(_joined([text]))
             case Drop():
