@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mitmproxy.addonmanager import AddonManager
 from mitmproxy.exceptions import AddonHalt, OptionsError
 from mitmproxy.hooks import ConfigureHook, Hook, UpdateHook
+from mitmproxy.log import AddLogHook, LogEntry
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
@@ -251,6 +252,48 @@ async def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> N
 
     await main()
     assert log == ["1"]
+
+
+class Counted:
+    """Counts how often somebody looks for its hook."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def something(self) -> Callable[[str], None]:
+        self.looks += 1
+        return lambda what: None
+
+
+async def test_a_log_line_does_not_make_us_search_all_addons_again() -> None:
+    """mitmdump logs a line for each event stream."""
+    counted = Counted()
+    manager = QuickAddonManager(Master(Options()))
+    manager.master._legacy_log_events.uninstall()
+    manager.chain[:] = [counted]
+    await manager.trigger_event(SomethingHook("0"))
+    before = counted.looks
+    manager.trigger(AddLogHook(LogEntry("a line", "info")))
+    await manager.trigger_event(SomethingHook("1"))
+    assert counted.looks == before
+    manager.trigger(ConfigureHook(set()))
+    await manager.trigger_event(SomethingHook("2"))
+    assert counted.looks > before
+
+
+async def test_addons_that_read_the_log_get_each_line() -> None:
+    log: list[str] = []
+    reader: Any = Deaf()
+    reader.add_log = lambda entry: log.append(entry.msg)
+    manager = QuickAddonManager(Master(Options()))
+    manager.master._legacy_log_events.uninstall()
+    manager.chain[:] = [Deaf(), reader]
+    manager.trigger(AddLogHook(LogEntry("one", "info")))
+    manager.trigger(AddLogHook(LogEntry("two", "info")))
+    assert log == ["one", "two"]
 
 
 async def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:

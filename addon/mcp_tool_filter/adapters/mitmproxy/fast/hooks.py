@@ -20,6 +20,7 @@ from mitmproxy.addonmanager import AddonManager, safecall, traverse
 from mitmproxy.exceptions import AddonHalt
 from mitmproxy.flow import Flow
 from mitmproxy.hooks import Hook, UpdateHook
+from mitmproxy.log import AddLogHook
 from mitmproxy.master import Master
 
 _UPDATE = UpdateHook([])
@@ -60,6 +61,10 @@ class QuickAddonManager(AddonManager):
         return None
 
     def trigger(self, event: Hook) -> None:
+        if isinstance(event, AddLogHook):  # mitmproxy triggers one for each line of the log
+            if self._handlers_of(event):
+                super().trigger(event)
+            return
         super().trigger(event)
         self.forget()  # whoever was configured may have other hooks now
 
