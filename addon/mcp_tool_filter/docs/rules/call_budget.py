@@ -12,7 +12,7 @@ class CallBudget:
     async def request(self, exchange: Any) -> str | dict[str, object] | None:
         """Return a reason to block, the changed message, or None."""
         used = exchange.session.setdefault("tools", set())
-        used.add(exchange.tool)
-        if len(used) > self._most:
+        if exchange.tool not in used and len(used) >= self._most:
             return f"This session may use {self._most} tools"
+        used.add(exchange.tool)
         return None
