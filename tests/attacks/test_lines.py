@@ -28,7 +28,7 @@ class Session:
 
     def __init__(self, *, is_listed: bool) -> None:
         self._judge = LineJudge(
-            parse_config(deny=["^wipe"]), watch=lambda *_: None, on_listed=lambda _: None
+            parse_config(deny=["^wipe"]), observe=lambda _: None, on_listed=lambda _: None
         )
         if is_listed:
             self.to_upstream(asking("tools/list", id='"list"'))

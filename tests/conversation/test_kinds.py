@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,12 @@ from mcp_tool_filter.conversation.kinds import (
 )
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import CannotList, Decision, FetchTools, waits
+from mcp_tool_filter.policy.effects import CannotList, Decision, FetchTools, Together, waits
 from mcp_tool_filter.policy.exchange import Client, Session
-from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.protocol.revisions import R2025_06_18, R2025_11_25
+from tests.conversation.test_conversation import Linked
 from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
 
 LIST = asking("tools/list")
@@ -54,15 +56,17 @@ def asked(by: Conversation, raw: bytes) -> Verdict:
     return judged.verdict
 
 
-def finished(decision: Decision[Judged]) -> Judged:
+def finished(decision: Decision[Any]) -> Any:
     """Go through all pauses in which others would be served."""
+    came: object = None
     while waits(decision):
         try:
-            next(decision)
+            effect = decision.send(came)
         except StopIteration as made:
-            decision = made.value
-    judged: Judged = at_once(decision)
-    return judged
+            return made.value
+        several = effect.decisions if isinstance(effect, Together) else ()
+        came = [finished(one) for one in several]
+    return decision
 
 
 def listed(by: Conversation, raw: bytes, id: str = "1") -> bytes:
@@ -189,6 +193,20 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
     assert isinstance(asked(ann, calling("rm")), Reply)
     assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
     assert asked(Conversation(in_force), calling("rm", id="6")) != Forward()
+
+
+@pytest.mark.parametrize("seconds", [None, 2.0], ids=["at once", "waiting"])
+@pytest.mark.parametrize("form", [b"%b", b"[%b]"], ids=["alone", "in a batch"])
+def test_a_kinds_first_list_is_filtered_also_where_it_waits(
+    form: bytes, seconds: float | None
+) -> None:
+    """Only its page says what the tools are: the list that would be in force is not whole yet."""
+    link = Linked() if seconds is None else Linked(to_tools_list=seconds)
+    between = open_session(policy("other", deny="^rm", links=(link,)))
+    finished(between.from_client(LIST, None, Http()))
+    verdict = finished(between.from_upstream(form % listing("read", "rm_rf"))).verdict
+    assert isinstance(verdict, Rewrite)
+    assert verdict.text == form % listing("read")
 
 
 # Edits, and how much is remembered

@@ -383,7 +383,7 @@ class _AllButDenied(dict[str, bytes]):
 def _lines(how: int, raw: bytes) -> None:
     """Bytes on stdin or stdout, before or after the client has seen the list."""
     from_client, is_listed, size = bool(how & 1), bool(how & 2), 1 + (how >> 2)
-    judge = LineJudge(_LISTENER.policy.config, watch=_unwatched, on_listed=_unwatched)
+    judge = LineJudge(_LISTENER.policy.config, observe=_unwatched, on_listed=_unwatched)
     asked = _ASKED[how >> 2 & 3]
     if is_listed:
         judge.from_client(asking("tools/list", id='"list"'))

@@ -100,7 +100,7 @@ class Judged:
     verdict: Verdict
     client: Client
     snapshot: Snapshot
-    """What was in force."""
+    """What it was judged by."""
     exchange: Exchange | None = None
     """The request that this is, or answers."""
     size: int = 0
@@ -109,6 +109,8 @@ class Judged:
     """What the host gave with the message, such as mitmproxy's flow."""
     members: tuple[Judged, ...] = ()
     """Those of a batch, each with its own verdict."""
+    in_force: Snapshot | None = None
+    """What was in force when it was judged; a page of an unfinished list has one of its own."""
 
     @property
     def each(self) -> tuple[Judged, ...]:
@@ -142,10 +144,11 @@ class Arrival:
         return Reply(refused.text, Reason(Why.MALFORMED, detail=str(error)))
 
 
-def oversized(beginning: bytes, detail: str) -> Reply:
+def oversized(beginning: bytes, detail: str, ids: list[str] | None = None) -> Reply:
     """Answer what is too large or too deep; ``beginning`` is what is there of it."""
-    anything = Limits(message=len(beginning), depth=_DEEPEST_READ)
-    ids = ids_in(beginning, anything) or list(dict.fromkeys(ids_guessed_in(beginning)))
+    if ids is None:
+        anything = Limits(message=max(1, len(beginning)), depth=_DEEPEST_READ)
+        ids = ids_in(beginning, anything) or list(dict.fromkeys(ids_guessed_in(beginning)))
     text = f"Request too large: {detail}"
     reply = render_error(ids[0] if len(ids) == 1 else None, INVALID_REQUEST, text)
     return Reply(reply, Reason(Why.OVERSIZED, detail=text))
@@ -168,9 +171,9 @@ class Conversation:
         limits = policy.config.limits
         self.policy = policy
         self.client = client or Client()
-        self.exchanges = exchanges or Exchanges(
-            most=limits.exchanges, most_bytes=limits.exchange_bytes
-        )
+        if exchanges is None:  # not "or": it may be empty
+            exchanges = Exchanges(most=limits.exchanges, most_bytes=limits.exchange_bytes)
+        self.exchanges = exchanges
 
     # What a client says
 
@@ -245,7 +248,7 @@ class Conversation:
         if exchange is not None and exchange.id is not None:
             exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
-        told.snapshot = kind.snapshot
+        told.snapshot = told.in_force = kind.snapshot
         if not kind.is_listed and self._needs_list(message, kind):
             if arrival.can_list:
                 return begin(self._list_first(message, told, kind, arrival))
@@ -275,7 +278,7 @@ class Conversation:
                     self.policy.tell_hidden(faults, told)
         except (CannotList, FetchFailed):
             pass  # the upstream answers the call itself: it may want a login first
-        told.snapshot = kind.snapshot
+        told.snapshot = told.in_force = kind.snapshot
         decision = decide_from_client(message, self._situation(message, told, kind, arrival))
         return (yield from decision) if waits(decision) else decision
 
@@ -303,13 +306,15 @@ class Conversation:
 
     def _by_policy_now(self, told: Judged, verdict: Verdict) -> Verdict:
         """Judge again what has waited while the policy was edited."""
-        now = self._kind_of(told.exchange).snapshot
-        if now is told.snapshot or told.message is None or isinstance(told.message, Batch):
+        kind, message = self._kind_of(told.exchange), told.message
+        if kind.snapshot is told.in_force or message is None or isinstance(message, Batch):
             return verdict
-        told.snapshot = now
+        told.in_force = kind.snapshot
+        is_answer = told.direction is Direction.FROM_UPSTREAM
+        told.snapshot = self._snapshot_for(message, kind) if is_answer else kind.snapshot
         situation = self._answer_situation(told)
         situation.direction = told.direction
-        return judge_again(told.message, verdict, situation)
+        return judge_again(message, verdict, situation)
 
     def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
         self._settle_for_client(told, verdict)
@@ -373,7 +378,7 @@ class Conversation:
 
         (Where there are rules, they need to read all of it anyway.)
         """
-        if len(raw) < _LONG or self.policy.links:
+        if len(raw) < _LONG or self.policy.links or not self.policy.reads_in_steps:
             return False
         return "tools/list" in self.exchanges.methods
 
@@ -419,14 +424,20 @@ class Conversation:
             return self.unreadable_from_upstream(raw, str(error), origin=origin)
 
     def unreadable_from_upstream(
-        self, beginning: bytes, detail: str, *, is_cut: bool = False, origin: object = None
+        self,
+        beginning: bytes,
+        detail: str,
+        *,
+        is_cut: bool = False,
+        ids: list[str] | None = None,
+        origin: object = None,
     ) -> Judged:
         """Replace what cannot be judged by errors for those who wait for it, if any do.
 
         The errors are the text of the verdict and what it owes; ``is_cut`` tells that only the
-        beginning is there.
+        beginning is there. ``ids`` are those that it may answer, where they are known better.
         """
-        ids = self.exchanges.take(ids_guessed_in(beginning))
+        ids = self.exchanges.take(ids_guessed_in(beginning) if ids is None else ids)
         if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
             ids = self.exchanges.take_all()  # it can only have been for this one
         return self.fail(ids, detail, origin=origin)
@@ -470,11 +481,15 @@ class Conversation:
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
         kind = self._kind_of(told.exchange)
-        told.snapshot = kind.snapshot
-        if not kind.is_listed or self.policy.config.judges_new_tools:
-            told.snapshot = kind.snapshot_for(list(_lists_in(message)))
+        told.in_force = kind.snapshot
+        told.snapshot = self._snapshot_for(message, kind)
         decide = decide_accepted if is_accepted else decide_from_upstream
         return decide(message, self._answer_situation(told))
+
+    def _snapshot_for(self, message: Single, kind: Kind) -> Snapshot:
+        if kind.is_listed and not self.policy.config.judges_new_tools:
+            return kind.snapshot
+        return kind.snapshot_for(list(_lists_in(message)))
 
     @property
     def kind(self) -> Kind:

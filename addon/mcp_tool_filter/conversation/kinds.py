@@ -115,8 +115,9 @@ class Kind:
             before = self._next.size
             self._next.judge_page(page)
             self._lists.unfinished += self._next.size - before
-        if self._next.finish_page(cursor, page) is not None:
-            self._finish((_page_of(self._next.definitions),))
+        whole = self._next.finish_page(cursor, page)
+        if whole is not None:
+            self._finish((_page_of(self._next.definitions),), whole)
 
     def learn_envelope(self, page: Listing | None) -> None:
         """Keep what stands around the tools of the first page."""
@@ -160,11 +161,12 @@ class Kind:
         known = self.snapshot.allowed.get(definition.name) if definition.name else None
         return definition if known is None else replace(definition, problem=None, raw=known)
 
-    def _finish(self, pages: tuple[bytes, ...]) -> None:
+    def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
         if self._listed is not None:
             there = tuple(self._still_there(self._listed.pages, pages))
-            pages = (_page_of(there),)
-        self._listed = self._lists.listed(pages, self._config)
+            self._listed = self._lists.listed((_page_of(there),), self._config)
+        else:
+            self._listed = self._lists.listed(pages, self._config, whole)
         self.close()
         self._next, self.is_stale = None, False
 
@@ -194,7 +196,10 @@ class _Lists:
         """Bytes of all lists; those that several kinds share count once."""
         return self.unfinished + sum(one.size for one in self._by_digest.values())
 
-    def listed(self, pages: tuple[bytes, ...], config: Config) -> _Listed:
+    def listed(
+        self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
+    ) -> _Listed:
+        """Return these pages with their snapshot, which is taken now if it is not known."""
         digest = hashlib.sha256()
         for pattern in (*config.deny, None, *config.allow):
             digest.update(b"\0" + (pattern.text.encode() if pattern else b"\0"))
@@ -202,7 +207,8 @@ class _Lists:
             digest.update(b"\0" + page)
         known = self._by_digest.get(digest.digest())
         if known is None:
-            known = _Listed(pages, take_snapshot(listings_in(pages), config.deny, config.allow))
+            taken = snapshot or take_snapshot(listings_in(pages), config.deny, config.allow)
+            known = _Listed(pages, taken)
             self._by_digest[digest.digest()] = known
         return known
 

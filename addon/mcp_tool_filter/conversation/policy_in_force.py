@@ -88,6 +88,8 @@ class PolicyInForce:
     rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
     """A link wants to see a request together with its response."""
+    reads_in_steps: bool = True
+    """A long list is read in steps, so that others are served meanwhile."""
     kinds: Kinds = field(init=False)
     judged: JudgedLists = field(default_factory=JudgedLists)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.conversation import conversation
+from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.config import Config, parse_config
-from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.effects import Deciding, Delay, waits
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.lines import CutLine
-from mcp_tool_filter.protocol.messages import Message
+from mcp_tool_filter.protocol.messages import Single
 from tests.make import answering, asking, calling, definition, error_in, listing, text_of
 
 FORWARDED = Forward()
@@ -27,12 +30,12 @@ class Judged:
         self.listed: list[Snapshot] = []
         self.judge = LineJudge(
             config or parse_config(deny=deny or None),
-            watch=self._watch,
+            observe=self._observe,
             on_listed=self.listed.append,
         )
 
-    def _watch(self, _message: Message | None, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
+    def _observe(self, judged: conversation.Judged) -> None:
+        self.verdicts.append(judged.verdict)
 
     def client(self, line: bytes | CutLine) -> Verdict:
         verdict = self.judge.from_client(line)
@@ -326,8 +329,8 @@ def test_an_error_of_ours_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) 
     def stumble(*_: object) -> Verdict:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.judge.decide_from_client", stumble)
-    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.judge.decide_from_upstream", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.decide_from_client", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.decide_from_upstream", stumble)
     assert error_in(judged.client(asking("ping", id="2"))) == (-32603, "Internal error")
     assert error_in(judged.upstream(answering("{}")))[0] == -32603
 
@@ -338,3 +341,77 @@ def test_what_the_upstream_calls_itself_is_known() -> None:
     info = '{"protocolVersion":"2025-06-18","serverInfo":{"name":"files","version":"2"}}'
     judged.upstream(answering(info))
     assert (judged.judge.server.name, judged.judge.server.revision) == ("files 2", "2025-06-18")
+
+
+def test_observers_hear_of_each_line_once_and_of_a_batch_with_its_members() -> None:
+    told: list[conversation.Judged] = []
+    judge = LineJudge(parse_config(deny=["^rm"]), observe=told.append, on_listed=lambda _: None)
+    judge.from_client(b"[" + calling("a", id="1") + b"," + calling("rm_rf", id="2") + b"]")
+    judge.from_client(b"hello")
+    judge.from_upstream(answering("{}", id="1"))
+    judge.from_upstream(b"a line of a log")
+    batch, unread, answer, stray = told
+    assert [type(one.verdict) for one in batch.each] == [Forward, Reply]
+    assert [type(one.verdict) for one in (unread, answer, stray)] == [Reply, Forward, Drop]
+    assert answer.exchange is not None
+    assert answer.exchange.tool == "a"
+
+
+def test_a_line_that_waits_holds_no_other_back() -> None:
+    """Also where another thread reads it: the lock is held only while something is decided."""
+
+    class Slow:
+        def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:
+            came = yield Delay(1.0)
+            assert came == "done"
+            return Forward()
+
+    judge = LineJudge(
+        parse_config(), observe=lambda _: None, on_listed=lambda _: None, links=(Slow(),)
+    )
+    waiting = judge.from_client(asking("ping"))
+    assert waits(waiting)
+    assert next(waiting) == Delay(1.0)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(judge.lost_replies).result(timeout=30) == []
+    with pytest.raises(StopIteration) as made:
+        waiting.send("done")
+    assert made.value.value == Forward()
+    assert len(judge.lost_replies()) == 1
+
+
+def test_what_goes_wrong_while_a_line_waits_is_for_its_decision() -> None:
+    class Careful:
+        def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:
+            try:
+                yield Delay(1.0)
+            except ValueError:
+                return Drop(Reason(Why.MALFORMED))
+            return Forward()
+
+    judge = LineJudge(
+        parse_config(), observe=lambda _: None, on_listed=lambda _: None, links=(Careful(),)
+    )
+    waiting = judge.from_client(asking("ping"))
+    assert waits(waiting)
+    next(waiting)
+    with pytest.raises(StopIteration) as made:
+        waiting.throw(ValueError())
+    assert isinstance(made.value.value, Drop)
+
+
+def test_a_list_stays_the_same_when_the_upstream_says_that_it_has_changed() -> None:
+    judged = Judged()
+    judged.lists("a", "b")
+    judged.upstream(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+    assert names_in(judged.lists("a", "c", id="2")) == ["a"]
+    assert judged.client(calling("b", id="3")) == FORWARDED
+
+
+def test_new_tools_are_judged_if_the_user_asks_for_that() -> None:
+    judged = Judged(config=parse_config(deny=["^rm"], new_tools="judge"))
+    judged.lists("a")
+    assert names_in(judged.lists("a", "rm_b", "c", id="2")) == ["a", "c"]
+    assert judged.client(calling("c", id="3")) == FORWARDED
+    assert isinstance(judged.client(calling("rm_b", id="4")), Reply)
+    assert len(judged.listed) == 1

@@ -24,6 +24,7 @@ from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import only_warnings, render_report, warnings_about
@@ -80,15 +81,18 @@ def _pipe(
     origin = parse_origin(target.url)
     log = VerdictLog()
     rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
+
+    def observe(judged: Judged) -> None:
+        log.tell(judged.verdict)
+        watch.observe(judged)
+
     judge = LineJudge(
         config,
-        watch=lambda _message, verdict: log.tell(verdict),
+        observe=observe,
         on_listed=lambda snapshot: pipe.learn_tools(snapshot),
         links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
-        observe=watch.observe,
-        clock=watch.clock,
     )
 
     async def is_there() -> bool:

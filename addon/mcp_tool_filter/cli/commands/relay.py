@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Happened
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+    from mcp_tool_filter.conversation.conversation import Judged
     from mcp_tool_filter.policy.snapshot import Snapshot
 
 
@@ -50,15 +51,18 @@ def run(settings: Settings) -> int:
 
     log_to_stderr(settings.verbosity)
     log = VerdictLog()
+
+    def observe(judged: Judged) -> None:
+        log.tell(judged.verdict)
+        watch.observe(judged)
+
     judge = LineJudge(
         config,
-        watch=lambda _message, verdict: log.tell(verdict),
+        observe=observe,
         on_listed=lambda snapshot: _report(settings, judge, snapshot, rules),
         links=(rules.link,) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
-        observe=watch.observe,
-        clock=watch.clock,
     )
     for warning in warnings_about(config):  # now: the report comes with the first list
         _say(warning)

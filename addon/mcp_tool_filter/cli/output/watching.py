@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,14 +10,18 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.stdio.judge import Observe
+    from mcp_tool_filter.conversation.policy_in_force import Observer
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 _READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
 
 
 def _nothing_to_end() -> None:
-    pass
+    """Nobody watches."""
+
+
+def _ignore(_judged: object) -> None:
+    """Nobody watches."""
 
 
 def _enter_nowhere(_effect: WriteLog) -> None:
@@ -27,10 +30,9 @@ def _enter_nowhere(_effect: WriteLog) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionWatch:
-    """``observe`` is None where nobody watches, which costs nothing."""
+    """What watches a session; by default nothing does."""
 
-    observe: Observe | None = None
-    clock: Callable[[], float] = time.monotonic
+    observe: Observer = _ignore
     end: Callable[[], None] = _nothing_to_end
     enter_log: Callable[[WriteLog], None] = _enter_nowhere
     """Told what rules log."""
@@ -44,7 +46,6 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         return SessionWatch()
     from mcp_tool_filter.adapters.watching import Watching
     from mcp_tool_filter.cli.output.activity import Activity
-    from mcp_tool_filter.conversation.conversation import Judged
 
     is_json = settings.log_format == "json"
     activity = Activity(sys.stderr, say, lambda flush: flush(), as_json=is_json)
@@ -55,13 +56,9 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         state=lambda: _READY,
     )
 
-    def observe(*said: object) -> None:
-        direction, message, verdict, client, snapshot, exchange, size = said
-        watching.observe(Judged(direction, message, verdict, client, snapshot, exchange, size))  # type: ignore[arg-type]  # as Observe says
-
     def end() -> None:
         watching.close()
         if is_shown and (summary := activity.end()):
             say(summary)
 
-    return SessionWatch(observe, end=end, enter_log=watching.enter_log)
+    return SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
