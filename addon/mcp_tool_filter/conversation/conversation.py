@@ -597,7 +597,11 @@ class Conversation:
 
     def _tell(self, told: Judged, verdict: Verdict) -> Judged:
         told.verdict = verdict
-        self.policy.observe(told)
+        policy = self.policy
+        policy.observe(told)
+        if policy.propagate and told.direction is Direction.FROM_CLIENT:
+            exchanges = [one.exchange for one in told.each]
+            told.verdict = policy.propagate(told.message, exchanges, verdict)
         return told
 
 

@@ -7,7 +7,7 @@ sockets that were opened before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,11 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Exchange
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.messages import Message
 from mcp_tool_filter.protocol.tools import Listing
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 type Observer = Callable[[Judged], None]
 """Told of each message after it has been decided on; cannot change anything."""
+
+
+type Propagate = Callable[[Message | None, Sequence[Exchange | None], Verdict], Verdict]
+"""Returns the verdict on a client's message with the trace's parent replaced by our span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class PolicyInForce:
     config: Config
     fetched: Fetched
     observe: Observer = _ignore
+    propagate: Propagate | None = None
+    """Where requests are traced; observers see the verdict before it."""
     clock: Callable[[], float] = time.monotonic
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""

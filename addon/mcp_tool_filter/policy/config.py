@@ -91,6 +91,8 @@ class Config:
     """Use our shortcuts in place of mitmproxy's own code."""
     audit: Audit | None = None
     metrics_port: int | None = None
+    otel: bool = False
+    """Requests are traced with OpenTelemetry."""
     dashboard: int | None = None
     """The port of the page ``/mcp`` without mitmweb."""
 
@@ -140,6 +142,7 @@ def parse_config(
     audit_rotate: str = "100MB,1d",
     audit_fsync: str = "interval",
     metrics_port: str = "",
+    otel: str = "false",
     dashboard: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
@@ -177,6 +180,7 @@ def parse_config(
         fast=_parse_bool("fast", fast),
         audit=_parse_audit(audit_log, audit_arguments, audit_rotate, audit_fsync),
         metrics_port=_parse_port("metrics_port", metrics_port),
+        otel=_parse_bool("otel", otel),
         dashboard=_parse_port("dashboard", dashboard),
     )
     if config.strict and config.denies_nothing:

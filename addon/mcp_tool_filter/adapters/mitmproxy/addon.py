@@ -106,7 +106,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIXED = (("audit_log", "audit"), ("metrics_port", "metrics_port"), ("dashboard", "dashboard"))
+_FIXED = (
+    ("audit_log", "audit"),
+    ("metrics_port", "metrics_port"),
+    ("dashboard", "dashboard"),
+    ("otel", "otel"),
+)
 """Options that can only be set at start, and what ``Config`` calls them."""
 
 
@@ -337,6 +342,7 @@ class ToolFilter:
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
         self._rules.attach(listener)
+        self._watchers.attach(listener.policy)
         listener.policy.tell_hidden = self._watchers.log.tell_hidden
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))

@@ -71,6 +71,7 @@ _OPTIONS = (
     _Option("audit_arguments", "hash", "Arguments and results in it: none, hash, or full."),
     _Option("audit_rotate", "100MB,1d", "Size and age at which it is put aside and compressed."),
     _Option("dashboard", "", "Serve the page /mcp at this port of the loopback, without mitmweb."),
+    _Option("otel", "false", "Trace requests with OpenTelemetry; OTEL_* variables say where to."),
     _Option("metrics_port", "", "Serve Prometheus metrics at this port of the loopback."),
     _Option("audit_fsync", "interval", "Force it onto the disk: never, interval, or always."),
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),

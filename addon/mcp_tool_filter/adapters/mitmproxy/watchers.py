@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
+from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.flows import client_address, flow_id
 from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.exchange import Direction
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
+    from mcp_tool_filter.adapters.tracing import Tracer
     from mcp_tool_filter.adapters.watching import Sink, Watching
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
@@ -40,10 +44,15 @@ class Watchers:
         self._on_end = on_end
         self._state = state
         self._watching: Watching | None = None
+        self._tracer: Tracer | None = None
         self.log = VerdictLog(warn)
 
     def begin(self, config: Config) -> None:
         """Open the audit log and serve the metrics, if they are wanted. Raises StartError."""
+        if config.otel:
+            from mcp_tool_filter.adapters.tracing import Tracer
+
+            self._tracer = Tracer()
         sinks = list(self._sinks)
         if ctx.master.addons.get("view") is not None or config.dashboard is not None:
             sinks.append(self._views.dashboard.timeline.note)
@@ -60,11 +69,30 @@ class Watchers:
             state=self._state,
         )
 
+    def attach(self, policy: PolicyInForce) -> None:
+        """Let the upstream of a listener read our spans, if requests are traced."""
+        if self._tracer:
+            policy.propagate = self._tracer.propagate
+
     def observe(self, spec: str, judged: Judged) -> None:
         self._views.tell(spec, judged)
         self.log.tell_of(judged)
         if self._watching:
             self._watching.observe(judged)
+        if self._tracer:
+            self._trace(self._tracer, judged)
+
+    def _trace(self, tracer: Tracer, judged: Judged) -> None:
+        flow = judged.origin
+        if judged.direction is not Direction.FROM_CLIENT or not isinstance(flow, HTTPFlow):
+            tracer.observe(judged)
+            return
+        if flow.websocket:  # its headers tell of the connection
+            tracer.observe(judged)
+            return
+        tracer.observe(judged, _trace_headers(flow))
+        for name, value in tracer.headers_for(judged).items():
+            flow.request.headers[name] = value
 
     def enter_log(self, effect: WriteLog) -> None:
         """Enter what a rule has logged into the audit log, if there is one."""
@@ -72,9 +100,20 @@ class Watchers:
             self._watching.enter_log(effect)
 
     def done(self) -> None:
+        if self._tracer:
+            self._tracer.close()
         if self._watching:
             self._watching.close()
             self._on_end()
+
+
+def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
+    """Return the trace context of an HTTP request; none, if it names two parents."""
+    headers = flow.request.headers
+    parents = headers.get_all("traceparent")
+    if len(parents) != 1:
+        return {}
+    return {"traceparent": parents[0], "tracestate": ",".join(headers.get_all("tracestate"))}
 
 
 async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:

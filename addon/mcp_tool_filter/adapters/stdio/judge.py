@@ -22,7 +22,7 @@ from mcp_tool_filter.conversation.conversation import (
 )
 from mcp_tool_filter.conversation.fetched import unlisted
 from mcp_tool_filter.conversation.only_kind import OnlyKinds
-from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce, Propagate
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import Link, refusal
@@ -79,6 +79,7 @@ class LineJudge:
         now: float = 0.0,
         recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
+        propagate: Propagate | None = None,
     ) -> None:
         """``links`` come after the tool filter; the session begins ``now``."""
         self._observe = observe
@@ -91,6 +92,7 @@ class LineJudge:
             observe=self._observed,
             clock=clock,
             links=links,
+            propagate=propagate,
             reads_in_steps=False,  # nobody else waits to be served
         )
         policy.kinds = self._kinds

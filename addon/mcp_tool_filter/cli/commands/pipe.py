@@ -93,6 +93,7 @@ def _pipe(
         links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
+        propagate=watch.propagate,
     )
 
     async def is_there() -> bool:

@@ -63,6 +63,7 @@ def run(settings: Settings) -> int:
         links=(rules.link,) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
+        propagate=watch.propagate,
     )
     for warning in warnings_about(config):  # now: the report comes with the first list
         _say(warning)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.conversation.policy_in_force import Observer
+    from mcp_tool_filter.conversation.conversation import Judged
+    from mcp_tool_filter.conversation.policy_in_force import Observer, Propagate
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 _READY = {"ready": 1.0, "upstream_up": 1.0, "sessions": 1.0}
@@ -36,14 +37,16 @@ class SessionWatch:
     end: Callable[[], None] = _nothing_to_end
     enter_log: Callable[[WriteLog], None] = _enter_nowhere
     """Told what rules log."""
+    propagate: Propagate | None = None
 
 
 def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatch:
     """Return what watches a session. Raises StartError if the audit log cannot be written."""
     config = settings.config()
     is_shown = settings.verbosity > 0 and settings.log_format != "none"
-    if config.audit is None and config.metrics_port is None and not is_shown:
-        return SessionWatch()
+    is_watched = config.audit is not None or config.metrics_port is not None or is_shown
+    if not is_watched:
+        return _traced(SessionWatch()) if config.otel else SessionWatch()
     from mcp_tool_filter.adapters.watching import Watching
     from mcp_tool_filter.cli.output.activity import Activity
 
@@ -61,4 +64,22 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         if is_shown and (summary := activity.end()):
             say(summary)
 
-    return SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
+    watch = SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
+    return _traced(watch) if config.otel else watch
+
+
+def _traced(watch: SessionWatch) -> SessionWatch:
+    """Trace the session, too. Raises StartError without OpenTelemetry."""
+    from mcp_tool_filter.adapters.tracing import Tracer
+
+    tracer = Tracer()
+
+    def observe(judged: Judged) -> None:
+        watch.observe(judged)
+        tracer.observe(judged)
+
+    def end() -> None:
+        watch.end()
+        tracer.close()
+
+    return SessionWatch(observe, end, watch.enter_log, tracer.propagate)

@@ -125,6 +125,7 @@ GROUPS: Final = {
         Flag("dashboard", "serve a page with calls, tools and switches at this local port", "PORT"),
         Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz at this local port",
              "PORT"),
+        Flag("otel", "trace requests with OpenTelemetry; OTEL_* variables say where to send spans"),
         Flag("verbose", "say more; twice: still more", short="v", many=True),
         Flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),

@@ -87,6 +87,7 @@ class Settings:
     keep_running: bool
     rules_file: str
     fast: str
+    otel: bool
     audit: Mapping[str, str]
     """The options of the audit log."""
     ca: str | None
@@ -141,6 +142,7 @@ class Settings:
             "fail_fast": _text(not self.keep_running),
             "rules": self.rules_file,
             "fast": self.fast,
+            "otel": _text(self.otel),
             **self.audit,
         }
 
@@ -224,6 +226,7 @@ def settle(given: Given) -> Settings:
         keep_running=_is_on(one, "keep-running"),
         rules_file=one.get("rules", ""),
         fast=one.get("fast", "true"),
+        otel=_is_on(one, "otel"),
         audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),

@@ -130,7 +130,7 @@ class Auditor:
         elif result := self._shown(message.place.cut(message.result)):
             entry["result"] = result
         if not isinstance(judged.verdict, Forward):
-            entry["answer_verdict"] = _verdict(judged.verdict)
+            entry["answer_verdict"] = verdict_word(judged.verdict)
             entry["answer_why"] = judged.verdict.reason.why.value
             if drift := judged.verdict.reason.drift:
                 entry["drift"] = len(drift)
@@ -143,7 +143,7 @@ class Auditor:
         entry |= {"method": shown(message.method[:_LONGEST_TEXT]), "class": kind.value}
         if isinstance(message, Request):
             entry["id"] = message.id[:_LONGEST_TEXT]
-        entry |= _subject(message)
+        entry |= subject_of(message)
         entry |= self._verdict_of(judged)
         if message.params and (arguments := self._shown(message.place.cut(message.params))):
             entry["arguments"] = arguments
@@ -181,7 +181,7 @@ class Auditor:
 
     def _verdict_of(self, judged: Judged) -> Entry:
         verdict = judged.verdict
-        entry: Entry = {"verdict": _verdict(verdict)}
+        entry: Entry = {"verdict": verdict_word(verdict)}
         if exchange := judged.exchange:
             entry["own_ms"] = round(max(0.0, self.clock() - exchange.asked_at) * 1000, 3)
         if isinstance(verdict, Forward):
@@ -192,7 +192,7 @@ class Auditor:
         entry["why"] = reason.why.value
         if reason.rule:
             entry["rule"] = reason.rule
-        if pattern := _pattern_of(reason, judged.snapshot):
+        if pattern := pattern_of(reason, judged.snapshot):
             entry["pattern"] = pattern
         return entry
 
@@ -220,7 +220,7 @@ def _is_refused(verdict: Verdict) -> bool:
     return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
-def _verdict(verdict: Verdict) -> str:
+def verdict_word(verdict: Verdict) -> str:
     match verdict:
         case Forward():
             return "forwarded"
@@ -234,7 +234,7 @@ def _verdict(verdict: Verdict) -> str:
             assert_never(unexpected)
 
 
-def _subject(message: Request | Notification) -> Entry:
+def subject_of(message: Request | Notification) -> Entry:
     """Return the tool that a message calls, or the URI that it reads."""
     for method, member, name in _SUBJECTS:
         if message.method == method and message.params:
@@ -252,7 +252,7 @@ _SUBJECTS = (
 )
 
 
-def _pattern_of(reason: Reason, snapshot: Snapshot) -> str | None:
+def pattern_of(reason: Reason, snapshot: Snapshot) -> str | None:
     """Return the pattern that denies what was called."""
     found = (snapshot.denied.get(name) for name in reason.tools)
     return next((pattern.text for pattern in found if pattern), None)
