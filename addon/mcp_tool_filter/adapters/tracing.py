@@ -214,7 +214,7 @@ class Tracer:
         for one in singles(message):
             span = spans.get(id_value(one.id)) if isinstance(one, Request) else None
             said = context_in(one) if span and isinstance(one, Request) else None
-            if span and said and span.is_recording():
+            if span and said and said.parent_at is not None and span.is_recording():
                 context = span.get_span_context()
                 if said.trace_id == f"{context.trace_id:032x}":
                     text = one.place.text

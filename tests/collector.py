@@ -1,0 +1,88 @@
+"""An OTLP collector: a small HTTP server that reads the spans it is sent, as protobuf."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+@dataclass
+class Collector:
+    port: int
+    requests: list[ExportTraceServiceRequest] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a filter needs to send here, and soon."""
+        url = f"http://127.0.0.1:{self.port}"
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+
+    @property
+    def spans(self) -> list[Span]:
+        return [
+            span
+            for request in self.requests
+            for of_one in request.resource_spans
+            for scope in of_one.scope_spans
+            for span in scope.spans
+        ]
+
+    @property
+    def services(self) -> set[str]:
+        return {
+            one.value.string_value
+            for request in self.requests
+            for of_one in request.resource_spans
+            for one in of_one.resource.attributes
+            if one.key == "service.name"
+        }
+
+    def wait_for(self, count: int) -> list[Span]:
+        """Return the spans, oldest first, once so many are here."""
+        end = time.monotonic() + 30
+        while len(self.spans) < count and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(self.spans) >= count
+        return sorted(self.spans, key=lambda span: span.start_time_unix_nano)
+
+
+def attributes(span: Span) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in span.attributes}
+
+
+@contextmanager
+def collector(status: int = 200) -> Iterator[Collector]:
+    """Run one that answers with this status."""
+
+    class Taking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                body = gzip.decompress(body)
+            if status == 200:
+                running.requests.append(ExportTraceServiceRequest.FromString(body))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    running = Collector(server.server_address[1])
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

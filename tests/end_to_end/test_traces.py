@@ -1,0 +1,216 @@
+"""The spans of a running filter, as a real collector gets them over OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands.test_pick import SERVER
+from tests.cli.launched import launched, run
+from tests.collector import Collector, attributes, collector
+from tests.mcp_upstream import McpUpstream, mcp_upstream, saying, tool
+from tests.proxy import REPOSITORY, SCRIPT
+from tests.proxy import tool as started
+from tests.raw_client import MCP_HEADERS, post, raw_client
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CONTEXT = f"00-{TRACE}-{PARENT}-01"
+FAILED = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"No such file"}}'
+HOSTS = ["mitmdump", "mcp-tool-filter"]
+
+
+def call(name: str, id: int = 7, **meta: str) -> bytes:
+    """A call in bytes that no serialiser would write, with this ``_meta``."""
+    params = (
+        f'"name" : {json.dumps(name)}, "_meta":{json.dumps(meta)},"arguments":{{"s":"\\u65e5"}}'
+    )
+    return f'{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{{params}}} }}'.encode()
+
+
+@asynccontextmanager
+async def filtering(
+    host: str, home: Path, sent_to: Collector, answer: bytes, *more: str
+) -> AsyncIterator[tuple[int, McpUpstream]]:
+    """Run a filter that traces; yield its port and its upstream."""
+    async with mcp_upstream(tools=[tool("read"), tool("rm")], respond=saying(answer)) as upstream:
+        if host == "mitmdump":
+            words = ["--set", "deny=^rm$", "--set", "otel=true"]
+            words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *words]
+            env = sent_to.environment
+            async with started(host, *words, home=home, environment=env) as one:
+                yield await one.listening(), upstream
+        else:
+            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel", *more]
+            async with launched(*words, home=home, environment=sent_to.environment) as it:
+                yield await it.serving(), upstream
+
+
+async def say(port: int, *requests: bytes) -> None:
+    async with raw_client(port) as client:
+        for one in requests:
+            await client.ask(one)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_each_request_is_a_span_in_the_clients_trace(host: str, tmp_path: Path) -> None:
+    with collector() as sent_to:
+        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
+            asked = [call("read", traceparent=CONTEXT), call("rm", 8)]
+            headers = MCP_HEADERS + b"Mcp-Protocol-Version: 2025-06-18\r\n"
+            await say(port, *(post(body, headers=headers) for body in asked))
+            spans = await asyncio.to_thread(sent_to.wait_for, 2)
+        read, refused = spans
+        assert sent_to.services == {"mcp-tool-filter"}
+        assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, PARENT)
+        assert (read.name, refused.name) == ("tools/call read", "tools/call")
+        said = attributes(read)
+        assert said["mcp.method.name"] == "tools/call"
+        assert said["gen_ai.tool.name"] == "read"
+        assert said["gen_ai.operation.name"] == "execute_tool"
+        assert said["jsonrpc.request.id"] == "7"
+        assert said["mcp.protocol.version"] == "2025-06-18"
+        assert said["network.transport"] == "tcp"
+        assert said["error.type"] == said["rpc.response.status_code"] == "-32602"
+        assert read.status.message == "No such file"
+        assert refused.trace_id != read.trace_id
+        said = attributes(refused)
+        assert said["mcp_tool_filter.pattern"] == "^rm$"
+        assert said["error.type"] == "-32601"
+        assert len(upstream.of("tools/call")) == 1
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_the_upstream_reads_our_span_where_it_would_read_the_clients(
+    host: str, tmp_path: Path
+) -> None:
+    """Nothing else of the message changes."""
+    with collector() as sent_to:
+        async with filtering(host, tmp_path, sent_to, FAILED) as (port, upstream):
+            in_meta = call("read", traceparent=CONTEXT, tracestate="a=b")
+            in_header = MCP_HEADERS + f"traceparent: {CONTEXT}\r\ntracestate: c=d\r\n".encode()
+            await say(port, post(in_meta), post(call("read"), headers=in_header))
+            await say(port, post(call("read")))
+            spans = await asyncio.to_thread(sent_to.wait_for, 3)
+        ours = [f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01" for span in spans]
+        first, second, third = upstream.of("tools/call")
+        assert first.body == in_meta.replace(CONTEXT.encode(), ours[0].encode())
+        assert first.all("traceparent") == []
+        assert second.body == call("read")
+        assert second.all("traceparent") == [ours[1]]
+        assert second.all("tracestate") == ["c=d"]
+        assert spans[1].trace_state == "c=d"
+        assert third.body == call("read")
+        # A trace that we begin has an id of random bits, which its flags say.
+        assert third.all("traceparent") == [ours[2].removesuffix("01") + "03"]
+
+
+async def test_a_message_and_its_request_may_belong_to_two_traces(tmp_path: Path) -> None:
+    """The message's own is the parent, the request's is linked, and goes on as it came."""
+    other = f"00-{'a' * 32}-{'b' * 16}-01"
+    with collector() as sent_to:
+        async with filtering("mcp-tool-filter", tmp_path, sent_to, FAILED) as (port, upstream):
+            headers = MCP_HEADERS + f"traceparent: {other}\r\n".encode()
+            await say(port, post(call("read", traceparent=CONTEXT), headers=headers))
+            (span,) = await asyncio.to_thread(sent_to.wait_for, 1)
+        assert span.trace_id.hex() == TRACE
+        assert [one.trace_id.hex() for one in span.links] == ["a" * 32]
+        assert upstream.of("tools/call")[0].all("traceparent") == [other]
+
+
+async def test_a_trace_that_is_not_recorded_passes_as_it_is(tmp_path: Path) -> None:
+    not_sampled = f"00-{TRACE}-{PARENT}-00"
+    with collector() as sent_to:
+        async with filtering("mcp-tool-filter", tmp_path, sent_to, FAILED) as (port, upstream):
+            body = call("read", traceparent=not_sampled)
+            await say(port, post(body), post(call("read")))
+            await asyncio.to_thread(sent_to.wait_for, 1)
+        assert upstream.of("tools/call")[0].body == body
+        assert len(sent_to.spans) == 1
+
+
+async def test_a_collector_that_fails_is_told_of_once_and_delays_nothing(tmp_path: Path) -> None:
+    with collector(status=400) as sent_to:
+        async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
+            words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
+            env = sent_to.environment
+            async with launched(*words, home=tmp_path, environment=env) as it:
+                port = await it.serving()
+                for _ in range(5):
+                    await say(port, post(call("read")))
+                    await asyncio.sleep(0.2)
+                it.interrupt()
+                assert await it.exit_code() == 0
+                assert it.stderr.count("Cannot send traces") == 1
+                assert "Traceback" not in it.stderr
+
+
+def test_over_stdio_the_upstream_reads_our_span_too(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(
+        SERVER.replace(
+            'if "id" not in said:', 'open("seen", "a").write(line)\n    if "id" not in said:'
+        )
+    )
+    with collector() as sent_to:
+        command = [sys.executable, "-m", "mcp_tool_filter", "-d", "^rm$", "--otel", "--"]
+        said = [call("read_file", 1, traceparent=CONTEXT), call("rm", 2)]
+        done = subprocess.run(
+            [*command, sys.executable, "server.py"],
+            input=b"".join(line + b"\n" for line in said), capture_output=True, check=True,
+            timeout=60, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")} | sent_to.environment,
+        )  # fmt: skip
+        assert len(done.stdout.splitlines()) == 2
+        read, refused = sent_to.wait_for(2)
+    assert (read.trace_id.hex(), read.parent_span_id.hex()) == (TRACE, PARENT)
+    assert attributes(read)["network.transport"] == "pipe"
+    assert attributes(refused)["mcp_tool_filter.why"] == "denied"
+    ours = f"00-{TRACE}-{read.span_id.hex()}-01".encode()
+    assert (tmp_path / "seen").read_bytes() == said[0].replace(CONTEXT.encode(), ours) + b"\n"
+
+
+def test_a_protocol_that_we_do_not_speak_stops_the_start(tmp_path: Path) -> None:
+    env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    done = run("-d", "x", "--otel", "--", "true", home=tmp_path, environment=env)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: OTEL_EXPORTER_OTLP_PROTOCOL cannot be grpc\n"
+        "Traces are sent as http/protobuf, which collectors take at port 4318\n"
+    )
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "opentelemetry.py").write_text("raise ImportError")
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
+        "from mcp_tool_filter.cli.launcher import main;"
+        "sys.exit(main(['-d', 'x', '--otel', '--', 'true']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: Traces need OpenTelemetry\nInstall it: pip install 'mcp-tool-filter[otel]'\n"
+    )
+
+
+def test_nothing_of_it_is_imported_where_nobody_wants_it() -> None:
+    script = (
+        "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.relay,"
+        "mcp_tool_filter.adapters.stdio.relay;"
+        "print([n for n in sys.modules if n.startswith(('opentelemetry', 'google.protobuf'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "addon")},
+    )  # fmt: skip
+    assert done.stdout == "[]\n"
