@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ssl import SSLContext
 
 from tests.raw_upstream import Peer, RawRequest, RawUpstream, answer, raw_upstream
 
@@ -73,6 +74,7 @@ async def mcp_upstream(
     respond: Respond | None = None,
     session: bytes = b"",
     lists: Callable[[RawRequest, str], bytes] | None = None,
+    tls: SSLContext | None = None,
 ) -> AsyncIterator[McpUpstream]:
     """Run one. ``lists`` answers tools/list otherwise; ``session`` is the id it hands out."""
     respond = respond or saying(RESULT)
@@ -89,7 +91,7 @@ async def mcp_upstream(
             else:
                 await respond(request, peer)
 
-    async with raw_upstream(script) as raw:
+    async with raw_upstream(script, tls=tls) as raw:
         running = McpUpstream(raw, tools)
         yield running
 

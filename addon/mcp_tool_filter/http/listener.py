@@ -83,6 +83,8 @@ class Listener:
     names: UpstreamNames
     keeps_host: bool = False
     """The upstream gets the Host that the client wrote."""
+    is_forward: bool = False
+    """Clients call the upstream by its own name, through a forward proxy: URLs stay as they are."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
@@ -409,7 +411,7 @@ class Listener:
         )
         exchange.is_legacy = True
         self.legacy.open(target, kept, LegacyStream(send, exchange.conversation))
-        return kept
+        return url if self.is_forward else kept
 
 
 def open_listener(

@@ -43,6 +43,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
     Fetcher,
     Listeners,
     introduce_to,
+    is_forward,
     parse_modes,
     target_of,
 )
@@ -97,11 +98,15 @@ from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
 from mcp_tool_filter.conversation.conversation import Conversation, Judged
 from mcp_tool_filter.errors import InvalidOption, StartError
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import render_report, warnings_about
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
 
 if TYPE_CHECKING:
+    from mitmproxy.tls import TlsData
+
+    from mcp_tool_filter.adapters.mitmproxy.interception import Interception
     from mcp_tool_filter.adapters.watching import Sink
 
 log = logging.getLogger(__name__)
@@ -160,7 +165,7 @@ class ToolFilter:
         self.views = FlowObserver(self._listeners.by_mode)
         self._watchers = Watchers(self.views, sinks, self._warn, on_end, self._state)
         self._rules = Rules(
-            self._listeners.by_mode, self._effects, self._logins, self._watchers.enter_log
+            self._listeners, self._effects, self._logins, self._watchers.enter_log
         )
         self._loopback = Loopback()
         self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
@@ -191,6 +196,8 @@ class ToolFilter:
             suspect=self._suspect,
         )
         self._second_look = SecondLook(self._requests, self._answers, self._known)
+        self.interception: Interception | None = None
+        """There is one if a mode is a forward proxy."""
 
     # Start and end
 
@@ -222,7 +229,8 @@ class ToolFilter:
         if self._problem:
             self._stop(str(self._problem))
             return
-        keep_quiet_streams_alive(ctx.options)
+        no_upstreams = self.interception is not None and not parse_modes(ctx.options.mode)
+        keep_quiet_streams_alive(ctx.options, is_forward=no_upstreams)
         self._budget.limit = self._listeners.config.limits.unfinished
         bound_messages(ctx.options, self._listeners.config.limits.pending)
         try:
@@ -250,7 +258,9 @@ class ToolFilter:
         """Return what the metrics show of this moment."""
         listeners = list(self._listeners.by_mode.values())
         return {
-            "ready": self._ready.is_set() and bool(listeners) and not self.ending.has_begun,
+            "ready": self._ready.is_set()
+            and bool(listeners or self.interception)
+            and not self.ending.has_begun,
             "upstream_up": not self.ending.has_begun and not self._loss.is_lost,
             "sessions": sum(len(listener.sessions) for listener in listeners),
             "streams": len(open_flows()),
@@ -276,13 +286,30 @@ class ToolFilter:
             raise danger
         if "mode" in updated:
             parse_modes(ctx.options.mode)
+            if is_forward(ctx.options.mode):
+                self._intercept()
         if updated & NAMES:
             self._adopt(self._config_reader.read(ctx.options))
+        if self.interception:
+            self.interception.refuse_options(self._config_reader.read(ctx.options))
         if "keep_host_header" in updated:
             for listener in self._listeners.by_mode.values():
                 listener.keeps_host = ctx.options.keep_host_header
         if self._is_running and "mode" in updated:
             self._in_background(self._start())
+
+    def _intercept(self) -> None:
+        """Read forward proxies from now on; most users have none."""
+        if self.interception is None:
+            from mcp_tool_filter.adapters.mitmproxy.interception import intercept
+
+            self.interception = intercept(self._listeners, self._known, self._effects, self._attach)
+
+    def _attach(self, listener: Listener) -> None:
+        """Let a new listener have all that stands behind the tool filter."""
+        self._rules.attach(listener)
+        self._watchers.attach(listener.policy)
+        listener.policy.tell_hidden = self._watchers.log.tell_hidden
 
     def _adopt(self, config: Config) -> None:
         if self._is_running:
@@ -322,6 +349,8 @@ class ToolFilter:
             for mode in parse_modes(ctx.options.mode):
                 if mode.full_spec not in self._listeners.by_mode:
                     await self._open(mode)
+            if self.interception:
+                await self.interception.begin(ctx.options.mode, self._report)
             self._check_patterns()
             self._ready.set()
         except StartError as error:
@@ -341,9 +370,7 @@ class ToolFilter:
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
-        self._rules.attach(listener)
-        self._watchers.attach(listener.policy)
-        listener.policy.tell_hidden = self._watchers.log.tell_hidden
+        self._attach(listener)
         self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
         target = target_of(mode, self._listeners.config, ctx.options)
@@ -363,6 +390,10 @@ class ToolFilter:
     def client_connected(self, client: Client) -> None:
         self._loopback.client_connected(client)
         self._crowd.client_connected(client)
+
+    def tls_failed_client(self, data: TlsData) -> None:
+        if self.interception:
+            self.interception.tls_failed(data)
 
     def next_layer(self, layer: NextLayer) -> None:
         choose_layer(layer)

@@ -59,6 +59,7 @@ from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import is_websocket
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import shown_url
@@ -111,7 +112,7 @@ class Answers:
         learn_cors(listener.cors, flow.request, response)
         self._through.rewrite_head(flow, response)
         listener.note_answer_head(exchange, response.status_code, session_id)
-        if not keep_with_us(response, listener.names) and exchange.waits:
+        if not _stays_with_us(response, listener) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
         if listener.config.only_mcp:
             learn_login(listener.logins, flow.request, response)
@@ -260,5 +261,10 @@ class Answers:
         if known.stream and coding.strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
         check_answer_head(response)
-        if not keep_with_us(response, known.listener.names) and known.exchange.waits:
+        if not _stays_with_us(response, known.listener) and known.exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
+
+
+def _stays_with_us(response: Response, listener: Listener) -> bool:
+    """Tell whether an answer leads nowhere else; through a forward proxy all ways lead to us."""
+    return listener.is_forward or keep_with_us(response, listener.names)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 
 from mitmproxy import ctx
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.http import HTTPFlow
 from mitmproxy.options import Options
-from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+from mitmproxy.proxy.mode_specs import (
+    LocalMode,
+    ProxyMode,
+    RegularMode,
+    ReverseMode,
+    TransparentMode,
+    UpstreamMode,
+)
 
 from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
@@ -42,15 +50,28 @@ type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
 
 
+FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode)
+"""Modes in which clients say through us what they have to say to anybody."""
+
+
 def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
-    """Return what to listen for. Raises InvalidOption for what cannot carry MCP."""
+    """Return the upstreams to listen for. Raises InvalidOption for what cannot carry MCP."""
     modes = [ProxyMode.parse(text) for text in texts]
     reverse = [mode for mode in modes if isinstance(mode, ReverseMode)]
     for text, mode in zip(texts, modes, strict=True):
-        if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
-            why = "The tool filter sits in front of an MCP server: --mode reverse:http://host:port"
+        is_ours = isinstance(mode, ReverseMode) and mode.scheme in ("http", "https")
+        if not is_ours and not isinstance(mode, FORWARD_MODES):
+            why = (
+                "The tool filter sits in front of an MCP server: --mode reverse:http://host:port;"
+                " or of a client: --mode regular, upstream:URL, or local:PROGRAM"
+            )
             raise InvalidOption("--mode", text, why=why)
     return reverse
+
+
+def is_forward(texts: Sequence[str]) -> bool:
+    """Tell whether one of the modes is a forward proxy."""
+    return any(isinstance(ProxyMode.parse(text), FORWARD_MODES) for text in texts)
 
 
 class Listeners:
@@ -62,6 +83,8 @@ class Listeners:
         self.config = Config()
         self.by_mode: dict[str, Listener] = {}
         """By the full text of the mode, which is unique."""
+        self.find_intercepted: Callable[[HTTPFlow], Listener] | None = None
+        """Returns the listener of a flow that came through a forward proxy."""
         self._observe = observe
         self._fetch = fetch
         self.find_names: NamesFinder = find_names
@@ -91,7 +114,7 @@ class Listeners:
             upstream=target.url,
             config=self.config,
             fetched=fetched,
-            observe=partial(self._observe, mode.full_spec),
+            observe=self.observer_for(mode.full_spec),
             names=await self.find_names(target.url),
             keeps_host=options.keep_host_header,
         )
@@ -103,6 +126,9 @@ class Listeners:
         """Take new snapshots; return what has changed. Raises StartError, then nothing has."""
         news: list[str] = []
         for mode, listener in list(self.by_mode.items()):
+            if listener.is_forward:  # each asker's next list is its new one
+                listener.policy.kinds.forget_all()
+                continue
             fetched = await self._fetch(target_of(parse_modes([mode])[0], self.config, options))
             before = {*listener.snapshot.allowed, *listener.snapshot.denied}
             listener.policy.take(fetched)
@@ -115,8 +141,26 @@ class Listeners:
     def listener_of(self, flow: HTTPFlow) -> Listener:
         listener = self.by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if listener is None:
+            if self.find_intercepted and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
+                return self.find_intercepted(flow)
             raise ProtocolError("a listener whose upstream is not known")
         return listener
+
+    def find(self, flow: HTTPFlow) -> tuple[Listener, Target]:
+        """Return the listener of a flow, and how to reach its upstream."""
+        listener = self.listener_of(flow)
+        name = flow.client_conn.proxy_mode.full_spec
+        return listener, self.target_at(name, listener, ctx.options)
+
+    def observer_for(self, name: str) -> Callable[[Judged], None]:
+        """Return what is told of the messages of a listener."""
+        return partial(self._observe, name)
+
+    def target_at(self, name: str, listener: Listener, options: Options) -> Target:
+        """Return how to reach the upstream of a listener."""
+        if listener.is_forward:
+            return target_for(self.config, listener.upstream, _tls_to(listener.upstream, options))
+        return target_of(parse_modes([name])[0], self.config, options)
 
     async def fetch_as_client(
         self, exchange: HttpExchange, message: Request | Notification
@@ -125,7 +169,7 @@ class Listeners:
         policy = exchange.conversation.policy
         for mode, listener in self.by_mode.items():
             if listener.policy is policy:
-                target = target_of(parse_modes([mode])[0], self.config, ctx.options)
+                target = self.target_at(mode, listener, ctx.options)
                 meta = message.params.get("_meta") if message.params else None
                 said = message.place.cut(meta) if meta else None
                 head = exchange.head
@@ -157,6 +201,17 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
         )
     url = f"{mode.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     return target_for(config, url, tls)
+
+
+def _tls_to(url: str, options: Options) -> SSLContext | None:
+    """Return how to trust an upstream that a client has named; it gets no certificate of ours."""
+    if not url.startswith("https:"):
+        return None
+    return make_tls_context(
+        insecure=options.ssl_insecure,
+        trusted_ca=options.ssl_verify_upstream_trusted_ca,
+        trusted_confdir=options.ssl_verify_upstream_trusted_confdir,
+    )
 
 
 def introduce_to(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:

@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
 )
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
+    FORWARD_MODES,
     Listeners,
 )
 from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
@@ -143,6 +144,8 @@ class Requests:
         """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
         if flow.is_replay:  # from mitmweb or the console, by the user
             return None
+        if isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
+            return None  # it names the upstream itself, which can check both
         headers = flow.request.headers
         problem = problem_in_source(
             self._listeners.config.allowed_hosts,

@@ -6,7 +6,7 @@ What carries rules out is imported only if there is a rules file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from mcp_tool_filter.errors import InvalidOption
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.carry_out import Effects
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+    from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
     from mcp_tool_filter.adapters.mitmproxy.logins import Logins
     from mcp_tool_filter.adapters.mitmproxy.upstream_posts import UpstreamPosts
     from mcp_tool_filter.http.listener import Listener
@@ -26,7 +27,7 @@ class Rules:
 
     def __init__(
         self,
-        listeners: Mapping[str, Listener],
+        listeners: Listeners,
         effects: Effects,
         logins: Logins,
         enter_log: Callable[[WriteLog], None],
@@ -88,12 +89,12 @@ class Rules:
         if self.is_offline:
             self.in_force = RulesInForce(path, is_offline=True)
         else:
-            posts = UpstreamPosts(self._listeners, self._logins)
+            posts = UpstreamPosts(self._listeners.find, self._logins)
             self.in_force = RulesInForce(path, posts.send_copy, copies=posts.id_prefix)
             self._posts = posts
             self.in_force.host.enter_log = self._enter_log
         self._effects.rule_host = self.in_force.host
-        for listener in self._listeners.values():
+        for listener in self._listeners.by_mode.values():
             self.attach(listener)
         if self._is_running:
             self.running()

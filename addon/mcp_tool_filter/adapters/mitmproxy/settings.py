@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx, optmanager
-from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode
 
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.policy.allowed_hosts import is_loopback
@@ -57,13 +57,15 @@ def refuse_dangerous_options(options: Options) -> InvalidOption | None:
     return None
 
 
-def keep_quiet_streams_alive(options: Options) -> None:
+def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:
     """Let streams and slow calls be silent for as long as their ends want.
 
     mitmproxy closes a connection after ten minutes without a byte. And it connects to the upstream
     before a client has said anything: were the upstream down, the client would get no answer.
+    The client of a forward proxy gets one, and there the server may be the first to speak.
     """
-    _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy="lazy")
+    strategy = "eager" if is_forward else "lazy"
+    _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy=strategy)
 
 
 def bound_messages(options: Options, most: int) -> None:
@@ -115,6 +117,8 @@ class Loopback:
         await servers.update(modes)
 
     def _holds_for(self, mode: ProxyMode) -> bool:
+        if isinstance(mode, LocalMode):  # it listens nowhere
+            return False
         return self._is_wanted and mode.custom_listen_host is None
 
     def _is_right(self, server: Any) -> bool:

@@ -6,16 +6,15 @@ the headers of the request that it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
-from mitmproxy.proxy.mode_specs import ReverseMode
 
 from mcp_tool_filter.adapters.effects.copies import Copies, post_and_forget, with_usual
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
+from mcp_tool_filter.adapters.fetch.upstream import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
-from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin
@@ -33,11 +32,15 @@ _FOR_STRANGERS = frozenset({
 })  # fmt: skip
 
 
+type Find = Callable[[HTTPFlow], tuple[Listener, Target]]
+"""Returns the listener of a flow, and how to reach its upstream."""
+
+
 class UpstreamPosts:
     """One for each process."""
 
-    def __init__(self, listeners: Mapping[str, Listener], logins: Logins) -> None:
-        self._listeners = listeners
+    def __init__(self, find: Find, logins: Logins) -> None:
+        self._find = find
         self._logins = logins
         self._copies = Copies(self._copy_to_upstream)
         self.id_prefix = self._copies.id_prefix
@@ -55,7 +58,7 @@ class UpstreamPosts:
             return
         path = origin.request.path
         if client.via is Via.LEGACY_SSE:
-            listener = self._listener_of(origin)
+            listener, _ = self._find(origin)
             streams = (one for one in listener.legacy if one.conversation.client is client)
             path = next((stream.target for stream in streams), path)
         self._copies.begin(self._post(origin, path, text))
@@ -69,10 +72,7 @@ class UpstreamPosts:
             self._copies.begin(self._post(flow, flow.request.path, text))
 
     async def _post(self, flow: HTTPFlow, path: str, text: bytes) -> None:
-        listener = self._listener_of(flow)
-        mode = flow.client_conn.proxy_mode
-        assert isinstance(mode, ReverseMode)
-        target = target_of(mode, listener.config, ctx.options)
+        listener, target = self._find(flow)
         headers = list(_headers_of(flow, None))
         said = {name for name, _ in headers}
         for name, value in listener.headers_for(head_of(flow.request)):
@@ -81,9 +81,6 @@ class UpstreamPosts:
         login = self._logins.login_for(flow, listener, head_of(flow.request))
         client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls, login=login)
         await post_and_forget(client, path, text)
-
-    def _listener_of(self, flow: HTTPFlow) -> Listener:
-        return self._listeners[flow.client_conn.proxy_mode.full_spec]
 
 
 def _headers_of(flow: HTTPFlow, only: frozenset[bytes] | None) -> Headers:

@@ -107,6 +107,11 @@ def guard_connections() -> None:
     modes.ReverseProxy = FilteredReverseProxy  # type: ignore[misc]  # a subclass in its place
 
 
+def guard_client(client: Client) -> None:
+    """Note that a client of another kind of proxy is read by us."""
+    _guarded.add(client)
+
+
 def is_guarded(client: Client) -> bool:
     return client in _guarded
 

@@ -1,0 +1,345 @@
+"""Forward proxies: one listener for each MCP endpoint that clients ask for, made when it is seen.
+
+Nothing is fetched at start. The patterns apply at once, and each asker's first list becomes its
+snapshot. No URL is rewritten, because clients call each upstream by its own name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from mitmproxy import ctx
+from mitmproxy.http import HTTPFlow, Request
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.mode_specs import LocalMode
+from mitmproxy.tls import TlsData
+from mitmproxy_rs.local import LocalRedirector
+
+from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.mitmproxy.flows import (
+    address_of,
+    head_of,
+    refuse_upgrade,
+    stream_through,
+)
+from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
+from mcp_tool_filter.adapters.mitmproxy.listeners import FORWARD_MODES, Listeners
+from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
+    Chunks,
+    InterceptedStream,
+    guard_forward_proxies,
+    install_interceptor,
+)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
+from mcp_tool_filter.adapters.mitmproxy.streams import cut, hold_end, injector, waker
+from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, newest_message
+from mcp_tool_filter.conversation.fetched import unlisted
+from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import HttpExchange, Passed
+from mcp_tool_filter.http.head import is_websocket
+from mcp_tool_filter.http.interception.body import BodyReader, Way
+from mcp_tool_filter.http.interception.events import EventPeeker
+from mcp_tool_filter.http.interception.recognise import Kind, is_mcp_head, kind_of_body
+from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.observers.report import shown_url
+from mcp_tool_filter.policy.config import Config
+
+log = logging.getLogger(__name__)
+
+MOST_LISTENERS = 1000
+"""Endpoints that are remembered; the one used least recently is forgotten first."""
+_MOST_ENDPOINTS = 10_000
+
+type Attach = Callable[[Listener], None]
+"""Told of a new listener, before the first message is judged."""
+_REFUSED: dict[str, Callable[[Config], object]] = {
+    "upstream_headers": lambda config: config.upstream_headers,
+    "paths": lambda config: config.only_mcp,
+    "endpoint": lambda config: config.endpoint,
+    "require_list": lambda config: config.requires_list,
+}
+"""Options about one upstream."""
+
+
+class Interception:
+    """One for the tool filter. It decides what is MCP, and by which listener it is judged."""
+
+    def __init__(
+        self, listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach
+    ) -> None:
+        self._listeners = listeners
+        self._known = known
+        self._effects = effects
+        self._attach = attach
+        self._names: OrderedDict[tuple[str, str], str] = OrderedDict()  # by origin and target
+        self._endpoints: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.refused_tls: set[str] = set()
+        """Hosts for which a client did not accept our certificate."""
+        self._told: set[str] = set()
+
+    # Start
+
+    @staticmethod
+    def refuse_options(config: Config) -> None:
+        """Raise InvalidOption for one that says something about a single upstream."""
+        for name, is_given in _REFUSED.items():
+            if is_given(config):
+                why = "It is about one upstream, and a forward proxy has many. Leave it out."
+                raise InvalidOption(name, "…", why=why)
+
+    async def begin(self, modes: Sequence[str], report: Callable[[str], None]) -> None:
+        """Say where clients are served. Raises StartError if they cannot be."""
+        server = ctx.master.addons.get("proxyserver")
+        for instance in server.servers if server else ():
+            if (
+                not isinstance(instance.mode, FORWARD_MODES)
+                or instance.mode.full_spec in self._told
+            ):
+                continue
+            self._told.add(instance.mode.full_spec)
+            if isinstance(instance.mode, LocalMode):
+                if problem := LocalRedirector.unavailable_reason() or instance.last_exception:
+                    what = "Cannot intercept local programs"
+                    raise StartError(what, why=" ".join(str(problem).split()))
+                report("Filtering MCP of local programs. Their other traffic passes untouched.")
+            elif instance.listen_addrs:
+                host, port, *_ = instance.listen_addrs[0]
+                where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                report(
+                    f"Filtering MCP of all who use the proxy http://{where}."
+                    " Their other traffic passes untouched."
+                )
+
+    # For streams: see ``safe/interception.Interceptor``
+
+    def look_at_head(
+        self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
+    ) -> Way | BodyReader:
+        head = head_of(request)
+        if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
+            return Way.MCP  # some server may find a message in it; it is refused there
+        origin = _origin_of(request, context, mode).url
+        is_endpoint = self._is_endpoint(origin, head.target)
+        if is_mcp_head(head):
+            return Way.MCP
+        if not has_body:
+            is_stream = head.method == "GET" and not is_websocket(head)
+            return Way.MCP if is_endpoint and (is_stream or is_websocket(head)) else Way.OTHER
+        coding = ",".join(request.headers.get_all("content-encoding"))
+        return BodyReader(coding, self._listeners.config.limits, is_endpoint=is_endpoint)
+
+    def prepare_other(self, flow: HTTPFlow) -> None:
+        headers = flow.request.headers
+        if "event-stream" in headers.get("accept", "").lower() and flow.request.method == "GET":
+            headers["accept-encoding"] = "identity"  # events of MCP must be read
+        if "upgrade" in headers and not is_websocket(head_of(flow.request)):
+            wanted = headers["upgrade"].lower()
+            if "websocket" in wanted or "h2c" in wanted:
+                refuse_upgrade(flow.request)
+
+    def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:
+        response = flow.response
+        assert response
+        if response.status_code == 101:
+            asked = flow.request.headers.get("upgrade", "").strip().lower()
+            if not asked or response.headers.get("upgrade", "").strip().lower() != asked:
+                raise ProtocolError("an upgrade that nobody asked for")
+            return None
+        kind = response.headers.get("content-type", "")
+        if flow.request.method != "GET" or not may_be_event_stream(kind):
+            return None
+        if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ProtocolError("an event stream in a coding that nobody asked for")
+        return self._peek(flow)
+
+    def look_at_message(self, flow: HTTPFlow) -> None:
+        message = newest_message(flow)
+        if message.injected:
+            return
+        known = self._known.get(flow)
+        if known is None:
+            if kind_of_body(message.content) is not Kind.MCP:
+                return
+            listener = self.listener_of(flow)
+            exchange = _begin(listener, flow)
+            known = self._known[flow] = Known(listener, exchange)
+            conversation = listener.open_socket(exchange)
+            known.socket = Socket(flow, conversation, self._effects.carry_out)
+        judge_or_drop(known.socket, flow, message)
+
+    def note_answer(self, flow: HTTPFlow) -> None:
+        """An MCP request was answered: if that went well, MCP is spoken there."""
+        if flow.response and flow.response.status_code < 300:
+            key = _origin_of(flow.request).url, _path_of(flow.request.path)
+            self._endpoints[key] = None
+            self._endpoints.move_to_end(key)
+            while len(self._endpoints) > _MOST_ENDPOINTS:
+                self._endpoints.popitem(last=False)
+
+    def _is_endpoint(self, origin: str, target: str) -> bool:
+        return (origin, _path_of(target)) in self._endpoints or any(
+            target in listener.legacy.endpoints for listener in self._at(origin)
+        )
+
+    # Events of other traffic that may be MCP's
+
+    def _peek(self, flow: HTTPFlow) -> Chunks:
+        peeker = EventPeeker(self._listeners.config.limits)
+        through: Chunks | None = None
+
+        def on_chunk(chunk: bytes) -> list[bytes]:
+            nonlocal through
+            if through is not None:
+                return through(chunk)
+            passed, rest = peeker.feed(chunk) if chunk else peeker.finish()
+            pieces = [passed] if passed else []
+            if rest is not None:
+                through = self._adopt(flow)
+                pieces += through(rest)
+                if not chunk:
+                    pieces += through(b"")
+            return pieces
+
+        return on_chunk
+
+    def _adopt(self, flow: HTTPFlow) -> Chunks:
+        """Let the filter judge an event stream from now on."""
+        listener = self.listener_of(flow)
+        exchange = _begin(listener, flow)
+        known = self._known[flow] = Known(listener, exchange)
+        stream = listener.open_stream(exchange, flow.request.path, injector(flow))
+        known.stream = stream
+        stream.carry_out_with(self._effects.carry_out, waker(flow))
+        hold_end(flow, stream)
+        if isinstance(adopted := stream_of(flow), InterceptedStream):
+            adopted.adopt()
+        self.note_answer(flow)
+        return stream_through(flow, stream, partial(self._shut, flow, stream))
+
+    @staticmethod
+    def _shut(flow: HTTPFlow, stream: EventStream) -> None:
+        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
+        cut(flow)
+
+    # Listeners
+
+    def listener_of(self, flow: HTTPFlow) -> Listener:
+        """Return what judges a flow that is MCP; make it if the endpoint is new."""
+        return self._listeners.by_mode[self.name_of(flow)]
+
+    def name_of(self, flow: HTTPFlow) -> str:
+        """Return the name under which the listener of a flow is known."""
+        origin, target = _origin_of(flow.request), flow.request.path
+        for listener in self._at(origin.url):
+            if target in listener.legacy.endpoints:
+                return next(
+                    name for name, one in self._listeners.by_mode.items() if one is listener
+                )
+        key = (origin.url, target)
+        if key not in self._names:
+            self._names[key] = self._open(origin, target)
+        self._names.move_to_end(key)
+        return self._names[key]
+
+    def _at(self, origin: str) -> list[Listener]:
+        return [one for one in self._listeners.by_mode.values() if one.upstream == origin]
+
+    def _open(self, origin: Origin, target: str) -> str:
+        name = _name_for(origin, target, self._listeners.by_mode.keys())
+        while len(self._names) >= MOST_LISTENERS:
+            _, oldest = self._names.popitem(last=False)
+            self._listeners.by_mode.pop(oldest, None)
+        listener = open_listener(
+            upstream=origin.url,
+            config=self._listeners.config,
+            fetched=unlisted(target),
+            observe=self._listeners.observer_for(name),
+        )
+        listener.is_forward = True
+        self._listeners.by_mode[name] = listener
+        self._attach(listener)
+        return name
+
+    # TLS
+
+    def tls_failed(self, data: TlsData) -> None:
+        """A client did not accept our certificate: none of what it wanted to say passes."""
+        host = data.context.client.sni or (data.context.server.address or ("?",))[0]
+        if host not in self.refused_tls:
+            self.refused_tls.add(host)
+            log.warning(
+                "A client does not trust our certificate for %s: nothing that it says there passes",
+                host,
+            )
+
+
+def intercept(
+    listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach
+) -> Interception:
+    """Read all clients of forward proxies that connect from now on."""
+    interception = Interception(listeners, known, effects, attach)
+    listeners.find_intercepted = interception.listener_of
+    install_interceptor(interception)
+    guard_forward_proxies()
+    return interception
+
+
+def _begin(listener: Listener, flow: HTTPFlow) -> HttpExchange:
+    """Begin an exchange whose request has passed. Raises ProtocolError if it should not have."""
+    outcome = listener.judge_request(head_of(flow.request, address_of(flow)), b"", flow)
+    if not isinstance(outcome, Passed):
+        raise ProtocolError("an answer of MCP to a request that is refused")
+    return outcome.exchange
+
+
+def _name_for(origin: Origin, target: str, taken: Container[str]) -> str:
+    """Name a listener by its URL, without the query, which may hold a secret."""
+    plain = origin.url + _path_of(target)
+    name, number = plain, 1
+    while name in taken:
+        number += 1
+        name = f"{plain} ({number})"
+    return name
+
+
+def _path_of(target: str) -> str:
+    return target.partition("?")[0]
+
+
+def _origin_of(
+    request: Request, context: Context | None = None, mode: HTTPMode | None = None
+) -> Origin:
+    """Return where a request goes to, by the name that the client uses for it."""
+    host, port, tls = request.host, request.port, request.scheme == "https"
+    if context and mode is HTTPMode.transparent and context.server.address:
+        host, port, *_ = context.server.address
+        tls = context.server.tls
+    if _is_address(host) and (named := _named_host(request)):
+        host = named
+    return Origin(host.lower(), port, tls)
+
+
+def _named_host(request: Request) -> str | None:
+    """Return the host that a client names where its connection has only an address."""
+    written = request.authority or request.headers.get("host", "")
+    try:
+        return urlsplit(f"//{written}").hostname
+    except ValueError:
+        return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,413 @@
+"""Forward proxies: what is MCP goes through the filter, all else passes untouched.
+
+In mitmproxy's regular, upstream, transparent and local modes clients send all they have to say
+through us. A stream waits until it is clear what its request is (see ``http/interception``). MCP is
+read as in a reverse proxy. Other requests and answers are passed on as they come: no hook is run
+for them, so no addon changes or records them, and none of their bodies is kept.
+
+An answer that turns out to be an event stream of MCP, and a WebSocket on which MCP is spoken, are
+adopted: from its first message on, the filter judges it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.proxy import commands, events, layers
+from mitmproxy.proxy.context import Context
+from mitmproxy.proxy.layer import Layer, NextLayer, NextLayerHook
+from mitmproxy.proxy.layers import modes
+from mitmproxy.proxy.layers.http import DropStream, HTTPMode, HttpStream, SendHttp
+from mitmproxy.proxy.layers.http._base import HttpEvent
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+)
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpConnectedHook,
+    HttpConnectErrorHook,
+    HttpConnectHook,
+    HttpRequestHeadersHook,
+    HttpResponseHeadersHook,
+)
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.proxy.layers.tls import HTTP_ALPNS
+from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
+from mitmproxy.proxy.tunnel import TunnelLayer
+
+from mcp_tool_filter.adapters.mitmproxy.safe import stream as streams
+from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer, _forked
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, Steps, nothing
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.interception.body import BodyReader, Watch, Way
+from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
+from mcp_tool_filter.observers.report import shown_url
+
+log = logging.getLogger(__name__)
+
+_SHORTEST_QUIC = 18  # bytes
+_DNS = 53
+_OF_TUNNELS = (HttpConnectHook, HttpConnectedHook, HttpConnectErrorHook)
+
+type Chunks = Callable[[bytes], list[bytes]]
+
+
+class Interceptor(Protocol):
+    """What decides for a stream. The tool filter installs it."""
+
+    def look_at_head(
+        self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
+    ) -> Way | BodyReader:
+        """Tell what a request is, or return what finds it out from the body."""
+        ...
+
+    def prepare_other(self, flow: HTTPFlow) -> None:
+        """Change what must be changed of a request that is not MCP, which is next to nothing."""
+        ...
+
+    def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:
+        """Return what looks for MCP in the answer to other traffic; None if it just passes."""
+        ...
+
+    def look_at_message(self, flow: HTTPFlow) -> None:
+        """Judge the newest message of a WebSocket if MCP is spoken there."""
+        ...
+
+    def note_answer(self, flow: HTTPFlow) -> None:
+        """Remember where MCP is spoken: here is the head of an answer to MCP."""
+        ...
+
+
+_interceptor: Interceptor | None = None
+
+
+def install_interceptor(interceptor: Interceptor | None) -> None:
+    """Ask this one about each request of a forward proxy."""
+    global _interceptor
+    _interceptor = interceptor
+
+
+class InterceptedHttpLayer(FilteredHttpLayer):
+    """One client connection of a forward proxy, or what is said in a tunnel through it."""
+
+    def make_stream(self, stream_id: int) -> Steps:
+        yield from super().make_stream(stream_id)
+        stream = self.streams[stream_id] = InterceptedStream(_forked(self.context), stream_id)
+        yield from self.event_to_child(stream, events.Start())
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        yield from super()._handle_event(event)
+        if isinstance(event, ReadOn):
+            yield from self._tell_tunnels(event)
+
+    def _carry_out(self, order: Order) -> Steps:
+        if self.streams.get(order.stream.stream_id) is order.stream:
+            yield from super()._carry_out(order)
+        else:
+            yield from self._tell_tunnels(order)
+
+    def _tell_tunnels(self, event: events.Event) -> Steps:
+        for stream in list(self.streams.values()):
+            if stream.child_layer is not None:
+                yield from self.event_to_child(stream, event)
+
+
+class InterceptedStream(SafeStream):
+    """One request through a forward proxy, and the response to it."""
+
+    def __init__(self, context: Context, stream_id: int) -> None:
+        super().__init__(context, stream_id)
+        self._way: Way | None = None  # not known yet
+        self._reader: BodyReader | None = None
+        self._watch: Watch | None = None
+        self._waiting: list[HttpEvent] = []
+
+    @property
+    def held_bytes(self) -> int:
+        return super().held_bytes + (len(self._reader.held) if self._reader else 0)
+
+    def adopt(self) -> None:
+        """Judge from now on what was passed on untouched so far."""
+        self._way = Way.MCP
+        self._upstream_asked = self._headers_sent = True
+        if self.flow.response:
+            self.held = [self.flow.response.stream]
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        if self._way is None and isinstance(event, HttpEvent):
+            yield from self._recognise(event)
+        elif self._way is None or self._way is Way.MCP:
+            yield from super()._handle_event(event)
+        else:
+            yield from self._pass_on(event)
+
+    def _recognise(self, event: HttpEvent) -> Steps:
+        match event:
+            case RequestProtocolError():  # the client has left
+                self._forget()
+                yield DropStream(self.stream_id)
+                return
+            case RequestHeaders():
+                yield from self._look_at_head(event)
+            case RequestData(data=data) if self._reader:
+                self._way = self._reader.feed(data)
+            case RequestEndOfMessage() if self._reader:
+                self._way = self._reader.finish()
+        self._waiting.append(event)
+        if self._way is None:
+            return
+        if self._way is Way.WATCHED and self._reader:
+            self._watch = Watch(self._reader.held)
+        self._reader = None
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            yield from self._handle_event(one)
+
+    def _look_at_head(self, event: RequestHeaders) -> Steps:
+        found = Way.OTHER if event.request.method == "CONNECT" else self._ask_about(event)
+        if isinstance(found, Way):
+            self._way = found
+            return
+        self._reader = found
+        if event.request.headers.get("expect", "").lower() == "100-continue":
+            del event.request.headers["expect"]
+            go_on = Response.make(100)
+            go_on.headers.clear()
+            yield SendHttp(ResponseHeaders(self.stream_id, go_on), self.context.client)
+
+    def _ask_about(self, event: RequestHeaders) -> Way | BodyReader:
+        if _interceptor is None:
+            return Way.MCP  # which nobody lets pass
+        try:
+            return _interceptor.look_at_head(
+                self.context, self.mode, event.request, has_body=not event.end_stream
+            )
+        except Exception:
+            log.exception("cannot judge the head of a request")
+            return Way.MCP
+
+    def _before(self, hook: commands.StartHook) -> Steps:
+        if isinstance(hook, HttpResponseHeadersHook) and _interceptor:
+            _interceptor.note_answer(self.flow)
+        yield from super()._before(hook)
+
+    # What is not MCP
+
+    def _pass_on(self, event: events.Event) -> Steps:
+        """Do what mitmproxy does, without hooks, and without keeping what goes by."""
+        if isinstance(event, Order) or self.over:
+            return
+        if self._watch and isinstance(event, RequestData) and not self._watch.may_pass(event.data):
+            log.warning("Cut off a long request that turned out to be MCP")
+            yield from self._cut_off("a message that is too long")
+            return
+        try:
+            yield from self._without_hooks(HttpStream._handle_event(self, event))
+        except ProtocolError as error:
+            log.warning("Refused %s: %s", shown_url(self.flow.request.pretty_url), error)
+            yield from self._cut_off(str(error))
+        self.request_body_buf.clear()
+        self.response_body_buf.clear()
+
+    def _without_hooks(self, steps: Steps) -> Steps:
+        reply: Any = None
+        run: list[commands.StartHook] = []
+        while True:
+            try:
+                command = steps.send(reply)
+            except StopIteration:
+                break
+            reply = None
+            if isinstance(command, commands.StartHook) and not isinstance(command, _OF_TUNNELS):
+                self._instead_of(command)
+                if command.blocking is not True:  # a layer within us waits for it
+                    run.append(command)
+            else:
+                reply = yield command
+        for hook in run:
+            completed = HttpStream.passthrough(self, events.HookCompleted(hook))
+            yield from self._without_hooks(completed)
+
+    def _instead_of(self, hook: commands.StartHook) -> None:
+        match hook:
+            case HttpRequestHeadersHook(flow=flow):
+                streams._streams[flow.id] = self
+                flow.request.stream = True
+                if _interceptor:
+                    _interceptor.prepare_other(flow)
+            case HttpResponseHeadersHook(flow=flow) if flow.response:
+                look = _interceptor.look_at_answer(flow) if _interceptor else None
+                flow.response.stream = look or flow.response.status_code != 101
+            case WebsocketMessageHook(flow=flow) if _interceptor:
+                _interceptor.look_at_message(flow)
+
+    def _cut_off(self, why: str) -> Steps:
+        """Close both sides, so that nobody takes what has passed for the whole."""
+        self._forget()
+        error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
+        if self.flow.server_conn in self._connections:
+            yield SendHttp(error, self.context.server)
+        kill = ResponseProtocolError(self.stream_id, why, ErrorCode.KILL)
+        yield DropStream(self.stream_id)
+        yield SendHttp(kill, self.context.client)
+
+    @property
+    def _connections(self) -> dict[Any, Any]:
+        mine = [one for one in self.context.layers if isinstance(one, layers.HttpLayer)]
+        return mine[-1].connections
+
+    def _forget(self) -> None:
+        self.over = True
+        self.client_state = self.server_state = nothing
+        self._way = Way.OTHER
+
+    def check_body_size(self, request: bool) -> Generator[commands.Command, Any, bool]:
+        if self._way is Way.MCP:
+            return (yield from super().check_body_size(request))
+        return False
+
+    def flow_done(self) -> Steps:
+        if self._way is Way.MCP:
+            yield from super().flow_done()
+            return
+        assert self.flow.response
+        if self.flow.response.status_code != 101 or self.flow.websocket:
+            yield from HttpStream.flow_done(self)
+            return
+        self.flow.live = False
+        self.child_layer = layers.TCPLayer(self.context, ignore=True)
+        self._handle_event = self.passthrough  # type: ignore[method-assign]  # as mitmproxy does
+        yield from self.child_layer.handle_event(events.Start())
+        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+
+    def passthrough(self, event: events.Event) -> Steps:
+        """Carry what is said in a tunnel, or on a WebSocket."""
+        if self._way is Way.MCP:
+            yield from super().passthrough(event)
+        elif self.flow.websocket:
+            yield from self._without_hooks(HttpStream.passthrough(self, event))
+        else:
+            yield from HttpStream.passthrough(self, event)
+
+    # Tunnels
+
+    def handle_connect_regular(self) -> Steps:
+        server, options = self.context.server, self.context.options
+        if not self.flow.response and options.connection_strategy == "eager":
+            problem = yield commands.OpenConnection(server)
+            if problem:
+                self.flow.response = Response.make(502, f"Cannot connect: {problem}")
+        self.child_layer = InterceptedNextLayer(self.context)
+        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
+
+    def handle_connect_upstream(self) -> Steps:
+        tunnel = HttpUpstreamProxy.make(self.context, True)[0]
+        self.child_layer = tunnel
+        while isinstance(tunnel, TunnelLayer) and isinstance(tunnel.child_layer, TunnelLayer):
+            tunnel = tunnel.child_layer
+        assert isinstance(tunnel, TunnelLayer)
+        tunnel.child_layer = InterceptedNextLayer(self.context)
+        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
+
+
+class InterceptedNextLayer(NextLayer):
+    """Chooses what reads a connection, without asking addons: no script can keep it from us."""
+
+    def _ask(self) -> Steps:
+        asked = super()._ask()  # type: ignore[no-untyped-call]  # mitmproxy gives it no types
+        for command in asked:
+            if isinstance(command, NextLayerHook):
+                self.layer = self._choose()
+            else:
+                yield command
+
+    def _choose(self) -> Layer | None:
+        context = self.context
+        mode = _PROXY_MODES.get(type(context.layers[-1]))
+        client: bytes = self.data_client()  # type: ignore[no-untyped-call]  # mitmproxy's
+        server: bytes = self.data_server()  # type: ignore[no-untyped-call]
+        if context.client.transport_protocol == "udp":
+            return _layer_for_udp(context, client)
+        spoken = first_bytes(client, server)
+        if spoken is Spoken.TLS:
+            return _tls(context, mode)
+        if mode:
+            return InterceptedHttpLayer(context, mode)
+        if spoken is Spoken.HTTP or context.client.alpn in HTTP_ALPNS:
+            return InterceptedHttpLayer(context, HTTPMode.transparent)
+        return None if spoken is Spoken.UNKNOWN else layers.TCPLayer(context, ignore=True)
+
+
+def _tls(context: Context, mode: HTTPMode | None) -> Layer:
+    """Undo TLS; with a ``mode``, the client speaks it with the proxy itself."""
+    if mode:
+        client = layers.ClientTLSLayer(context)
+        client.child_layer = InterceptedHttpLayer(context, mode)
+        return client
+    server = layers.ServerTLSLayer(context)
+    client = layers.ClientTLSLayer(context)
+    server.child_layer = client
+    client.child_layer = InterceptedNextLayer(context)
+    return server
+
+
+def _layer_for_udp(context: Context, data: bytes) -> Layer:
+    """Refuse HTTP/3, so that clients take HTTP/2; what else comes by UDP passes unread."""
+    port = context.server.address[1] if context.server.address else 0
+    is_quic = len(data) >= _SHORTEST_QUIC and bool(data[0] & 0x40) and port != _DNS
+    return RefusingLayer(context) if is_quic else layers.UDPLayer(context, ignore=True)
+
+
+class InterceptedProxy(modes.HttpProxy):
+    """The outermost layer of a client in regular mode."""
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        yield from _begin(self, event)
+
+
+class InterceptedUpstreamProxy(modes.HttpUpstreamProxy):
+    """The outermost layer of a client in upstream mode."""
+
+    def _handle_event(self, event: events.Event) -> Steps:
+        yield from _begin(self, event)
+
+
+class InterceptedTransparentProxy(modes.TransparentProxy):
+    """The outermost layer of a client in transparent and local mode."""
+
+    def finish_start(self) -> Generator[commands.Command, Any, str | None]:
+        guard_client(self.context.client)
+        self.child_layer = InterceptedNextLayer(self.context)
+        return (yield from super().finish_start())
+
+
+_PROXY_MODES: dict[type[Layer], HTTPMode] = {
+    InterceptedProxy: HTTPMode.regular,
+    InterceptedUpstreamProxy: HTTPMode.upstream,
+}
+
+
+def _begin(outermost: Layer, event: events.Event) -> Steps:
+    guard_client(outermost.context.client)
+    following = InterceptedNextLayer(outermost.context)
+    outermost._handle_event = following.handle_event  # type: ignore[method-assign]  # as mitmproxy
+    yield from following.handle_event(event)
+
+
+def guard_forward_proxies() -> None:
+    """Let every client of a forward proxy that connects from now on be read by us."""
+    # A subclass in the place of each.
+    modes.HttpProxy = InterceptedProxy  # type: ignore[misc]
+    modes.HttpUpstreamProxy = InterceptedUpstreamProxy  # type: ignore[misc]
+    modes.TransparentProxy = InterceptedTransparentProxy  # type: ignore[misc]

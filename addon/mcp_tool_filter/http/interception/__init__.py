@@ -1,0 +1,1 @@
+"""Which requests of a forward proxy are MCP; all others pass untouched."""

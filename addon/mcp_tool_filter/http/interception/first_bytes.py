@@ -1,0 +1,48 @@
+r"""Tell from the first bytes of a connection whether HTTP is spoken on it.
+
+What cannot be HTTP passes unread; as long as it may be HTTP, we wait for more or read it as such.
+
+>>> first_bytes(b"POST /mcp HTTP/1.1\r\n", b""), first_bytes(b"SSH-2.0-OpenSSH_9.6 x\r\n", b"")
+(<Spoken.HTTP: 'http'>, <Spoken.OTHER: 'other'>)
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+_LONGEST_LINE = 64 * 1024
+_BLANK = b" \t\r\n\0"
+# A method, then what may go on as a request line. (HTTP/0.9 can send no body.)
+_REQUEST = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t][^\n]*[ \t]HTTP/", re.IGNORECASE)
+_MAY_BECOME_REQUEST = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}(?:[ \t][^\n]*)?")
+
+
+class Spoken(StrEnum):
+    TLS = "tls"
+    HTTP = "http"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """More bytes will tell."""
+
+
+def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
+    """Tell what both sides speak, by all that they have said so far."""
+    if b"\x16\x03".startswith(from_client[:2]):
+        if len(from_client) >= 3:
+            return Spoken.TLS
+        if from_client:
+            return Spoken.UNKNOWN
+    said = from_client[:_LONGEST_LINE].lstrip(_BLANK)
+    if not said:
+        return _greeting(from_server)
+    if _REQUEST.match(said):
+        return Spoken.HTTP
+    may_go_on = _MAY_BECOME_REQUEST.fullmatch(said) and len(said) < _LONGEST_LINE
+    return Spoken.UNKNOWN if may_go_on else Spoken.OTHER
+
+
+def _greeting(from_server: bytes) -> Spoken:
+    """Judge a server that speaks first: with an early answer it could have a client unread."""
+    said = from_server.lstrip(_BLANK)[:5].upper()
+    return Spoken.UNKNOWN if b"HTTP/".startswith(said) else Spoken.OTHER

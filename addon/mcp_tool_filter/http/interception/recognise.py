@@ -1,0 +1,170 @@
+r"""Tell MCP from everything else that a client sends through a forward proxy.
+
+Whatever an MCP server could read as a message is MCP, and the filter judges it; it refuses what it
+cannot read. The body decides, never its Content-Type: a client may write any type, and some servers
+read none.
+
+>>> kind_of_body(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}')
+<Kind.MCP: 'mcp'>
+>>> kind_of_body(b'{"model": "m", "messages": [{"content": "\\"jsonrpc\\": \\"2.0\\""}]}')
+<Kind.OTHER: 'other'>
+
+JSON-RPC whose methods are not MCP's is MCP only where MCP is spoken:
+
+>>> kind_of_body(b'{"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": []}')
+<Kind.JSON_RPC: 'json-rpc'>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import is_like_a_call
+from mcp_tool_filter.protocol.scan import EACH, Value, fold, scan
+
+BLANK = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
+"""What may stand before JSON: white space, and what UTF-8, UTF-16 and UTF-32 put before it."""
+LONGEST_MENTION = 128
+"""Bytes that ``mentions_message`` must see at once."""
+_METHODS = (
+    "initialize", "ping", "server/", "tools/", "resources/", "prompts/", "completion/",
+    "logging/", "notifications/", "sampling/", "roots/", "elicitation/", "tasks/",
+    "subscriptions/",
+)  # fmt: skip
+_MCP_HEADER = re.compile(rb"[^a-z0-9]*mcp[^a-z0-9]")
+_MOST_VALUES = 100_000
+
+
+class Kind(StrEnum):
+    """What a request, or an event of a stream, is."""
+
+    OTHER = "other"
+    JSON_RPC = "json-rpc"
+    """A message whose method MCP does not define."""
+    MCP = "mcp"
+
+
+def is_mcp_head(head: Head) -> bool:
+    """Tell whether a head alone shows that a request is MCP."""
+    if any(map(_MCP_HEADER.match, head.names)):
+        return True
+    offered = head.get(b"sec-websocket-protocol") or ""
+    return "mcp" in re.split(r"[^a-z]+", offered.lower())
+
+
+def kind_of_body(body: bytes) -> Kind:
+    """Tell what a whole body is, without any content coding."""
+    if not may_be_message(body):
+        return Kind.OTHER
+    try:
+        limits = Limits(message=len(body) + 1)
+        _, root = scan(body, {EACH: {}}, limits)
+        found = [root] if root.members is not None else root.elements or ()
+        return _most(map(_kind_of, found))
+    except ProtocolError:
+        return _kind_of_unusual(body)
+
+
+def may_be_message(beginning: bytes) -> bool:
+    """Tell whether a body that begins so can be a message: its first sign opens JSON."""
+    return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[")
+
+
+def mentions_message(raw: bytes) -> bool:
+    """Tell whether bytes have, anywhere and in any spelling, a word that each message needs."""
+    return _MENTION.search(raw.replace(b"\0", b"")) is not None
+
+
+def _kind_of(value: Value) -> Kind:
+    return _kind_of_members((one.key, one.text) for one in value.members or ())
+
+
+def _kind_of_members(members: Iterable[tuple[str, str | None]]) -> Kind:
+    """Tell what an object is by its keys and, where they are strings, their values."""
+    is_rpc = False
+    methods: list[str | None] = []
+    for key, value in members:
+        match fold(key):
+            case "jsonrpc":
+                is_rpc = True
+            case "method":
+                methods.append(value)
+    if not is_rpc:
+        is_call = any(one is not None and _is_about_tools(one) for one in methods)
+        return Kind.MCP if is_call else Kind.OTHER
+    if len(methods) == 1 and methods[0] is not None and not _is_mcp_method(methods[0]):
+        return Kind.JSON_RPC
+    return Kind.MCP
+
+
+def _most(kinds: Iterable[Kind]) -> Kind:
+    found = set(kinds)
+    return next((one for one in (Kind.MCP, Kind.JSON_RPC) if one in found), Kind.OTHER)
+
+
+def _is_mcp_method(method: str) -> bool:
+    return fold(method).startswith(_METHODS) or is_like_a_call(method)
+
+
+def _is_about_tools(method: str) -> bool:
+    return fold(method).startswith("tools/") or is_like_a_call(method)
+
+
+class _Members(list[tuple[str, object]]):
+    """An object with all its keys, also those that come twice."""
+
+
+def _kind_of_unusual(body: bytes) -> Kind:
+    """Tell what a body is that is not one JSON value in UTF-8, such as lines of JSON.
+
+    Some servers read its first value and nothing behind it.
+    """
+    text = body.replace(b"\0", b"").lstrip(BLANK).decode("utf-8", "surrogateescape")
+    try:
+        return _most(map(_kind_of_python, _values_in(text)))
+    except (ValueError, RecursionError):
+        return Kind.MCP if mentions_message(body) else Kind.OTHER
+
+
+def _values_in(text: str) -> Iterator[object]:
+    read = json.JSONDecoder(object_pairs_hook=_Members).raw_decode
+    at = 0
+    for _ in range(_MOST_VALUES):
+        at = len(text) - len(text[at:].lstrip(" \t\r\n")) if text[at : at + 1].isspace() else at
+        if at >= len(text):
+            return
+        value, at = read(text, at)
+        yield value
+    raise ValueError("too many values")
+
+
+def _kind_of_python(value: object) -> Kind:
+    match value:
+        case _Members():
+            pairs = ((key, one if isinstance(one, str) else None) for key, one in value)
+            return _kind_of_members(pairs)
+        case list():
+            return _most(_kind_of_python(one) for one in value if isinstance(one, _Members))
+    return Kind.OTHER
+
+
+def _spellings(word: str) -> bytes:
+    """Write a word as a regex for all the ways in which JSON may spell it."""
+    return b"".join(map(_spelling, word))
+
+
+def _spelling(sign: str) -> bytes:
+    ways = {sign.lower(), sign.upper(), *("\u017f" if sign == "s" else "")}
+    plain = [re.escape(one.encode()) for one in ways]
+    escaped = [rb"\\u%04x" % ord(one) for one in ways]
+    slash = [rb"\\/"] if sign == "/" else []
+    return b"(?:" + b"|".join([*plain, *escaped, *slash]) + b")"
+
+
+_MENTION = re.compile(_spellings("jsonrpc") + b"|" + _spellings("tools/call"), re.IGNORECASE)
