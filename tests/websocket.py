@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import wsproto
@@ -69,12 +70,15 @@ async def accept(
 
 
 async def connect(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str = "/mcp"
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    target: str = "/mcp",
+    subprotocols: Sequence[str] = (),
 ) -> WebSocketEnd:
     """Ask for the upgrade. Raises AssertionError if it is refused."""
     connection = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
     end = WebSocketEnd(reader, writer, connection)
-    await end._send(Request(host="localhost", target=target))
+    await end._send(Request(host="localhost", target=target, subprotocols=list(subprotocols)))
     first = await end._event()
     assert isinstance(first, AcceptConnection), first
     return end

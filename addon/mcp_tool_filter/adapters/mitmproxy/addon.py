@@ -164,9 +164,7 @@ class ToolFilter:
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
         self._watchers = Watchers(self.views, sinks, self._warn, on_end, self._state)
-        self._rules = Rules(
-            self._listeners, self._effects, self._logins, self._watchers.enter_log
-        )
+        self._rules = Rules(self._listeners, self._effects, self._logins, self._watchers.enter_log)
         self._loopback = Loopback()
         self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
         self.ending = Ending()
