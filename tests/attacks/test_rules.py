@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.mitmproxy.filtered import Filtered, call, filtered
+from tests.adapters.mitmproxy.filtered import INITIALIZE, Filtered, call, filtered
 from tests.mcp_upstream import saying
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.websocket import accept, connect
 
 POLICY = """
 interceptor:
@@ -53,10 +54,17 @@ interceptor:
 OK = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
-def run(home: Path, test: Callable[[Filtered], Coroutine[Any, Any, None]], **options: Any) -> None:
+def run(
+    home: Path,
+    test: Callable[[Filtered], Coroutine[Any, Any, None]],
+    more: str = "",
+    **options: Any,
+) -> None:
+    """Run a test; there may be ``more`` rules, before the others."""
+
     async def main() -> None:
         path = home / "rules.yaml"
-        path.write_text(POLICY)
+        path.write_text(POLICY.replace("  rules:", f"  rules:{more}", 1))
         async with filtered(home, rules=[str(path)], **options) as between:
             await test(between)
 
@@ -216,6 +224,73 @@ def test_no_secret_gets_past_a_response_rule(tmp_path: Path, name: str, as_event
             assert b"-32600" in got.body
 
     run(tmp_path, test, respond=respond)
+
+
+SECRET = b'{"jsonrpc":"2.0","id":1,"result":{"t":"sk-secret"}}'
+OTHER = b'{"jsonrpc":"2.0","id":1.0,"method":"vendor/other"}'
+
+
+def test_an_id_used_twice_on_a_socket_does_not_hide_what_is_answered(tmp_path: Path) -> None:
+    """The second request would be taken for what the secret answers, and no rule is about it."""
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        socket = await accept(peer.reader, peer.writer, request.head)
+        while (message := await socket.hear()) is not None:
+            heard.append(message)
+            if len(heard) == 1:
+                await asyncio.sleep(0.3)
+            await socket.say(SECRET)
+
+    async def test(between: Filtered) -> None:
+        socket = await connect(between.client.reader, between.client.writer)
+        await socket.say(GET.replace(b"vendor/get", b"vendor/slow"))
+        await socket.say(OTHER)
+        answers = [await socket.hear() or b"" for _ in range(2)]
+        assert b"-32600" in answers[0]
+        assert b'"t":"***"' in answers[1]
+        await socket.say(OTHER)  # nothing waits under this id any more
+        assert await socket.hear() == SECRET
+        assert len(heard) == 2
+
+    rules = "\n    - id: slow\n      on: response\n      conditions: [method_equals: vendor/slow]"
+    run(tmp_path, test, respond=respond, more=rules + MASK)
+
+
+MASK = """
+      actions: [redact: {pattern: "sk-[a-z]+"}]
+"""
+
+
+def test_an_id_used_twice_in_a_batch_is_refused(tmp_path: Path) -> None:
+    async def test(between: Filtered) -> None:
+        got = await between.ask(b"[" + GET + b"," + OTHER + b"]")
+        assert b"secret" not in got.body
+        assert [one["error"]["code"] for one in json.loads(got.body) if "error" in one] == [-32600]
+
+    run(tmp_path, test, respond=saying(b"[" + SECRET + b"]"))
+
+
+@pytest.mark.parametrize("asked", [[GET, OTHER], [OTHER, GET], []])
+def test_a_resumed_stream_shows_no_secret_under_an_id_that_means_two_things(
+    tmp_path: Path, asked: list[bytes]
+) -> None:
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET"):
+            await peer.say(SSE_HEAD + chunk(b"data: " + SECRET + b"\n\n") + LAST_CHUNK)
+        else:
+            await peer.say(answer(b"", status="202 Accepted"))
+
+    async def test(between: Filtered) -> None:
+        await between.ask(INITIALIZE)
+        session = b"Mcp-Session-Id: s1\r\n"
+        for one in asked:
+            await between.ask(one, session)
+        got = await between.client.ask(get(headers=MCP_HEADERS + session))
+        assert b"secret" not in got.body
+        assert b"-32600" in got.body
+
+    run(tmp_path, test, respond=respond, session=b"s1")
 
 
 def test_the_older_transport_is_judged_in_both_directions(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from typing import cast
 
 from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
-from mcp_tool_filter.conversation.session import Exchanges, exchange_for
+from mcp_tool_filter.conversation.session import Exchanges, exchange_for, refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import (
     Situation,
@@ -318,16 +318,19 @@ class Conversation:
 
     def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
         self._settle_for_client(told, verdict)
-        return self._tell(told, verdict)
+        return self._tell(told, told.verdict)
 
     def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:
-        """Remember a request that goes on."""
+        """Remember a request that goes on, unless its id is taken."""
         told.verdict = verdict
         exchange = told.exchange
         if exchange is not None and isinstance(verdict, Forward | Rewrite):
             if self.policy.keeps_requests and isinstance(told.message, Request):
                 exchange.request = self._as_forwarded(told.message, verdict)
-            self.exchanges.open(exchange)
+            if self.policy.links and self.exchanges.is_taken(exchange):
+                told.verdict = refuse_taken(exchange)
+            else:
+                self.exchanges.open(exchange)
 
     def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
         if isinstance(verdict, Forward):

@@ -11,8 +11,17 @@ from collections.abc import Collection, Hashable, Iterator
 
 from mcp_tool_filter.policy.exchange import Exchange, Session
 from mcp_tool_filter.policy.tool_filter import Envelope
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Message, Request, Response, Single, id_value
+from mcp_tool_filter.protocol.messages import (
+    INVALID_REQUEST,
+    Message,
+    Request,
+    Response,
+    Single,
+    id_value,
+    render_error,
+)
 from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
@@ -50,6 +59,18 @@ class Exchanges:
         self._size += _size_of(exchange)
         while len(waiting) > self._most or self._size > self._most_bytes:
             self._forget(next(iter(waiting)))
+
+    def is_taken(self, exchange: Exchange) -> bool:
+        """Tell whether another request, which rules want to see with its response, has this id.
+
+        A response to either could not be told from one to the other.
+        """
+        if not self._waiting or exchange.id is None:
+            return False
+        before = self._waiting.get(id_value(exchange.id))
+        if before is None or before.request is None:
+            return False
+        return exchange.request is None or before.request.place.raw != exchange.request.place.raw
 
     def answered_by(self, message: Message) -> Exchange | None:
         """Return what a response answers, if we know."""
@@ -103,6 +124,12 @@ def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
 def _size_of(exchange: Exchange) -> int:
     kept = len(exchange.request.place.text) if exchange.request else 0
     return len(exchange.id or "") + kept
+
+
+def refuse_taken(exchange: Exchange) -> Reply:
+    """Refuse a request under an id that another one waits under."""
+    text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
+    return Reply(text, Reason(Why.MALFORMED, detail="an id that another request waits under"))
 
 
 class Sessions:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.make import calling
+from tests.make import asking, calling
 from tests.session_upstream import session_upstream
 from tests.stdio_client import filtered, upstream
 
@@ -145,6 +145,31 @@ def test_what_a_command_asks_in_a_batch_is_answered(tmp_path: Path) -> None:
         one, batch = client.hears()["params"]["lines"]
     assert (one["id"], one["error"]["message"]) == (7, "no")
     assert [each["id"] for each in batch] == [8]
+
+
+TWICE = """
+import sys
+sys.stdin.readline()
+print('{"jsonrpc":"2.0","method":"ready"}', flush=True)
+sys.stdin.readline()
+print('{"jsonrpc":"2.0","id":1,"result":{"t":"secret"}}', flush=True)
+"""
+
+
+def test_an_id_used_twice_does_not_hide_what_is_answered(tmp_path: Path) -> None:
+    """The command gets no second request under the id, so its answer is to the first."""
+    script, policy = tmp_path / "twice.py", tmp_path / "rules.yaml"
+    script.write_text(TWICE)
+    policy.write_text(
+        "interceptor: {rules: [{id: r, on: response, conditions: [method_equals: vendor/get], "
+        "actions: [redact: {pattern: secret}]}]}"
+    )
+    words = ("--rules", str(policy), "--", sys.executable, str(script))
+    with filtered(*words, home=tmp_path) as client:
+        client.say(asking("vendor/get"))
+        assert client.hears()["method"] == "ready"
+        assert client.asks("vendor/other", id="1")["error"]["code"] == -32600
+        assert client.asks("ping", id="2")["result"] == {"t": "***"}
 
 
 def test_in_front_of_a_url(tmp_path: Path) -> None:

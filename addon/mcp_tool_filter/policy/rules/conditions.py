@@ -34,6 +34,10 @@ class Condition(Protocol):
     def of_response(self) -> bool:
         """It refers to a response."""
 
+    @property
+    def of_request(self) -> bool:
+        """It refers to a request, or to the one that a response answers."""
+
     def holds(self, subject: Subject, now: float) -> bool: ...
 
 
@@ -42,6 +46,7 @@ class MethodIs:
     names: frozenset[str]
     reads: ClassVar = Reads.METHOD
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method in self.names
@@ -52,6 +57,7 @@ class MethodStarts:
     text: str
     reads: ClassVar = Reads.METHOD
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and subject.method.startswith(self.text)
@@ -62,6 +68,7 @@ class MethodEnds:
     text: str
     reads: ClassVar = Reads.METHOD
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and subject.method.endswith(self.text)
@@ -72,6 +79,7 @@ class MethodMatches:
     pattern: RulePattern
     reads: ClassVar = Reads.METHOD
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and self.pattern.is_in(subject.method)
@@ -82,6 +90,7 @@ class ToolIs:
     names: frozenset[str]
     reads: ClassVar = Reads.TOOL
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.tool in self.names
@@ -92,6 +101,7 @@ class ToolMatches:
     pattern: RulePattern
     reads: ClassVar = Reads.TOOL
     of_response: ClassVar = False
+    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.tool is not None and self.pattern.is_in(subject.tool)
@@ -108,6 +118,10 @@ class _OfField:
     @property
     def of_response(self) -> bool:
         return self.part == "result"
+
+    @property
+    def of_request(self) -> bool:
+        return self.part == "params"
 
     def holds(self, subject: Subject, now: float) -> bool:
         document = subject.document(self.part)
@@ -178,6 +192,7 @@ class ErrorCodeIs:
     code: Number
     reads: ClassVar = Reads.MESSAGE
     of_response: ClassVar = True
+    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         error = subject.part("error")
@@ -190,6 +205,7 @@ class ErrorSays:
     text: str
     reads: ClassVar = Reads.MESSAGE
     of_response: ClassVar = True
+    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         error = subject.part("error")
@@ -202,6 +218,7 @@ class SessionIs:
     id: str
     reads: ClassVar = Reads.MESSAGE
     of_response: ClassVar = False
+    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return self.id in (subject.about.session_id, subject.about.claimed_session_id)
@@ -212,6 +229,7 @@ class SessionOlder:
     than: float
     reads: ClassVar = Reads.MESSAGE
     of_response: ClassVar = False
+    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return now - subject.about.session_started > self.than
@@ -222,6 +240,7 @@ class From:
     client: bool
     reads: ClassVar = Reads.MESSAGE
     of_response: ClassVar = False
+    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.about.from_client == self.client
@@ -240,6 +259,10 @@ class _Several:
     @property
     def of_response(self) -> bool:
         return any(one.of_response for one in self.conditions)
+
+    @property
+    def of_request(self) -> bool:
+        return any(one.of_request for one in self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +288,10 @@ class Not:
     @property
     def of_response(self) -> bool:
         return self.condition.of_response
+
+    @property
+    def of_request(self) -> bool:
+        return self.condition.of_request
 
     def holds(self, subject: Subject, now: float) -> bool:
         return not self.condition.holds(subject, now)

@@ -19,7 +19,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
 from mcp_tool_filter.policy.rules.driving import AtOnce, answered
-from mcp_tool_filter.policy.rules.judgement import Judgement, Store
+from mcp_tool_filter.policy.rules.judgement import NOT_CLEAR, UNCLEAR, Judgement, Store
 from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
@@ -33,6 +33,7 @@ from mcp_tool_filter.protocol.messages import (
     Single,
     id_value,
     parse_message,
+    render_error,
 )
 from mcp_tool_filter.protocol.scan import Value, open_value
 
@@ -76,7 +77,7 @@ class RulesLink:
         self._clock = clock
         self._salt = salt
         self._numbers = count(1)
-        self._asked = AskedBefore()
+        self._asked = AskedBefore(is_strict=True)
         self._asked_of_clients = AskedBefore()
 
     @property
@@ -194,6 +195,9 @@ class RulesLink:
         if noted:
             noted.stores = []
         request = self._request_of(message, situation, session)
+        if request is None and self._must_know_request(message, situation, policy):
+            reason = Reason(Why.MALFORMED, detail="nobody knows which request this answers")
+            return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
         subject = Subject(message, None, request)
         if not stores and not has_rules_for(policy, subject):
             return Forward()
@@ -225,6 +229,12 @@ class RulesLink:
         exchange = situation.exchange
         known = exchange.request if exchange is not None else None
         return known or self._asked.find(session.id, id)
+
+    def _must_know_request(self, message: Response, situation: Situation, policy: Policy) -> bool:
+        """Tell whether rules that a result must pass depend on what it answers."""
+        is_from_upstream = situation.direction is Direction.FROM_UPSTREAM
+        has_result = message.result is not None
+        return is_from_upstream and has_result and policy.reads_requests_of_responses
 
     def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
         """Yield id, age, messages, errors and mean latency; the session used last comes first."""

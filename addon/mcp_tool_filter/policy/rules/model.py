@@ -41,6 +41,8 @@ class Policy:
     responses: RuleIndex = field(init=False, repr=False, compare=False)
     reads_responses: bool = field(init=False, repr=False, compare=False)
     """Anything in it looks at responses."""
+    reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
+    """Whether a rule is for a response depends on what that answers."""
 
     def __post_init__(self) -> None:
         on = self.rules if self.enabled else ()
@@ -50,3 +52,7 @@ class Policy:
         object.__setattr__(self, "responses", responses)
         users = any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
         object.__setattr__(self, "reads_responses", self.enabled and (len(responses) > 0 or users))
+        needs = users or any(
+            one.of_request for rule in on if rule.for_responses for one in rule.conditions
+        )
+        object.__setattr__(self, "reads_requests_of_responses", self.enabled and needs)

@@ -108,25 +108,40 @@ class RuleSessions:
 
 
 class AskedBefore:
-    """Requests by session and id, for responses that come on another stream, or once more."""
+    """Requests by session and id, for responses that come on another stream, or once more.
+
+    Whoever asks chooses the ids. With ``is_strict``, an id that was used for different requests
+    stands for none: nobody knows any more which of them a response answers.
+    """
 
     def __init__(
-        self, *, most: int = _MOST_REQUESTS, most_bytes: int = _MOST_REQUEST_BYTES
+        self,
+        *,
+        is_strict: bool = False,
+        most: int = _MOST_REQUESTS,
+        most_bytes: int = _MOST_REQUEST_BYTES,
     ) -> None:
+        self._is_strict = is_strict
         self._most, self._most_bytes = most, most_bytes
-        self._requests: OrderedDict[tuple[str, str], Request] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, str], tuple[Request | None, int]] = OrderedDict()
         self._bytes = 0
 
     def note(self, session: str, id: str, request: Request) -> None:
         key = session, id
-        old = self._requests.pop(key, None)
-        if old is not None:
-            self._bytes -= len(old.place.text)
-        self._requests[key] = request
-        self._bytes += len(request.place.text)
+        place = request.place
+        kept: Request | None = request
+        size = len(place.text)
+        if key in self._requests:
+            before, old_size = self._requests.pop(key)
+            self._bytes -= old_size
+            if self._is_strict and (before is None or before.place.raw != place.raw):
+                kept, size = None, 0
+        self._requests[key] = kept, size
+        self._bytes += size
         while len(self._requests) > self._most or self._bytes > self._most_bytes:
-            _, gone = self._requests.popitem(last=False)
-            self._bytes -= len(gone.place.text)
+            _, (_, gone) = self._requests.popitem(last=False)
+            self._bytes -= gone
 
     def find(self, session: str, id: str) -> Request | None:
-        return self._requests.get((session, id))
+        request, _ = self._requests.get((session, id), (None, 0))
+        return request
