@@ -28,9 +28,9 @@ HIDDEN = definition("wipe_disk").decode()
 LIMITS = Limits()
 
 
-@pytest.fixture(autouse=True, params=[0, tool_results._COUNTED], ids=["read", "counted"])
+@pytest.fixture(autouse=True, params=[0, tool_results._COUNTED], ids=["limited", "counted"])
 def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Both ways to see how deep a result is."""
+    """Both ways to see that a result is not too deep."""
     monkeypatch.setattr(tool_results, "_LEAST", 0)
     monkeypatch.setattr(tool_results, "_COUNTED", request.param)
 
@@ -51,6 +51,7 @@ def agree(raw: bytes) -> bool:
     assert found.response.result is not None
     assert found.response.id == read.id
     assert found.response.place == read.place
+    assert found.response.place.raw == read.place.raw
     assert found.response.result.span == read.result.span
     passes = not shows_tool(found.rest, SNAPSHOT.denied)
     try:

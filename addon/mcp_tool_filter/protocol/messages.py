@@ -91,6 +91,31 @@ class Place:
         return self.text[self.start : self.end].encode()
 
 
+class UnreadPlace(Place):
+    """A place in a document that is known to be UTF-8: it is decoded each time someone asks."""
+
+    __slots__ = ("_document",)
+    _document: bytes
+
+    def __init__(self, document: bytes, start: int, end: int) -> None:
+        for name, value in (("_document", document), ("start", start), ("end", end)):
+            object.__setattr__(self, name, value)  # as frozen dataclasses do
+
+    @property
+    def text(self) -> str:
+        return self._document.decode()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and _in_full(self) == _in_full(other)
+
+    def __hash__(self) -> int:
+        return hash(_in_full(self))
+
+
+def _in_full(place: Place) -> tuple[str, int, int]:
+    return place.text, place.start, place.end
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Someone waits for a Response with the same id. (The id is kept as it was written.)"""

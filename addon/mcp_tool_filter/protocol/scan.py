@@ -22,6 +22,7 @@ import json.scanner
 import re
 import sys
 import unicodedata
+from codecs import BOM_UTF8, utf_8_decode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ _skip_space = re.compile(r"[ \t\n\r]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _TOO_DEEP = "nested too deeply"
+_PIECE = 64 * 1024  # bytes, which stay in the processor's cache
 _FEW = 16  # parts
 _LONG = 10_000  # characters; to check less is quick by any way
 _HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x323AF))
@@ -167,6 +169,26 @@ def decode(raw: bytes) -> str:
     if text.startswith("\ufeff"):
         raise ProtocolError("begins with a byte order mark")
     return text
+
+
+def count_characters(raw: bytes) -> int:
+    """Return how long the text of UTF-8 is, without holding all of it; as strict as ``decode``.
+
+    >>> count_characters("caf\u00e9".encode())
+    4
+    """
+    if raw.startswith(BOM_UTF8):
+        raise ProtocolError("begins with a byte order mark")
+    view = memoryview(raw)
+    count = at = 0
+    try:
+        while at < len(raw):
+            text, used = utf_8_decode(view[at : at + _PIECE], "strict", at + _PIECE >= len(raw))
+            count += len(text)
+            at += used
+    except UnicodeDecodeError:
+        raise ProtocolError("not valid UTF-8") from None
+    return count
 
 
 def fold(key: str) -> str:

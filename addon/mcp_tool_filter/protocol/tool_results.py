@@ -12,7 +12,7 @@ to be JSON. Whatever is written in another way takes the usual way, which reads 
 >>> find_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
 
 msgspec checks the JSON: it skips values many times as fast as any reader builds them. It refuses
-all that we refuse, but for bytes that are not UTF-8, a byte order mark, and depth, which are
+all that we refuse, except for bytes that are not UTF-8, a byte order mark, and depth. These are
 checked here. (Half a surrogate pair, which we let pass, it refuses: that takes the usual way.)
 Without msgspec, everything takes the usual way.
 """
@@ -26,10 +26,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.levels import nests_deeper, opens_more
+from mcp_tool_filter.protocol.exact_depth import ExactDepth
+from mcp_tool_filter.protocol.levels import opens_more
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import Place, Response
-from mcp_tool_filter.protocol.scan import Value, decode
+from mcp_tool_filter.protocol.messages import Response, UnreadPlace
+from mcp_tool_filter.protocol.scan import Value, count_characters
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -55,9 +56,8 @@ _LEAST = 16 * 1024  # bytes; what is shorter is read as quickly
 _ENDS = 512  # bytes in which the envelope stands
 _CONTENT = frozenset({"content", "structuredContent"})
 _KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
-_COUNTED = 512 * 1024  # bytes in which the levels are counted, if there are no escapes
+_COUNTED = 128 * 1024  # bytes in which it is quick to see that there are few brackets
 _LONGEST_REST = 16 * 1024  # bytes
-_LEAST_LEVELS, _MOST_LEVELS = 1000, 50_000  # that an interpreter allows, for us to make use of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +103,20 @@ def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResu
     if reader is None or len(raw) > limits.message:
         return None
     most = limits.depth - 1  # the message itself is the first level
-    written = memoryview(raw)[envelope.start : envelope.end]
+    start, end = envelope.start, envelope.end
+    written = memoryview(raw)[start:end]
     try:
-        rest = _rest_of(reader.members_of(written), written)
+        may_be_deep = len(raw) > _COUNTED or opens_more(raw, (b"[", b"{"), start, end, most)
+        members = reader.within(most).read(written) if may_be_deep else reader.members_of(written)
+        rest = None if members is None else _rest_of(members, written)
         if rest is None:
             return None
-        may_be_deep = opens_more(raw, (b"[", b"{"), envelope.start, envelope.end, most)
-        is_counted = len(raw) < _COUNTED and b"\\" not in raw  # else it is quicker to have it read
-        if may_be_deep and not is_counted and not reader.nests_within(written, most):
-            return None
-        text = decode(raw)
-        if may_be_deep and is_counted and nests_deeper(text, 0, len(text), limits.depth):
-            return None
-    except (ValueError, RecursionError, ProtocolError):  # msgspec's errors are ValueErrors
+        length = count_characters(raw)
+    except (ValueError, ProtocolError):  # msgspec's errors are ValueErrors
         return None
     before, after = envelope.space
-    place = Place(text, before, len(text) - after)
-    result = Value(envelope.start, len(text) - (len(raw) - envelope.end))
+    place = UnreadPlace(raw, before, length - after)
+    result = Value(start, length - (len(raw) - end))
     return ToolResult(Response(envelope.id, result, place), rest)
 
 
@@ -156,39 +153,13 @@ class _Reader:
         from msgspec.json import Decoder
 
         self.members_of = Decoder(dict[str, Raw]).decode
-        self._read = Decoder(Raw).decode
-        self._most = self._most_levels()  # None if they cannot be made use of
+        self._within: dict[int, ExactDepth[dict[str, Raw]]] = {}
 
-    def nests_within(self, written: memoryview, most: int) -> bool:
-        """Tell whether valid JSON nests no more levels than so many. (False may be a mistake.)
-
-        msgspec counts levels against a limit of the interpreter's, which is far from ours. So the
-        JSON is read inside of so many brackets that it has only room for ours. That msgspec would
-        refuse one more is seen each time: it has less room where Python was called from C.
-        """
-        while self._most is not None and self._most < _MOST_LEVELS:
-            around = self._most - most
-            if not self._reads(b"[" * (self._most + 1), b"]" * (self._most + 1)):
-                return self._reads(b"[" * around, written, b"]" * around)
-            self._most += 1
-        return False
-
-    def _most_levels(self) -> int | None:
-        read, refused = 0, _MOST_LEVELS
-        while refused - read > 1:
-            levels = (read + refused) // 2
-            if self._reads(b"[" * levels, b"]" * levels):
-                read = levels
-            else:
-                refused = levels
-        return read if read > _LEAST_LEVELS else None
-
-    def _reads(self, *parts: bytes | memoryview) -> bool:
-        try:
-            self._read(b"".join(parts))
-        except RecursionError:
-            return False
-        return True
+    def within(self, most: int) -> ExactDepth[dict[str, Raw]]:
+        """Return what reads the members of an object that nests no more levels than so many."""
+        if most not in self._within:
+            self._within[most] = ExactDepth(self.members_of, most)
+        return self._within[most]
 
 
 @lru_cache(maxsize=1)
