@@ -12,7 +12,9 @@ from mcp_tool_filter.adapters.client_files.entries import (
     CannotWrap,
     Entry,
     flags_of,
+    is_filtered,
     is_wrapped,
+    logs_in,
     target_of,
     unwrap,
     wrap,
@@ -36,6 +38,12 @@ ENTRIES: dict[str, Entry] = {
     "serverUrl": {"serverUrl": "https://a.example/mcp"},
     "key in the URL": {"url": "https://a.example/mcp?key=s3cr$et"},
     "codex": {"url": "https://a.example/mcp", "bearer_token_env_var": "TOKEN"},
+    "codex login": {
+        "url": "https://a.example/mcp",
+        "oauth": {"client_id": "x", "client_secret": "s3cr"},
+        "oauth_resource": "y",
+        "scopes": ["a"],
+    },
     "codex headers": {
         "url": "https://a.example/mcp",
         "http_headers": {"X-A": SECRET},
@@ -77,6 +85,12 @@ def test_no_secret_becomes_an_argument(entry: Entry) -> None:
         {"args": ["x"]},
         {"command": "x", "args": "-y z"},
         {"command": {"path": "x", "args": 3}},
+        {"command": "x", "url": "https://a.example/mcp"},
+        {"url": "https://a.example/mcp", "args": ["lost"]},
+        {"url": "https://a.example/mcp", "headersHelper": "/bin/x"},
+        {"url": "https://a.example/mcp", "authProviderType": "google_credentials"},
+        {"url": "https://a.example/mcp", "auth": "chatgpt"},
+        {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", "https://a.example"]},
     ],
 )
 def test_an_entry_that_is_not_understood_is_refused(entry: Entry) -> None:
@@ -136,3 +150,18 @@ def test_the_variables_are_read_as_settings() -> None:
 
 def test_the_target_shown_has_no_query() -> None:
     assert target_of(ENTRIES["key in the URL"]) == "https://a.example/mcp?…"
+
+
+def test_codex_finds_no_member_of_a_url_in_a_command() -> None:
+    """It does not start at all with a file that has one."""
+    wrapped = wrap(ENTRIES["codex login"], FLAGS, PROGRAM)
+    assert wrapped.keys() == {"command", "args", "env"}
+    assert logs_in(ENTRIES["codex login"])
+
+
+def test_a_filter_that_somebody_typed_is_one_too() -> None:
+    typed: Entry = {"command": "mcp-tool-filter", "args": ["--stdio", "-u", "https://a.example"]}
+    assert is_filtered(typed)
+    assert not is_wrapped(typed)
+    assert unwrap(typed) == typed
+    assert not is_filtered({"command": "npx", "args": ["mcp-tool-filter"]})

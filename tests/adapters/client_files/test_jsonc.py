@@ -94,5 +94,5 @@ def test_members_are_added_as_the_others_stand(text: str, new: str) -> None:
 def test_a_value_is_replaced_alone() -> None:
     node = parse(TEXT).at(["b", "c"])
     assert node
-    assert apply(TEXT, [replace(node, ["new"])]) == TEXT.replace("[2]", '["new"]')
-    assert isinstance(replace(node, 1), Edit)
+    assert apply(TEXT, [replace(TEXT, node, ["new"])]) == TEXT.replace("[2]", '["new"]')
+    assert isinstance(replace(TEXT, node, 1), Edit)

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,17 @@ def test_what_is_missing_is_said(
 ) -> None:
     assert main(["config", *words]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_a_client_that_is_installed_is_not_taken_for_a_servers_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "codex"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert snippet(capsys, "codex", "-u", URL).startswith("codex mcp add")
+    assert main(["config", "cursor", "codex", "-u", URL]) == 2
+    assert "A server's command comes after --" in capsys.readouterr().err
 
 
 def test_help_names_the_clients(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,13 @@ CLAUDE = """\
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for variable in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "APPDATA"):
+    for variable in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "GEMINI_CLI_HOME",
+        "XDG_CONFIG_HOME",
+        "APPDATA",
+    ):
         monkeypatch.delenv(variable, raising=False)
     project = tmp_path / "project"
     project.mkdir()
@@ -186,3 +192,32 @@ def test_a_secret_among_the_arguments_is_not_shown(
     said = capsys.readouterr()
     assert "n3ighbour" not in said.out + said.err
     assert "8080" in said.out
+
+
+def test_of_two_project_files_the_nearest_counts(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".mcp.json").write_text('{"mcpServers": {"both": {"command": "far"}}}')
+    near = home / "project" / ".mcp.json"
+    near.write_text('{"mcpServers": {"both": {"command": "near"}}}')
+    assert main(["clients"]) == 0
+    assert "far" not in capsys.readouterr().out
+    assert main(["wrap", "claude-code", "both", "--deny", "^a", "--yes"]) == 0
+    assert "--deny" in near.read_text()
+    assert "--deny" not in (home / ".mcp.json").read_text()
+
+
+def test_a_client_that_logged_in_by_itself_is_told_how_the_filter_does(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / ".codex").mkdir()
+    config = home / ".codex" / "config.toml"
+    text = (
+        '[mcp_servers.x]\nurl = "https://a.example/mcp"\n[mcp_servers.x.oauth]\nclient_id = "c"\n'
+    )
+    config.write_text(text)
+    assert main(["wrap", "codex", "x", "--deny", "^a", "--yes"]) == 0
+    assert "mcp-tool-filter login https://a.example/mcp" in capsys.readouterr().err
+    assert "oauth]" not in config.read_text()
+    assert main(["unwrap", "codex", "x", "--yes"]) == 0
+    assert config.read_text() == text

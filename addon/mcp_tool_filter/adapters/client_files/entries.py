@@ -3,6 +3,8 @@
 A command is wrapped: the filter starts it. A URL becomes a command: the filter connects to it.
 Whatever else the entry says stays. What a URL's entry said is kept in a variable of the new entry
 (names only; a header's value stays in the file, in another variable), so that it can be restored.
+Members that say how the client logs in to a URL move into a variable too: Codex does not start
+with a command that has one.
 
 >>> server = {"command": "npx", "args": ["-y", "server"]}
 >>> wrapped = wrap(server, ["--deny", "^rm"], ["mcp-tool-filter"])
@@ -25,6 +27,7 @@ from mcp_tool_filter.observers.redaction.finder import redact
 type Entry = dict[str, object]
 
 WAS = "MCP_TOOL_FILTER_WRAPPED"  # what the entry of a URL said
+_LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # how the client logged in there; may hold a secret
 _NO_ARGUMENTS = "--stdio"  # changes nothing, and tells that the entry had no arguments
 _UPSTREAM = "MCP_TOOL_FILTER_UPSTREAM"
 _HEADERS = "MCP_TOOL_FILTER_HEADER"  # read by the filter as --header, one a line
@@ -33,6 +36,8 @@ _OF_A_URL = (
     *_URLS, "type", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
 )  # fmt: skip
 _HEADER_MAPS = ("headers", "http_headers")
+_LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
+_OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # which only the client can make
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 # Variables that change which program runs, what it loads, or what our filter does.
 _STEERS = re.compile(
@@ -61,8 +66,18 @@ def target_of(entry: Entry) -> str:
 
 
 def is_wrapped(entry: Entry) -> bool:
-    """Tell whether the filter stands in front of this server."""
+    """Tell whether ``unwrap`` can take the filter away from this server."""
     return _flags_in(entry) is not None
+
+
+def is_filtered(entry: Entry) -> bool:
+    """Tell whether the filter sits in front of this server, also where somebody typed it there."""
+    return _words_of_filter(entry) is not None
+
+
+def logs_in(entry: Entry) -> bool:
+    """Tell whether the client logs in to this server by itself, as the filter cannot."""
+    return bool(_url_of(entry)) and any(key in entry for key in _LOGINS)
 
 
 def flags_of(entry: Entry) -> list[str]:
@@ -73,15 +88,30 @@ def flags_of(entry: Entry) -> list[str]:
 def wrap(entry: Entry, flags: Sequence[str], program: Sequence[str]) -> Entry:
     """Return the entry with the filter in front; ``program`` starts it. Raises CannotWrap."""
     original = unwrap(entry) if is_wrapped(entry) else entry
-    if url := _url_of(original):
-        return _wrap_url(original, url, flags, program)
-    words = _words_of(original)
+    if is_filtered(original):
+        raise CannotWrap("The entry starts the filter already", why="Change the flags in its args")
+    url, words = _url_of(original), _words_of(original)
+    if url and words:
+        raise CannotWrap("The entry has a command and a URL", why="Remove the one that is not used")
+    wrapped = (
+        _wrap_url(original, url, flags, program)
+        if url
+        else _wrap_command(original, words, flags, program)
+    )
+    if unwrap(wrapped) != original:
+        raise CannotWrap("unwrap could not restore this entry", why="Wrap it by hand")
+    return wrapped
+
+
+def _wrap_command(
+    entry: Entry, words: Sequence[str], flags: Sequence[str], program: Sequence[str]
+) -> Entry:
     if not words:
         raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
-    if not isinstance(_holder_of(original).get("args") or [], list):
+    if not isinstance(_holder_of(entry).get("args") or [], list):
         raise CannotWrap("The entry's args are not a list", why="Correct it, and try again")
-    marks = [] if _has_arguments(original) else [_NO_ARGUMENTS]
-    return _with_command(original, program, [*flags, *marks, "--", *words])
+    marks = [] if _has_arguments(entry) else [_NO_ARGUMENTS]
+    return _with_command(entry, program, [*flags, *marks, "--", *words])
 
 
 def unwrap(entry: Entry) -> Entry:
@@ -89,8 +119,8 @@ def unwrap(entry: Entry) -> Entry:
     flags = _flags_in(entry)
     if flags is None:
         return entry
-    if (was := _environment(entry).get(WAS)) is not None:
-        return _restore_url(entry, was)
+    if _environment(entry).get(WAS) is not None:
+        return _restore_url(entry)
     words = _words_of(entry)
     end = words.index("--")
     command, *arguments = words[end + 1 :]
@@ -128,10 +158,13 @@ def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]
 
 def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[str]) -> Entry:
     _refuse_steering(entry)
+    _refuse_own_credentials(entry)
     headers = _headers_of(entry)
-    kept = {key: value for key, value in entry.items() if key not in _OF_A_URL}
+    kept = {key: value for key, value in entry.items() if key not in (*_OF_A_URL, *_LOGINS)}
     environment = dict(_environment(entry))
     environment[WAS] = json.dumps(_without_secrets(entry), separators=(",", ":"))
+    if login := {key: entry[key] for key in _LOGINS if key in entry}:
+        environment[_LOGIN] = json.dumps(login, separators=(",", ":"))
     if headers:
         environment[_HEADERS] = "\n".join(headers)
     upstream = ["--stdio", "--upstream", url]
@@ -164,6 +197,16 @@ def _refuse_steering(entry: Entry) -> None:
         raise CannotWrap("A header in the entry has more than one line", why="Correct it first")
 
 
+def _refuse_own_credentials(entry: Entry) -> None:
+    """Refuse a URL whose credentials the client makes: without them no request would pass."""
+    made_by = [key for key in _OWN_CREDENTIALS if key in entry]
+    if entry.get("auth", "oauth") != "oauth":
+        made_by.append("auth")
+    if made_by:
+        why = "The filter cannot: remove it, and give the entry a header with a token"
+        raise CannotWrap(f"The client makes this entry's credentials ({made_by[0]})", why=why)
+
+
 def _without_secrets(entry: Entry) -> Entry:
     """Return what a URL's entry said, without its headers' values and a URL that may hold one."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
@@ -178,10 +221,9 @@ def _may_hold_a_secret(url: str) -> bool:
     return "?" in url or "@" in url
 
 
-def _restore_url(entry: Entry, was: object) -> Entry:
-    said = _said(str(was))
+def _restore_url(entry: Entry) -> Entry:
     environment = dict(_environment(entry))
-    del environment[WAS]
+    said = _said(environment.pop(WAS), _OF_A_URL) | _said(environment.pop(_LOGIN, "{}"), _LOGINS)
     url = environment.pop(_UPSTREAM, None)
     said = {key: url if key in _URLS and value is None else value for key, value in said.items()}
     values = _values_in(str(environment.pop(_HEADERS, "")))
@@ -193,13 +235,13 @@ def _restore_url(entry: Entry, was: object) -> Entry:
     return said | rest | ({"env": environment} if environment else {})
 
 
-def _said(was: str) -> Entry:
+def _said(was: object, known: Sequence[str]) -> Entry:
     """Read what a URL's entry said. Raises CannotWrap if somebody has changed it."""
     try:
-        said = json.loads(was)
+        said = json.loads(str(was))
     except (ValueError, RecursionError):
         said = None
-    if not isinstance(said, dict) or not said.keys() <= set(_OF_A_URL):
+    if not isinstance(said, dict) or not said.keys() <= set(known):
         raise CannotWrap(f"{WAS} in the entry has been changed", why="Restore it by hand")
     return said
 
@@ -244,15 +286,17 @@ def _variables_of(entry: Entry) -> list[str]:
     return found + ([str(token)] if token else [])
 
 
-def _flags_in(entry: Entry) -> list[str] | None:
+def _words_of_filter(entry: Entry) -> list[str] | None:
+    """Return the words after the one that starts the filter; None if nothing starts it."""
     words = _words_of(entry)
-    if not words:
-        return None
-    if PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
-        rest = words[1:]
-    elif words[1:3] == ["-m", _MODULE]:
-        rest = words[3:]
-    else:
+    if words and PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
+        return words[1:]
+    return words[3:] if words[1:3] == ["-m", _MODULE] else None
+
+
+def _flags_in(entry: Entry) -> list[str] | None:
+    rest = _words_of_filter(entry)
+    if rest is None:
         return None
     if WAS in _environment(entry) and rest[:1] == ["--stdio"]:
         return rest[3:] if rest[1:2] == ["--upstream"] else rest[1:]

@@ -56,6 +56,30 @@ class ClientFile:
             return self._toml_with(name, entry)
         return self._json_with(name, entry)
 
+    def restored(self, name: str, before: ClientFile, entry: Entry) -> str | None:
+        """Return the text with a server's entry as an earlier file spelt it.
+
+        None if the entry is not what ``wrap`` made of the earlier one: somebody edited it since.
+        """
+        wrapped = self.servers().get(name)
+        if wrapped is None or before.servers().get(name) != entry:
+            return None
+        as_wrapped = before.with_entry(name, wrapped)
+        if as_wrapped == self.text:
+            return before.text
+        if self.place.is_toml:
+            return None
+        start, end = self._range_of(name, self.text)
+        if self.text[start:end] != as_wrapped[slice(*self._range_of(name, as_wrapped))]:
+            return None
+        spelt = before.text[slice(*self._range_of(name, before.text))]
+        return self.text[:start] + spelt + self.text[end:]
+
+    def _range_of(self, name: str, text: str) -> tuple[int, int]:
+        node = _json(self.place, text).at([*self.place.keys, name])
+        assert node
+        return node.start, node.end
+
     def _json_with(self, name: str, entry: Entry) -> str:
         text = self.text
         while True:  # one edit at a time: each moves what stands behind it
@@ -156,14 +180,15 @@ def _edits(text: str, node: jsonc.Node, entry: Entry) -> Iterator[jsonc.Edit]:
     new = [(key, value) for key, value in entry.items() if node.member(key) is None]
     # A new member takes the place of one that goes: no comma needs to move.
     for member, (key, value) in zip(gone, new, strict=False):
-        written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '')}"
+        unit = jsonc.unit_of(text)
+        written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '', unit)}"
         yield jsonc.Edit(member.start, member.end, written)
     for member in gone[len(new) :]:
         yield jsonc.remove(text, node, member)
     for key, value in entry.items():
         member_there = node.member(key)
         if member_there and member_there.value.value != value:
-            yield jsonc.replace(member_there.value, value, indent or "")
+            yield jsonc.replace(text, member_there.value, value, indent or "")
     if added := new[len(gone) :]:
         yield jsonc.insert(text, node, added)
 

@@ -5,7 +5,7 @@ one member, and every other byte stays.
 
 >>> text = '{\n  "a": 1, // one\n  "b": [2,],\n}\n'
 >>> root = parse(text)
->>> print(apply(text, [replace(root.member("b").value, [2, 3])]), end="")
+>>> print(apply(text, [replace(text, root.member("b").value, [2, 3])]), end="")
 {
   "a": 1, // one
   "b": [2, 3],
@@ -88,9 +88,10 @@ def apply(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def replace(node: Node, value: object, indent: str = "") -> Edit:
-    """Write another value in the place of this one."""
-    return Edit(node.start, node.end, render(value, indent))
+def replace(text: str, node: Node, value: object, indent: str = "") -> Edit:
+    """Write another value in the place of this one: over several lines if that one was."""
+    widest = 0 if "\n" in text[node.start : node.end] else _WIDEST
+    return Edit(node.start, node.end, render(value, indent, unit_of(text), widest))
 
 
 def remove(text: str, parent: Node, member: Member) -> Edit:
@@ -112,7 +113,8 @@ def remove(text: str, parent: Node, member: Member) -> Edit:
 def insert(text: str, parent: Node, members: Sequence[tuple[str, object]]) -> Edit:
     """Add members behind the last one of an object."""
     indent = indent_of(text, parent)
-    written = [f"{json.dumps(key)}: {render(value, indent or '')}" for key, value in members]
+    unit = unit_of(text)
+    written = [f"{json.dumps(key)}: {render(value, indent or '', unit)}" for key, value in members]
     if not parent.members:
         if indent is None:
             return Edit(parent.start + 1, parent.end - 1, ", ".join(written))
@@ -144,18 +146,19 @@ def unit_of(text: str) -> str:
     return found[1] if found else "  "
 
 
-def render(value: object, indent: str = "") -> str:
+def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WIDEST) -> str:
     """Write a value: on one line if it fits, else with one item a line."""
     line = json.dumps(value, ensure_ascii=False)
-    if len(line) <= _WIDEST or not isinstance(value, list | dict):
+    if len(line) <= widest or not isinstance(value, list | dict) or not value:
         return line
-    unit = "\t" if indent.startswith("\t") else "  "
     more = indent + unit
     if isinstance(value, dict):
-        items = [f"{json.dumps(key)}: {render(item, more)}" for key, item in value.items()]
+        items = [
+            f"{json.dumps(key)}: {render(item, more, unit, widest)}" for key, item in value.items()
+        ]
         opening, closing = "{", "}"
     else:
-        items = [render(item, more) for item in value]
+        items = [render(item, more, unit, widest) for item in value]
         opening, closing = "[", "]"
     inner = ",".join(f"\n{more}{item}" for item in items)
     return f"{opening}{inner}\n{indent}{closing}"

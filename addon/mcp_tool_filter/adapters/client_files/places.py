@@ -1,12 +1,14 @@
 """Where each client keeps its list of MCP servers.
 
-A client may have several files: the user's own, and those of a project. Looked up in each client's
-documentation; the tests run the ones that can be run here.
+A client may have several files: the user's own, and those of a project, the nearest first. Claude
+Code, Codex and Gemini run in the tests, and list what we list; the others' places are looked up in
+their documentation.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +32,32 @@ class Surroundings:
         """Return the folder that a variable names, or the usual one in the home directory."""
         named = self.environment.get(variable)
         return Path(named) if named else self.home / usual
+
+    def project_files(self, name: str, last: Path | None = None) -> Iterator[Path]:
+        """Yield the project's file, then those in the folders above it, up to ``last``."""
+        for folder in (self.project, *self.project.parents):
+            file = folder / name
+            if folder == self.project or file.is_file():
+                yield file
+            if folder == last:
+                return
+
+    @property
+    def repository(self) -> Path | None:
+        """The folder of the git repository that the project lies in; None if in none."""
+        folders = (self.project, *self.project.parents)
+        return next((one for one in folders if (one / ".git").exists()), None)
+
+    @property
+    def main_repository(self) -> Path | None:
+        """The same, but of a linked worktree the repository that it is linked to."""
+        here = self.repository
+        try:
+            text = (here / ".git").read_text("utf-8") if here else ""
+        except (OSError, UnicodeDecodeError):  # usually a folder
+            return here
+        found = re.fullmatch(r"gitdir: (/.+)/\.git/worktrees/[^/]+\s*", text)
+        return Path(found[1]) if found else here
 
     @property
     def app_data(self) -> Path:
@@ -59,10 +87,13 @@ class Place:
 
 
 def places(surroundings: Surroundings) -> Iterator[Place]:
-    """Yield every place where a client could list servers."""
+    """Yield every place where a client could list servers, each once."""
     for client, find in CLIENTS.items():
+        known = set()
         for scope, file, keys in find(surroundings):
-            yield Place(client, scope, file, keys)
+            if (file, keys) not in known:  # in the home directory a user's file is a project's too
+                known.add((file, keys))
+                yield Place(client, scope, file, keys)
 
 
 type _Found = Iterator[tuple[str, Path, tuple[str, ...]]]
@@ -72,8 +103,10 @@ _SERVERS = ("mcpServers",)
 def _claude_code(here: Surroundings) -> _Found:
     own = here.folder("CLAUDE_CONFIG_DIR", "") / ".claude.json"
     yield "user", own, _SERVERS
-    yield "local", own, ("projects", str(here.project), "mcpServers")
-    yield "project", here.project / ".mcp.json", _SERVERS
+    of_project = here.main_repository or here.project
+    yield "local", own, ("projects", str(of_project), "mcpServers")
+    for file in here.project_files(".mcp.json"):
+        yield "project", file, _SERVERS
 
 
 def _claude_desktop(here: Surroundings) -> _Found:
@@ -92,11 +125,13 @@ def _vscode(here: Surroundings) -> _Found:
 
 def _codex(here: Surroundings) -> _Found:
     yield "user", here.folder("CODEX_HOME", ".codex") / "config.toml", ("mcp_servers",)
-    yield "project", here.project / ".codex" / "config.toml", ("mcp_servers",)
+    for file in here.project_files(".codex/config.toml", here.repository or here.project):
+        yield "project", file, ("mcp_servers",)
 
 
 def _gemini(here: Surroundings) -> _Found:
-    yield "user", here.home / ".gemini" / "settings.json", _SERVERS
+    home = here.folder("GEMINI_CLI_HOME", "")
+    yield "user", home / ".gemini" / "settings.json", _SERVERS
     yield "project", here.project / ".gemini" / "settings.json", _SERVERS
 
 

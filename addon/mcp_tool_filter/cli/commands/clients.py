@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.client_files.entries import Entry, flags_of, is_wrapped, target_of
+from mcp_tool_filter.adapters.client_files.entries import Entry, flags_of, is_filtered, target_of
 from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.output.log import say
@@ -43,7 +43,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def find_servers() -> Iterator[Listed]:
-    """Yield every server that a client lists; a file that cannot be read gets a warning."""
+    """Yield every server that a client lists; a file that cannot be read gets a warning.
+
+    Where files of one scope list a name twice, the nearest counts, as it does for the client.
+    """
+    known = set()
     for place in places(Surroundings.of_this_process()):
         try:
             file = read(place)
@@ -53,7 +57,9 @@ def find_servers() -> Iterator[Listed]:
             continue
         for name, entry in servers.items():
             assert file
-            yield Listed(file, name, entry)
+            if (place.client, place.scope, name) not in known:
+                known.add((place.client, place.scope, name))
+                yield Listed(file, name, entry)
 
 
 def _table(found: Sequence[Listed]) -> Iterator[str]:
@@ -69,7 +75,7 @@ def _table(found: Sequence[Listed]) -> Iterator[str]:
 
 def _row(one: Listed) -> tuple[str, ...]:
     place = one.file.place
-    filtered = "yes" if is_wrapped(one.entry) else "no"
+    filtered = "yes" if is_filtered(one.entry) else "no"
     return place.client, place.scope, shown(one.name), filtered, shown(target_of(one.entry))
 
 
@@ -81,6 +87,6 @@ def _as_json(one: Listed) -> dict[str, object]:
         "file": str(place.file),
         "server": one.name,
         "target": target_of(one.entry),
-        "filtered": is_wrapped(one.entry),
+        "filtered": is_filtered(one.entry),
         "flags": flags_of(one.entry),
     }

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from mcp_tool_filter.adapters.client_files.entries import WAS, Entry, is_wrapped, unwrap, wrap
+from mcp_tool_filter.adapters.client_files.entries import (
+    WAS,
+    Entry,
+    is_filtered,
+    is_wrapped,
+    logs_in,
+    target_of,
+    unwrap,
+    wrap,
+)
 from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
 from mcp_tool_filter.adapters.client_files.places import CLIENTS
 from mcp_tool_filter.cli.commands.clients import Listed, find_servers
@@ -113,8 +123,7 @@ def _program(listed: Listed) -> list[str]:
 def _change(listed: Listed, entry: Entry, typed: Given) -> int:
     file, name = listed.file, listed.name
     if entry == listed.entry:
-        state = "already wrapped like this" if is_wrapped(entry) else "not wrapped"
-        say(f"Nothing to do: {name} in {file.place.file} is {state}")
+        say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry)}")
         return 0
     text = _original_text(listed, entry) or file.with_entry(name, entry)
     print("\n".join(_diff(listed, entry, text)))
@@ -126,25 +135,31 @@ def _change(listed: Listed, entry: Entry, typed: Given) -> int:
     backup = file.save(text)
     say(f"Saved {file.place.file}; the old file is {backup.name} beside it")
     if is_wrapped(entry):
-        say(f"Restart {file.place.client}. Undo: mcp-tool-filter unwrap {file.place.client} {name}")
+        undo = shlex.join(["mcp-tool-filter", "unwrap", file.place.client, name])
+        say(f"Restart {file.place.client}. Undo: {undo}")
+    if is_wrapped(entry) and logs_in(unwrap(entry)):
+        say("The client logged in to this server by itself. Now the filter needs a login:")
+        say(f"mcp-tool-filter login {shlex.quote(target_of(entry))}")
     return 0
 
 
+def _state_of(entry: Entry) -> str:
+    if is_wrapped(entry):
+        return "already wrapped like this"
+    return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
+
+
 def _original_text(listed: Listed, entry: Entry) -> str | None:
-    """Return the text of a backup that differs from the file in nothing but this entry."""
-    wrapped = listed.entry
+    """Return the text with the entry as the newest backup spelt it, if it is still the same."""
     for backup in backups_of(listed.file.place.file):
         try:
             raw = backup.read_bytes()
             before = ClientFile(listed.file.place, raw, raw.decode())
-            is_it = (
-                before.servers().get(listed.name) == entry
-                and before.with_entry(listed.name, wrapped) == listed.file.text
-            )
+            text = listed.file.restored(listed.name, before, entry)
         except (OSError, UnicodeDecodeError, StartError):
             continue
-        if is_it:
-            return before.text
+        if text is not None:
+            return text
     return None
 
 

@@ -207,7 +207,7 @@ def parse_flags(
                 *flag.spellings, action="append_const", const="true", dest=flag.name
             )
     found, rest = parser.parse_known_args(typed)
-    if takes_command and (forgotten := _forgotten_dashes(typed, rest)):
+    if takes_command and (forgotten := _forgotten_dashes(typed, rest[most_words:])):
         raise forgotten
     if wrong := [word for word in rest if is_flag(word)]:
         raise _unknown_flag(wrong[0], flags, help)
