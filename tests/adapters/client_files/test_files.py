@@ -79,7 +79,7 @@ def test_an_entry_is_spelt_as_before_though_the_file_has_changed_elsewhere(tmp_p
     wrapped = before.with_entry("linear", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
     edited = opened(tmp_path / "b.json", wrapped.replace("[1, 2,]", "[3,]"))
     assert edited.restored("linear", before, entry) == JSON.replace("[1, 2,]", "[3,]")
-    again = opened(tmp_path / "c.json", wrapped.replace('"disabled": false', '"disabled": true'))
+    again = opened(tmp_path / "c.json", wrapped.replace('"disabled": false', '"disabled" : false'))
     assert again.restored("linear", before, entry) is None
 
 
