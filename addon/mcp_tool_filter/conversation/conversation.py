@@ -31,6 +31,12 @@ from functools import partial
 from typing import cast
 
 from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.list_changed import (
+    ACKNOWLEDGED,
+    LIST_CHANGED,
+    agreed_subscription,
+    notice,
+)
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.conversation.session import Exchanges, exchange_for, refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
@@ -86,7 +92,6 @@ LOST_ANSWER = "Upstream connection lost"
 _DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
 _LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
 _LET_OTHERS_GO_ON = Delay(0.0)
-_LIST_CHANGED = "notifications/tools/list_changed"
 _LONGEST_REVISION = 64  # characters
 
 
@@ -531,8 +536,11 @@ class Conversation:
             if exchange is not None and message.result is not None:
                 self._learn(message, exchange)
             self.exchanges.close(message)
-        elif isinstance(message, Notification) and message.method == _LIST_CHANGED:
-            self.policy.kinds.note_change(self.client)
+        elif isinstance(message, Notification):
+            if message.method == LIST_CHANGED:
+                self.policy.kinds.note_change(self.client)
+            elif message.method == ACKNOWLEDGED:
+                self._note_subscription(message)
         elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
             # Over HTTP nothing goes back on the stream that a request of the upstream came on.
             self.policy.answer_upstream(verdict.text, told.origin, self.client)
@@ -582,6 +590,26 @@ class Conversation:
             is_known = is_known and not self.policy.config.judges_new_tools
             if not is_known and (listing := parse_listing(message)):
                 kind.learn(asked.cursor, listing)
+
+    def _note_subscription(self, message: Notification) -> None:
+        """Note that the upstream tells the client of each change of the list, if it says so."""
+        if id := agreed_subscription(message):
+            for spelling in (id, id.strip('"')):  # some write a number as a text
+                asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
+                if asked is not None and asked.method == "subscriptions/listen":
+                    asked.subscription = id
+                    return
+
+    def list_changed_notices(self, *, in_session: bool) -> list[bytes]:
+        """Return what tells the client that its list has changed; nothing if it expects none.
+
+        ``in_session`` says that notifications of the whole session reach it here.
+        """
+        session = self.client.session
+        notices = [notice(id) for id in self.exchanges.subscriptions]
+        if in_session and session is not None and session.declares_changes:
+            notices.append(notice())
+        return notices
 
     # Who waits
 

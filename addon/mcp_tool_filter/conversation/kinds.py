@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.unlisted import UnlistedTools
@@ -254,15 +254,26 @@ class Kinds:
     def note_change(self, client: Client) -> None:
         """Let the next list come from the upstream: it has said that the list changed.
 
-        That may be so for this session only, which from now on has a kind of its own.
+        That may be so for this session only, which from now on has a kind of its own. Who has no
+        session shares its list with others who bring the same credentials.
         """
-        kind = self._part(client)
-        kind.is_stale = kind.is_listed
+        if client.session is None:
+            kinds = list(self._without_session(client))
+        else:
+            kinds = [self._part(client, client.session)]
+        for kind in kinds:
+            kind.is_stale = kind.is_listed
 
-    def _part(self, client: Client) -> Kind:
+    def _without_session(self, client: Client) -> Iterator[Kind]:
+        """Yield all kinds that this client may be of: each of its messages declares its own."""
+        yield self.of(client)
+        for (revision, _, who), kind in self:
+            if (revision, who) == (client.revision, client.who):
+                yield kind
+
+    def _part(self, client: Client, session: Session) -> Kind:
         before = self.of(client)
-        session = client.session
-        if session is None or client.who:
+        if client.who:
             return before
         session.is_on_its_own = True
         own = self.of(client)

@@ -111,13 +111,13 @@ class PolicyInForce:
         return self.kinds.start.snapshot
 
     def take(self, fetched: Fetched) -> None:
-        """Make what was fetched the snapshot of the start."""
-        self.fetched = fetched
+        """Make what was fetched the snapshot of the start. Raises before anything has changed."""
         kinds = self.kinds
-        kinds.are_one = fetched.is_for_all
-        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
         if fetched.is_listed:
             kinds.start.take(fetched.pages)
+        self.fetched = fetched
+        kinds.are_one = fetched.is_for_all
+        kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
 
     @property
     def listings(self) -> Iterator[Listing]:

@@ -88,6 +88,11 @@ class Exchanges:
         return [exchange.method for exchange in self._waiting.values()]
 
     @property
+    def subscriptions(self) -> list[str]:
+        """What the upstream calls each request that it answers with changes of the tool list."""
+        return [one.subscription for one in self._waiting.values() if one.subscription]
+
+    @property
     def ids(self) -> list[str]:
         """All ids that somebody waits for, as they were written, oldest first."""
         return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]

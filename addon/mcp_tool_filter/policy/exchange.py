@@ -101,5 +101,7 @@ class Exchange:
     """The one that it names."""
     capabilities: str | None = None
     """What it declares its client to be capable of, in one spelling."""
+    subscription: str | None = None
+    """What the upstream calls it, if it has agreed to answer with each change of the tool list."""
     notes: dict[str, object] | None = None
     """What a link, or an observer, wants to find again when the response comes."""

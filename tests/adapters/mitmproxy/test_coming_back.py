@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.listeners import parse_modes
 from tests.adapters.mitmproxy.filtered import call, not_found
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
 from tests.proxy import TIMEOUT, proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
-from tests.raw_upstream import RawRequest, answer
+from tests.raw_upstream import RawRequest, answer, free_port
 
 
 async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> None:
@@ -21,7 +22,8 @@ async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> N
         assert json.loads(request.body)["method"] == "tools/list"
         return answer(tool_list([tool(name) for name in names], id=id))
 
-    tool_filter = ToolFilter(report=lambda _text: None)
+    said: list[str] = []
+    tool_filter = ToolFilter(report=lambda _text: None, warn=said.append)
     options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
     async with (
         mcp_upstream(tools=[], respond=saying(RESULT), lists=lists) as upstream,
@@ -34,17 +36,55 @@ async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> N
 
         assert await ask("goes") == RESULT
         names[:] = ["stays", "comes", "delete_all"]
-        tool_filter._loss.lose()
+        [mode] = parse_modes([f"reverse:{upstream.url}"])
+        tool_filter._loss.lose(mode)
         assert await ask("stays") == RESULT
         async with asyncio.timeout(TIMEOUT):
-            while not any("is back" in one.getMessage() for one in running.said):
+            while len(said) < 2:
                 await asyncio.sleep(0.01)
         assert await ask("comes") == RESULT
         for name in ("goes", "delete_all"):
             assert await ask(name) == not_found(name)
-        [gone, back] = [
-            one.getMessage() for one in running.said if "upstream" in one.getMessage().lower()
-        ][-2:]
+        [gone, back] = said
         assert "waiting for it to come back" in gone
         assert "new tool comes" in back
         assert "tool goes is gone" in back
+
+
+async def test_an_upstream_that_is_back_is_noticed_without_a_client(tmp_path: Path) -> None:
+    """One of two is lost, and starts slowly; the other's clients notice nothing."""
+    names, is_starting, said = ["stays"], True, list[str]()
+
+    def lists(_request: RawRequest, id: str) -> bytes:
+        if is_starting and said:
+            return answer(b"starting", status="503 Service Unavailable", kind="text/plain")
+        return answer(tool_list([tool(name) for name in names], id=id))
+
+    tool_filter = ToolFilter(report=lambda _text: None, warn=said.append)
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    ports = free_port(), free_port()
+    async with (
+        mcp_upstream(respond=saying(RESULT), lists=lists) as lost,
+        mcp_upstream(tools=[tool("other")], respond=saying(RESULT)) as there,
+    ):
+        specs = [
+            f"reverse:{one.url}@{port}" for one, port in zip((lost, there), ports, strict=True)
+        ]
+        async with proxy(tool_filter, to=specs, home=tmp_path, **options):
+            await tool_filter._ready.wait()
+            tool_filter._loss.lose(parse_modes(specs)[0])
+            assert tool_filter._state()["upstream_up"] is False
+            names.append("comes")
+            async with raw_client(ports[1]) as client:
+                assert (await client.ask(post(call("other"), headers=MCP_HEADERS))).body == RESULT
+            assert len(said) == 1
+            is_starting = False
+            async with asyncio.timeout(TIMEOUT):
+                while len(said) < 2:
+                    await asyncio.sleep(0.01)
+            assert tool_filter._state()["upstream_up"] is True
+    gone, back = said
+    assert gone == (
+        f"Warning: Lost connection to upstream MCP {lost.url}; waiting for it to come back"
+    )
+    assert back == f"The upstream {lost.url} is back: new tool comes"

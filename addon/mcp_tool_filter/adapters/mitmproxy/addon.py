@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
@@ -52,7 +53,8 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     Logins,
 )
 from mcp_tool_filter.adapters.mitmproxy.lost_upstream import LossGuard
-from mcp_tool_filter.adapters.mitmproxy.on_demand import OnHangup, named
+from mcp_tool_filter.adapters.mitmproxy.new_lists import NewLists
+from mcp_tool_filter.adapters.mitmproxy.on_demand import OnHangup
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
     ConfigReader,
@@ -96,7 +98,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
 from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers, serve_dashboard
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import render_report, warnings_about
@@ -168,8 +170,14 @@ class ToolFilter:
         self._loopback = Loopback()
         self._on_hangup = OnHangup(lambda: self._in_background(self._list_on_demand()))
         self.ending = Ending()
+        self._new_lists = NewLists(self._listeners, partial(tell_list_changed, self._known))
         self._loss = LossGuard(
-            self._listeners, self._crowd.reserve, self.ending, self._in_background
+            self._listeners,
+            self._new_lists,
+            self._crowd.reserve,
+            self.ending,
+            self._in_background,
+            self._warn,
         )
         self._requests = Requests(
             self._listeners,
@@ -192,6 +200,7 @@ class ToolFilter:
             through=self._through,
             views=self.views,
             suspect=self._suspect,
+            note_end=self._loss.note_end_of_stream,
         )
         self._second_look = SecondLook(self._requests, self._answers, self._known)
         self.interception: Interception | None = None
@@ -323,13 +332,11 @@ class ToolFilter:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         before = self._listeners.config
         self._listeners.adopt(config)
-        tell_list_changed(before, config, self._conversation_on)
+        if (before.deny, before.allow) != (config.deny, config.allow):
+            for listener in self._listeners.by_mode.values():
+                tell_list_changed(self._known, listener)
         self._crowd.adopt(config.max_clients)
         self._budget.limit = config.limits.unfinished
-
-    def _conversation_on(self, flow: HTTPFlow) -> Conversation | None:
-        known = self._known.get(flow)
-        return known.exchange.conversation if known and known.stream else None
 
     def _choose_speed(self, fast: bool) -> None:
         """Take the shortcuts, or not, for good: connections that are open cannot change over."""
@@ -431,17 +438,12 @@ class ToolFilter:
     def server_connect(self, data: ServerConnectionHookData) -> None:
         self._crowd.server_connect(data)
 
-    def server_connected(self, _data: ServerConnectionHookData) -> None:
-        self._loss.server_connected()
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        self._loss.server_connected(data.client)
 
     async def _list_on_demand(self) -> None:
         await self._ready.wait()
-        try:
-            news = named(await self._listeners.fetch_again(ctx.options))
-        except StartError as error:
-            self._warn(f"Warning: SIGHUP: the old list stays: {error.why}")
-        else:
-            self._warn(f"SIGHUP: took a new list: {news}")
+        await self._new_lists.take_all(self._warn)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         close_leftover(data)

@@ -81,8 +81,9 @@ class Answers:
         through: LoginsThrough,
         views: FlowObserver,
         suspect: Callable[[Client], None],
+        note_end: Callable[[Client], None],
     ) -> None:
-        """``suspect`` is told whose upstream may be lost."""
+        """``suspect`` is told whose upstream may be lost, ``note_end`` whose has ended a stream."""
         self._requests = requests
         self._known = known
         self._effects = effects
@@ -90,6 +91,7 @@ class Answers:
         self._through = through
         self._views = views
         self._suspect = suspect
+        self._note_end = note_end
 
     def judge_head(self, flow: HTTPFlow) -> None:
         with FailingClosed(flow, self._refuse_head):
@@ -243,6 +245,8 @@ class Answers:
         known.stream = None
         if known.exchange.is_legacy:
             self._suspect(flow.client_conn)
+        elif flow.request.method == "GET":
+            self._note_end(flow.client_conn)
 
     def refuse_body(self, flow: HTTPFlow) -> None:
         if flow.response:

@@ -1,33 +1,32 @@
-"""Clients with an open stream hear of it when an edit of the patterns changes their list.
+"""Clients hear of it when an edit of the patterns, or a new list, changes what they may see.
 
-Only where the upstream has declared that it says so itself; other clients do not expect it.
+Only where the upstream has declared that it says so itself: on the GET stream of a session, on a
+WebSocket, and on the streams that clients of 2026-07-28 open to be told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mitmproxy.http import HTTPFlow
 
+from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.streams import inject, open_flows
-from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.protocol.sse import render_event
 
-_NOTICE = render_event(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
 
-
-def tell_list_changed(
-    before: Config, now: Config, conversation_of: Callable[[HTTPFlow], Conversation | None]
-) -> None:
-    """Tell the clients whose stream is open, and carries no answer to a request.
-
-    ``conversation_of`` returns that of an event stream.
-    """
-    if (before.deny, before.allow) == (now.deny, now.allow):
-        return
+def tell_list_changed(known_flows: KnownFlows, listener: Listener) -> None:
+    """Tell all clients of this listener that have a stream open on which they can be told."""
     for flow in open_flows():
-        conversation = conversation_of(flow) if flow.request.method == "GET" else None
-        session = conversation.client.session if conversation else None
-        if session is not None and session.declares_changes:
-            inject(flow, _NOTICE)
+        known = known_flows.get(flow)
+        if known is not None and known.listener is listener:
+            _tell(flow, known)
+
+
+def _tell(flow: HTTPFlow, known: Known) -> None:
+    if known.socket:
+        known.socket.tell_list_changed(flow)
+    elif known.stream:
+        # The answer to a POST is no place for it, except where the client has asked to be told.
+        in_session = flow.request.method == "GET"
+        for notice in known.stream.conversation.list_changed_notices(in_session=in_session):
+            inject(flow, render_event(notice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
@@ -36,7 +37,7 @@ from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.observers.report import Introduction, introduce
+from mcp_tool_filter.observers.report import Introduction, introduce, shown_url
 from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import CannotList
@@ -74,6 +75,15 @@ def is_forward(texts: Sequence[str]) -> bool:
     return any(isinstance(ProxyMode.parse(text), FORWARD_MODES) for text in texts)
 
 
+@dataclass(frozen=True, slots=True)
+class NewList:
+    """What a new snapshot has changed."""
+
+    news: tuple[str, ...]
+    has_changed: bool
+    """So have lists that clients may have seen."""
+
+
 class Listeners:
     """A listener for each mode, all with the same configuration."""
 
@@ -104,12 +114,7 @@ class Listeners:
     async def open(self, mode: ReverseMode, options: Options) -> Listener:
         """Fetch the upstream's tools. Raises StartError if that cannot be done."""
         target = target_of(mode, self.config, options)
-        try:
-            fetched = await self._fetch(target)
-        except ListsAfterLogin as error:
-            if self.config.requires_list:
-                raise
-            fetched = unlisted(error.path)
+        fetched = await self._fetch_or_wait(target)
         listener = open_listener(
             upstream=target.url,
             config=self.config,
@@ -122,21 +127,43 @@ class Listeners:
         self.by_mode[mode.full_spec] = listener
         return listener
 
-    async def fetch_again(self, options: Options) -> list[str]:
-        """Take new snapshots; return what has changed. Raises StartError, then nothing has."""
-        news: list[str] = []
-        for mode, listener in list(self.by_mode.items()):
-            if listener.is_forward:  # each asker's next list is its new one
-                listener.policy.kinds.forget_all()
-                continue
-            fetched = await self._fetch(target_of(parse_modes([mode])[0], self.config, options))
-            before = {*listener.snapshot.allowed, *listener.snapshot.denied}
-            listener.policy.take(fetched)
+    async def _fetch_or_wait(self, target: Target) -> Fetched:
+        """Fetch the tools, or wait for a client that logs in, if the upstream says how."""
+        try:
+            return await self._fetch(target)
+        except ListsAfterLogin as error:
+            if self.config.requires_list:
+                raise
+            return unlisted(error.path)
+
+    async def fetch_again(self, mode: str, options: Options) -> NewList:
+        """Take a new snapshot for one listener. Raises StartError, then nothing has changed."""
+        listener = self.by_mode[mode]
+        if listener.is_forward:  # each asker's next list is its new one
             listener.policy.kinds.forget_all()
-            after = {*listener.snapshot.allowed, *listener.snapshot.denied}
-            news += [f"new tool {shown(name)}" for name in sorted(after - before)]
-            news += [f"tool {shown(name)} is gone" for name in sorted(before - after)]
-        return news
+            return NewList(("each client gets a new one with its next list",), has_changed=True)
+        target = target_of(parse_modes([mode])[0], self.config, options)
+        was_listed = listener.fetched.is_listed
+        fetched = await (self._fetch(target) if was_listed else self._fetch_or_wait(target))
+        old = listener.snapshot
+        has_changed = fetched.pages != listener.fetched.pages
+        listener.policy.take(fetched)
+        listener.policy.kinds.forget_all()
+        before, after = ({*one.allowed, *one.denied} for one in (old, listener.snapshot))
+        news = [f"new tool {shown(name)}" for name in sorted(after - before)]
+        news += [f"tool {shown(name)} is gone" for name in sorted(before - after)]
+        news += [
+            f"tool {shown(name)} has changed"
+            for name, raw in old.allowed.items()
+            if listener.snapshot.allowed.get(name, raw) != raw
+        ]
+        if not fetched.is_listed:
+            news = ["its tools are listed when a client logs in"]
+        return NewList(tuple(news), has_changed or not fetched.is_listed)
+
+    def name_of(self, mode: str) -> str:
+        """Return the URL of an upstream, to be said where there are several."""
+        return f" {shown_url(self.by_mode[mode].upstream)}" if len(self.by_mode) > 1 else ""
 
     def listener_of(self, flow: HTTPFlow) -> Listener:
         listener = self.by_mode.get(flow.client_conn.proxy_mode.full_spec)

@@ -22,13 +22,16 @@ PAUSE = 0.25
 PATIENCE = 1.0
 """Seconds between two probes if the first one was in doubt."""
 
+type OnLoss = Callable[[ReverseMode], None]
 type Probe = Callable[[ReverseMode], Awaitable[Reach]]
 
 
 class Losses:
     """Probes an upstream when a request to it has failed; calls ``on_loss`` if it is lost."""
 
-    def __init__(self, probe: Probe, on_loss: Callable[[], None], reserve: Reserve) -> None:
+    def __init__(
+        self, probe: Probe, on_loss: Callable[[ReverseMode], None], reserve: Reserve
+    ) -> None:
         self._probe = probe
         self._on_loss = on_loss
         self._reserve = reserve
@@ -54,7 +57,7 @@ class Losses:
             while True:
                 self._suspected[mode.full_spec] = False
                 if await self._is_lost(mode, patience):
-                    self._on_loss()
+                    self._on_loss(mode)
                     return
                 await asyncio.sleep(PAUSE)
                 if not self._suspected[mode.full_spec]:

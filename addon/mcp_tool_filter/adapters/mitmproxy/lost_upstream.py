@@ -2,62 +2,115 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
-from mitmproxy import ctx
 from mitmproxy.connection import Client
+from mitmproxy.proxy.mode_specs import ReverseMode
 
+from mcp_tool_filter.adapters.fetch.probe import Reach
 from mcp_tool_filter.adapters.mitmproxy.descriptors import Reserve
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
 from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
 from mcp_tool_filter.adapters.mitmproxy.losses import Losses
-from mcp_tool_filter.adapters.mitmproxy.on_demand import named
+from mcp_tool_filter.adapters.mitmproxy.new_lists import NewLists, named
 from mcp_tool_filter.adapters.mitmproxy.streams import lose, open_flows
 from mcp_tool_filter.errors import LostUpstream, StartError
 
 log = logging.getLogger(__name__)
 
 type InBackground = Callable[[Coroutine[None, None, None]], None]
+type Say = Callable[[str], None]
+
+_PAUSE = 0.5
+"""Seconds between two looks whether an upstream is back; a client that reaches it ends them."""
+_PATIENCE = 10.0
+"""Seconds that an upstream which accepts connections again is given to list its tools."""
 
 
 class LossGuard:
     """Ends the process when an upstream is lost, or waits until it is back."""
 
     def __init__(
-        self, listeners: Listeners, reserve: Reserve, ending: Ending, in_background: InBackground
+        self,
+        listeners: Listeners,
+        new_lists: NewLists,
+        reserve: Reserve,
+        ending: Ending,
+        in_background: InBackground,
+        warn: Say,
     ) -> None:
         self._listeners = listeners
+        self._new_lists = new_lists
         self._ending = ending
         self._in_background = in_background
+        self._warn = warn
         self._losses = Losses(listeners.probe, self.lose, reserve)
-        self.is_lost = False
-        """An upstream is away, and that has been said."""
+        self._lost: dict[str, asyncio.Event] = {}
+        """Upstreams that are away, by mode; the event is set when a client has reached one."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Is an upstream away, and has that been said?"""
+        return bool(self._lost)
 
     def suspect(self, client: Client) -> None:
         """Something went wrong with an upstream: can it still be reached?"""
         self._losses.suspect(client.proxy_mode, self._listeners.config.connection_timeout)
 
-    def lose(self) -> None:
+    def note_end_of_stream(self, client: Client) -> None:
+        """A stream that clients keep open has ended well: a server that restarts ends it too."""
         if not self._listeners.config.fail_fast:
-            if not self.is_lost:
-                log.warning("%s; waiting for it to come back", LostUpstream().what)
-            self.is_lost = True
+            self.suspect(client)
+
+    def lose(self, mode: ReverseMode) -> None:
+        if not self._listeners.config.fail_fast:
+            self._wait_for(mode)
         elif not self._ending.has_begun:
             self._ending.fatal(str(LostUpstream()))
             for flow in open_flows():
                 lose(flow)
 
-    def server_connected(self) -> None:
-        if self.is_lost:
-            self.is_lost = False
-            self._in_background(self._come_back())
-
-    async def _come_back(self) -> None:
-        """Tell what has changed in an upstream that was lost, and filter by its new list."""
-        try:
-            news = await self._listeners.fetch_again(ctx.options)
-        except StartError as error:
-            log.warning("The upstream is back, but the old list stays: %s", error.why)
+    def _wait_for(self, mode: ReverseMode) -> None:
+        key = mode.full_spec
+        if key in self._lost or key not in self._listeners.by_mode:
             return
-        log.warning("The upstream is back: %s", named(news))
+        self._lost[key] = asyncio.Event()
+        name = self._listeners.name_of(key)
+        self._warn(f"Warning: {LostUpstream().what}{name}; waiting for it to come back")
+        self._in_background(self._until_back(mode, self._lost[key]))
+
+    def server_connected(self, client: Client) -> None:
+        if event := self._lost.get(client.proxy_mode.full_spec):
+            event.set()
+
+    async def _until_back(self, mode: ReverseMode, reached: asyncio.Event) -> None:
+        """Wait for an upstream; filter by its new list, and tell what has changed in it."""
+        name = self._listeners.name_of(mode.full_spec)
+        loop = asyncio.get_running_loop()
+        end: float | None = None
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE):
+                    await reached.wait()
+            reached.clear()
+            if await self._listeners.probe(mode) is not Reach.REACHED:
+                end = None
+                continue
+            end = end or loop.time() + _PATIENCE
+            try:
+                news = await self._new_lists.take(mode.full_spec)
+            except StartError as error:
+                if loop.time() < end:  # it may still be starting
+                    continue
+                said = f"Warning: The upstream{name} is back, but the old list stays: {error.why}"
+            except Exception as error:
+                log.exception("cannot take the list of an upstream that is back")
+                said = f"Warning: The upstream{name} is back, but the old list stays: {error!r}"
+            else:
+                said = f"The upstream{name} is back: {named(news)}"
+            del self._lost[mode.full_spec]
+            self._warn(said)
+            return

@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-
-_MOST_NEWS = 12  # changes that are named
+from collections.abc import Callable
 
 
 class OnHangup:
@@ -42,14 +40,3 @@ class OnHangup:
         elif sys.platform != "win32":
             self.done()
             os.kill(os.getpid(), signal.SIGHUP)
-
-
-def named(news: Sequence[str]) -> str:
-    """Say what has changed, in one line.
-
-    >>> named(["new tool a"]), named([])
-    ('new tool a', 'its tools are the same')
-    """
-    more = len(news) - _MOST_NEWS
-    said = ", ".join(news[:_MOST_NEWS]) or "its tools are the same"
-    return f"{said} and {more} more" if more > 0 else said

@@ -69,6 +69,15 @@ class Socket:
         else:
             self._apply(flow, message, judged)
 
+    def tell_list_changed(self, flow: HTTPFlow) -> None:
+        """Tell the client, behind what it has not got yet, if it may be told."""
+        for notice in self._conversation.list_changed_notices(in_session=True):
+            said = _Said(True, notice, True)
+            if self._from_upstream.is_waiting:
+                self._from_upstream.add([said], len(notice))
+            else:
+                _say(ref(flow), said)
+
     def close(self) -> None:
         self._from_client.abandon()
         self._from_upstream.abandon()
