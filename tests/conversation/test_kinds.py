@@ -21,7 +21,7 @@ from mcp_tool_filter.policy.effects import CannotList, Decision, FetchTools, Tog
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.messages import Request
-from mcp_tool_filter.protocol.revisions import R2025_06_18, R2025_11_25
+from mcp_tool_filter.protocol.revisions import R2025_06_18, R2025_11_25, R2026_07_28
 from tests.conversation.test_conversation import Linked
 from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
 
@@ -281,8 +281,8 @@ def test_a_changed_list_of_one_session_is_not_that_of_others() -> None:
     one, other = open_session(in_force), open_session(in_force)
     listed(one, listing("a", "b"))
     one.from_upstream(CHANGED)
-    assert text_of(asked(other, LIST)) == listing("a", "b")
     listed(one, listing("a", id="2"), id="2")
+    assert listed(other, listing("a", "b")) == listing("a", "b")
     assert isinstance(asked(one, calling("b", id="3")), Reply)
     assert asked(other, calling("b", id="3")) == Forward()
 
@@ -300,3 +300,65 @@ def test_new_tools_may_be_judged_by_the_patterns_and_are_pinned_then() -> None:
     between.from_upstream(CHANGED)
     other = answering('{"tools":[' + definition("comes", ',"title":"x"').decode() + "]}", id="5")
     assert listed(between, other, id="5") == listing("comes", id="5")
+
+
+def test_sessions_that_cannot_be_told_of_a_change_see_it_in_their_next_list() -> None:
+    """Not every client keeps a stream open, and one that connects later was never told."""
+    in_force = policy("x")
+    told, untold = open_session(in_force), open_session(in_force)
+    listed(told, listing("stays", "goes"))
+    told.from_upstream(CHANGED)
+    assert asked(untold, LIST) == Forward()
+    listed(untold, listing("stays", id="2"), id="2")
+    assert text_of(asked(untold, asking("tools/list", id="3"))) == listing("stays", id="3")
+    late = open_session(in_force)
+    assert asked(late, LIST) == Forward()
+    assert listed(late, listing("stays", "goes", "comes")) == listing("stays", "goes")
+
+
+def test_what_one_session_has_lost_others_keep() -> None:
+    """A list that changes in one session must not be able to take tools from another."""
+    in_force = policy("x")
+    one, other = open_session(in_force), open_session(in_force)
+    one.from_upstream(CHANGED)
+    listed(one, listing("a"))
+    assert listed(other, listing("a", "b"), id="1") == listing("a", "b")
+    assert asked(other, calling("b", id="3")) == Forward()
+
+
+def test_who_has_no_session_sees_a_change_whatever_its_capabilities_are() -> None:
+    """Each message of 2026-07-28 declares them, but not the notification that the list changed."""
+    in_force = policy("x")
+
+    def client(who: str = "") -> Conversation:
+        return Conversation(in_force, Client(said_revision=R2026_07_28, credential=who))
+
+    def list_of(capabilities: str) -> bytes:
+        meta = f'{{"io.modelcontextprotocol/clientCapabilities":{capabilities}}}'
+        return asking("tools/list", params=f'{{"_meta":{meta}}}')
+
+    def learn(by: Conversation, capabilities: str, answer: bytes) -> None:
+        by.from_client(list_of(capabilities), None, Http())
+        by.from_upstream(answer)
+
+    kinds = ["{}", '{"roots":{}}']
+    for capabilities in kinds:
+        learn(client(), capabilities, listing("stays", "goes"))
+        assert isinstance(asked(client(), list_of(capabilities)), Reply)
+    learn(client("bob"), "{}", listing("of_bob"))
+    client().from_upstream(CHANGED)
+    for capabilities in kinds:
+        assert asked(client(), list_of(capabilities)) == Forward()
+        learn(client(), capabilities, listing("stays", "comes"))
+        assert text_of(asked(client(), list_of(capabilities))) == listing("stays")
+    assert isinstance(asked(client("bob"), list_of("{}")), Reply)
+
+
+def test_a_forgotten_session_with_a_list_of_its_own_goes_back_to_the_one_it_shared() -> None:
+    """Or whoever opens many sessions could make the filter forget what is new."""
+    in_force = policy("a")
+    one = open_session(in_force, ALL_CAPABILITIES)
+    one.from_upstream(CHANGED)
+    listed(one, listing("a"))
+    in_force.kinds.forget_all()
+    assert listed(one, listing("a", "new")) == listing("a")

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Client, Session
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.unlisted import UnlistedTools
@@ -58,7 +58,7 @@ class _Listed:
 class Kind:
     """One kind of asker."""
 
-    __slots__ = ("_config", "_listed", "_lists", "_next", "envelope", "is_stale")
+    __slots__ = ("_config", "_listed", "_lists", "_next", "envelope", "is_split", "is_stale")
 
     def __init__(self, lists: _Lists, config: Config) -> None:
         self._lists = lists
@@ -69,6 +69,8 @@ class Kind:
         """The frame of the list, in the form of the kind's revision."""
         self.is_stale = False
         """The upstream has said that its list changed: the next one comes from there."""
+        self.is_split = False
+        """It has said so in one session: each of the others finds out for itself."""
 
     @property
     def is_listed(self) -> bool:
@@ -128,7 +130,7 @@ class Kind:
         """Make this the whole list. Raises FetchFailed if it cannot be read."""
         self._listed = self._lists.listed(pages, self._config)
         self.close()
-        self._next, self.is_stale = None, False
+        self._next, self.is_stale, self.is_split = None, False, False
         self.learn_envelope(next(listings_in(pages), None))
 
     def close(self) -> None:
@@ -228,18 +230,21 @@ class Kinds:
 
     def of(self, client: Client, capabilities: str | None = None) -> Kind:
         """Return the kind of a client; ``capabilities`` are those that its message declares."""
+        kind = self._known(client, capabilities)
+        if kind.is_split and client.session is not None and not client.who:
+            client.session.is_on_its_own = True
+            kind = self._known(client, capabilities)
+        return kind
+
+    def _known(self, client: Client, capabilities: str | None) -> Kind:
         session = client.session
         if capabilities is None and session is not None:
             capabilities = session.capabilities
         revision = client.revision
         who = client.who
-        start_revision, start_capabilities, _ = self.start_key
         if self.are_one:
             who, capabilities = "", None
-        if not who and (
-            revision is None
-            or (revision == start_revision and capabilities in (None, start_capabilities))
-        ):
+        if not who and (revision is None or self._is_of_start(revision, capabilities)):
             return self.start
         key = revision, capabilities, who
         kind = self._kinds.get(key)
@@ -247,20 +252,33 @@ class Kinds:
             kind = self._kinds[key] = Kind(self._lists, self._config)
             if self.are_one:
                 kind.copy_from(self.start)
+            elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
+                self._split_off(kind, revision, capabilities)
             self._forget()
         self._kinds.move_to_end(key)
         return kind
 
+    def _is_of_start(self, revision: str | None, capabilities: str | None) -> bool:
+        start_revision, start_capabilities, _ = self.start_key
+        return revision == start_revision and capabilities in (None, start_capabilities)
+
     def note_change(self, client: Client) -> None:
         """Let the next list come from the upstream: it has said that the list changed.
 
-        That may be so for this session only, which from now on has a kind of its own. Who has no
-        session shares its list with others who bring the same credentials.
+        That may be so for this session only, so it gets a kind of its own; and so do the others of
+        its kind, for not all can be told. Who has no session shares its list with others who bring
+        the same credentials.
         """
-        if client.session is None:
+        session = client.session
+        if self.are_one:
+            kinds = [self.start]
+        elif session is None:
             kinds = list(self._without_session(client))
+        elif client.who:
+            kinds = [self.of(client)]
         else:
-            kinds = [self._part(client, client.session)]
+            self.of(client).is_split = True
+            kinds = [self.of(client)]
         for kind in kinds:
             kind.is_stale = kind.is_listed
 
@@ -271,15 +289,14 @@ class Kinds:
             if (revision, who) == (client.revision, client.who):
                 yield kind
 
-    def _part(self, client: Client, session: Session) -> Kind:
-        before = self.of(client)
-        if client.who:
-            return before
-        session.is_on_its_own = True
-        own = self.of(client)
-        own.copy_from(before)
-        own.envelope = before.envelope
-        return own
+    def _split_off(self, kind: Kind, revision: str | None, capabilities: str | None) -> None:
+        """Begin a session's kind with the list that it shared, to be compared with its next one."""
+        is_of_start = self._is_of_start(revision, capabilities)
+        shared = self.start if is_of_start else self._kinds.get((revision, capabilities, ""))
+        if shared is not None:
+            kind.copy_from(shared)
+            kind.envelope = shared.envelope
+            kind.is_stale = kind.is_listed
 
     def adopt(self, config: Config, *, same_patterns: bool) -> None:
         """Judge by another configuration from now on. Raises before anything has changed."""
