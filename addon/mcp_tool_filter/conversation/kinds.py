@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
@@ -192,11 +192,12 @@ class _Lists:
         self._by_digest: WeakValueDictionary[bytes, _Listed] = WeakValueDictionary()
         self.unfinished = 0
         """Bytes of the lists that are not whole."""
+        self._whole = 0
 
     @property
     def size(self) -> int:
         """Bytes of all lists; those that several kinds share count once."""
-        return self.unfinished + sum(one.size for one in self._by_digest.values())
+        return self.unfinished + self._whole
 
     def listed(
         self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
@@ -212,7 +213,12 @@ class _Lists:
             taken = snapshot or take_snapshot(listings_in(pages), config.deny, config.allow)
             known = _Listed(pages, taken)
             self._by_digest[digest.digest()] = known
+            self._whole += known.size
+            finalize(known, self._forget, known.size).atexit = False
         return known
+
+    def _forget(self, size: int) -> None:
+        self._whole -= size
 
 
 class Kinds:
