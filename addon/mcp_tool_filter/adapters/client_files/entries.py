@@ -65,6 +65,11 @@ def target_of(entry: Entry) -> str:
     return redact(" ".join(words[:3]), "***") + (" …" if len(words) > 3 else "")
 
 
+def words_and_url(entry: Entry) -> tuple[list[str], str | None]:
+    """Return the words of a server's command, and its URL; mostly one of them is there."""
+    return _words_of(entry), _url_of(entry)
+
+
 def is_wrapped(entry: Entry) -> bool:
     """Tell whether ``unwrap`` can take the filter away from this server."""
     return _flags_in(entry) is not None

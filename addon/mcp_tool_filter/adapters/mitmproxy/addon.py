@@ -208,6 +208,11 @@ class ToolFilter:
 
     # Start and end
 
+    async def started(self) -> bool:
+        """Wait until clients are served; False if the start has failed, and the process ends."""
+        await self._ready.wait()
+        return not self.ending.has_begun
+
     def load(self, loader: Loader) -> None:
         declare_options(loader)
         self._loopback.load(ctx.options)

@@ -82,6 +82,10 @@ class Interception:
         self._attach = attach
         self._names: OrderedDict[tuple[str, str], str] = OrderedDict()  # by origin and target
         self._endpoints: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.endpoints: set[str] = set()
+        """URLs, without a query, to which MCP was sent."""
+        self.origins: set[str] = set()
+        """To which anything was sent."""
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
         self._told: set[str] = set()
@@ -128,6 +132,8 @@ class Interception:
         if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
             return Way.MCP  # some server may find a message in it; it is refused there
         origin = _origin_of(request, context, mode).url
+        if len(self.origins) < _MOST_ENDPOINTS:
+            self.origins.add(origin)
         is_endpoint = self._is_endpoint(origin, head.target)
         if is_mcp_head(head):
             return Way.MCP
@@ -265,6 +271,8 @@ class Interception:
             observe=self._listeners.observer_for(name),
         )
         listener.is_forward = True
+        if len(self.endpoints) < _MOST_ENDPOINTS:
+            self.endpoints.add(origin.url + _path_of(target))
         self._listeners.by_mode[name] = listener
         self._attach(listener)
         return name

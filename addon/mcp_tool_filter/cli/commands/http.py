@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -77,7 +77,7 @@ async def serve(settings: Settings) -> int:
     try:
         if settings.command:
             return await _serve_command(settings)
-        activity = _activity_for(settings, loop)
+        activity = activity_for(settings, loop)
         master = await prepare(settings, _report_for(settings), activity)
     except CancelledError:
         return 0
@@ -90,10 +90,10 @@ async def _serve_command(settings: Settings) -> int:
 
     refuse_other_mitmproxy()
     report = _report_for(settings)
-    activity = _activity_for(settings, asyncio.get_running_loop())
+    activity = activity_for(settings, asyncio.get_running_loop())
     async with bridged(settings) as command:
-        master = _make_master(
-            await _import_host(settings),
+        master = make_master(
+            await import_host(settings),
             command.settings,
             command.fetch,
             lambda text: report(command.name_in(text)),
@@ -113,7 +113,7 @@ def _report_for(settings: Settings) -> Report:
     return _say_warnings if settings.is_quiet else say
 
 
-def _activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
+def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
     """Return what shows each message that matters, unless that is not wanted."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
@@ -154,8 +154,8 @@ async def prepare(settings: Settings, report: Report, activity: Activity | None 
     """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
     refuse_other_mitmproxy()
     asked = _begin_fetch(settings)
-    host = await _import_host(settings)
-    return _make_master(host, settings, asked, report, activity)
+    host = await import_host(settings)
+    return make_master(host, settings, asked, report, activity)
 
 
 def _say_summary(activity: Activity) -> None:
@@ -199,7 +199,7 @@ def _begin_fetch(settings: Settings) -> Fetcher:
     return fetch if settings.set else EarlyFetch(target_of(settings))
 
 
-async def _import_host(settings: Settings) -> ModuleType:
+async def import_host(settings: Settings) -> ModuleType:
     """Import mitmproxy a slice at a time, so that the fetch goes on between them."""
     if not settings.inspect:
         keep_addons_apart()
@@ -210,13 +210,15 @@ async def _import_host(settings: Settings) -> ModuleType:
     return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
 
 
-def _make_master(
+def make_master(
     host: ModuleType,
     settings: Settings,
     asked: Fetcher,
     report: Report,
     activity: Activity | None,
+    given: Mapping[str, object] | None = None,
 ) -> Master:
+    """Make a master; ``given`` are mitmproxy's options if they are not those of a reverse proxy."""
     from mitmproxy.exceptions import OptionsError
 
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -224,7 +226,7 @@ def _make_master(
 
     options = host.make_options()
     try:
-        options.update_defer(**mitmproxy_options(settings))
+        options.update_defer(**(given or mitmproxy_options(settings)))
         options.set(*settings.set, defer=True)
         reader = ConfigReader(settings.texts, settings.config())
         addon = ToolFilter(

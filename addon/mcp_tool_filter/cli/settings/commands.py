@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
 
 TOPICS: Final = (
-    "options", "patterns", "stdio", "logins", "watch", "rules", "promises", "changelog",
+    "options", "patterns", "stdio", "logins", "run", "watch", "rules", "promises", "changelog",
 )  # fmt: skip
 _HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Flag("json", "print JSON", only_typed=True)
@@ -47,6 +47,8 @@ class Command(NamedTuple):
     """Its own; all have --help."""
     has_settings: bool = False
     """It understands the flags of the filter itself, too."""
+    takes_command: bool = False
+    """A command stands after --."""
     most_words: int = 0
     """So many words that are no flags may be given."""
     choices: tuple[str, ...] = ()
@@ -63,7 +65,7 @@ class Command(NamedTuple):
             argv,
             self.all_flags,
             most_words=self.most_words,
-            takes_command=self.has_settings,
+            takes_command=self.has_settings or self.takes_command,
             help=f"mcp-tool-filter {self.name} --help".replace("  ", " "),
         )
 
@@ -101,6 +103,34 @@ _ALL: Final = (
             Flag("port", f"listen port (default with --stay: {DEFAULT_PORT}; else any)",
                  "PORT", short="p"),
         ),
+    ),
+    Command(
+        "run",
+        "run",
+        "start a client whose MCP servers are all filtered, without a change to its files",
+        usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
+        about="Starts a client, such as claude or codex, so that it sends its traffic through us."
+        " We filter MCP, to whatever URL it goes, logins included; all other traffic passes"
+        " untouched. At the end it says which servers in the client's files did not come through"
+        " the filter. It does not see servers that the client starts as commands: use wrap.",
+        flags=(
+            *(FLAGS[name] for name in (
+                "deny", "allow", "deny-glob", "ignore-case", "new-tools", "rules",
+            )),
+            Flag("client", "whose files list the servers (default: known by the command)",
+                 "CLIENT", choices=CLIENTS_WITH_FILES),
+            Flag("server", "a further server that must come through the filter", "URL", many=True),
+            *(FLAGS[name] for name in ("env", "cwd", "port", "message-limit", "max-clients")),
+            FLAGS["ca"]._replace(help="trust the certificates in this PEM file, too"),
+            *(FLAGS[name] for name in (
+                "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
+                "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
+                "otel", "verbose", "quiet", "config", "fast", "set",
+            )),
+        ),
+        takes_command=True,
+        notes="Exit status: the client's; 127 if there is no such client.\nMore: mcp-tool-filter"
+        " help run",
     ),
     Command(
         "doctor",
@@ -319,8 +349,8 @@ _ALL: Final = (
         "help_topic",
         "print a page that explains more",
         usage=("help [TOPIC]",),
-        about="Prints a page: the options, patterns, commands over stdio, logins, watching, rules,"
-        " or what is promised. Without a topic it names them.",
+        about="Prints a page: the options, patterns, commands over stdio, logins, run, watching,"
+        " rules, or what is promised. Without a topic it names them.",
         most_words=1,
         choices=TOPICS,
     ),

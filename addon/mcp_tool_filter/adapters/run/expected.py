@@ -1,0 +1,210 @@
+"""Did the traffic of each server of a client come through us?
+
+A client that ignores the proxy is not filtered, and nothing else would tell. So the servers in the
+client's own files are compared with what we have seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePath
+from urllib.parse import urlsplit
+
+from mcp_tool_filter.adapters.client_files.entries import Entry, is_wrapped, words_and_url
+from mcp_tool_filter.adapters.client_files.files import BadFile, read
+from mcp_tool_filter.adapters.client_files.places import Surroundings, places
+from mcp_tool_filter.adapters.run.environment import is_mcp_remote, uses_proxy
+from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.http.origin import parse_origin
+
+PROGRAMS = {
+    "claude": "claude-code",
+    "codex": "codex",
+    "gemini": "gemini",
+    "cursor": "cursor",
+    "cursor-agent": "cursor",
+    "code": "vscode",
+    "code-insiders": "vscode",
+    "windsurf": "windsurf",
+    "zed": "zed",
+    "zeditor": "zed",
+}
+"""Which client a program is."""
+_VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+_OWN_FILE = "--mcp-config"  # Claude Code's; a file, or JSON
+
+
+class Way(StrEnum):
+    """How a client reaches a server."""
+
+    URL = "url"
+    MCP_REMOTE = "mcp-remote"
+    """By way of a command that connects to a URL."""
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that a client lists."""
+
+    name: str
+    where: str
+    """Which file lists it, in a few words."""
+    way: Way
+    url: str = ""
+    """Without its query, which may hold a secret."""
+    has_flag: bool = True
+    """mcp-remote is told to use a proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came through us."""
+
+    endpoints: frozenset[str]
+    """URLs at which MCP was spoken, without their queries."""
+    origins: frozenset[str]
+    """To which a client connected at all."""
+    refused: frozenset[str]
+    """Hosts for which a client did not accept our certificate."""
+
+
+def client_of(command: Sequence[str]) -> str | None:
+    """Return which client a command starts.
+
+    >>> client_of(["/usr/bin/claude", "-p", "hi"]), client_of(["python", "x.py"])
+    ('claude-code', None)
+    """
+    name = PurePath(command[0].replace("\\", "/")).name.lower() if command else ""
+    return PROGRAMS.get(name.removesuffix(".exe").removesuffix(".cmd"))
+
+
+def servers_of(
+    client: str | None, command: Sequence[str], here: Surroundings
+) -> tuple[list[Server], list[str]]:
+    """Return the servers that a client lists, and what could not be read."""
+    found: list[Server] = []
+    problems: list[str] = []
+    for place in [one for one in places(here) if one.client == client]:
+        try:
+            file = read(place)
+            listed = file.servers() if file else {}
+        except BadFile as error:
+            problems.append(f"{error.what}. {error.why}")
+            continue
+        found += _servers_in(listed, f"{place.client}, {place.scope}", here.environment)
+    for text in _named_configs(command):
+        try:
+            listed = _read_config(text, here.project)
+        except (OSError, ValueError) as error:
+            problems.append(f"Cannot read {_OWN_FILE} {text[:80]}. {error}")
+            continue
+        found += _servers_in(listed, _OWN_FILE, here.environment)
+    return list(dict.fromkeys([*found, *_servers_in_command(command)])), problems
+
+
+def named_server(url: str) -> Server:
+    """Return a server that the user names."""
+    return Server(_without_query(url), "named by --server", Way.URL, _without_query(url))
+
+
+def is_seen(server: Server, seen: Seen) -> bool:
+    """Tell whether MCP of this server came through us."""
+    if (key := _key(server.url)) is None:
+        return False
+    return any(_key(one) == key for one in seen.endpoints)
+
+
+def why_not_seen(server: Server, seen: Seen) -> str:
+    """Return what is known of a server whose MCP we have not seen."""
+    host = urlsplit(server.url).hostname or ""
+    if "${" in server.url:
+        return "its URL has a variable that is not set"
+    if host in seen.refused:
+        return "the client does not trust our certificate for it"
+    if any(urlsplit(one).hostname == host for one in seen.origins):
+        return "the client connected to this host through the filter, but sent no MCP there"
+    if server.way is Way.MCP_REMOTE and not server.has_flag:
+        return "mcp-remote uses the filter only with --enable-proxy in its args"
+    return "the client did not use it, or went around the filter"
+
+
+def _servers_in(
+    listed: Mapping[str, Entry], where: str, environment: Mapping[str, str]
+) -> Iterator[Server]:
+    for name, entry in listed.items():
+        if is_wrapped(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
+            continue
+        words, url = words_and_url(entry)
+        if url:
+            yield Server(name, where, Way.URL, _without_query(_expanded(url, environment)))
+        elif is_mcp_remote(words):
+            target = next((word for word in words if _is_url(word)), "")
+            expanded = _without_query(_expanded(target, environment))
+            yield Server(name, where, Way.MCP_REMOTE, expanded, uses_proxy(words))
+        else:
+            yield Server(name, where, Way.COMMAND)
+
+
+def _servers_in_command(command: Sequence[str]) -> Iterator[Server]:
+    if is_mcp_remote(command):
+        for url in filter(_is_url, command):
+            yield Server(_without_query(url), "the command", Way.URL, _without_query(url))
+            return
+
+
+def _named_configs(command: Sequence[str]) -> Iterator[str]:
+    is_value = False
+    for word in command[1:]:
+        if word.startswith("-"):
+            name, equals, value = word.partition("=")
+            is_value = name == _OWN_FILE and not equals
+            if name == _OWN_FILE and equals:
+                yield value
+        elif is_value:
+            yield word
+
+
+def _read_config(text: str, folder: Path) -> dict[str, Entry]:
+    if not text.lstrip().startswith("{"):
+        text = (folder / os.path.expanduser(text)).read_text()
+    whole = json.loads(text)
+    listed = whole.get("mcpServers") if isinstance(whole, dict) else None
+    if not isinstance(listed, dict):
+        raise ValueError("It lists no mcpServers")
+    return {name: entry for name, entry in listed.items() if isinstance(entry, dict)}
+
+
+def _expanded(url: str, environment: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        return environment.get(found[1]) or found[2] or found[0]
+
+    return _VARIABLE.sub(value, url)
+
+
+def _is_url(word: str) -> bool:
+    return word.startswith(("http://", "https://"))
+
+
+def _without_query(url: str) -> str:
+    return url.partition("?")[0].partition("#")[0]
+
+
+def _key(url: str) -> tuple[str, str] | None:
+    """Return what two spellings of a URL have in common."""
+    try:
+        origin = parse_origin(url).url
+        path = urlsplit(url).path
+    except (InvalidOption, ValueError):
+        return None
+    return origin.lower(), path.rstrip("/")
+
+
+def not_seen(servers: Iterable[Server], seen: Seen) -> list[Server]:
+    """Return the servers with a URL whose MCP did not come through us."""
+    return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]

@@ -1,0 +1,72 @@
+"""Remembers which servers were seen the last time that each client was run, for ``doctor``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcp_tool_filter.adapters.run.expected import Seen, Server, Way, why_not_seen
+
+_MOST = 1024 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What came of the last time."""
+
+    ended: float
+    seen: tuple[str, ...]
+    """The names of servers that came through us."""
+    missing: tuple[tuple[str, str, str], ...]
+    """Name, URL, and what is known of those that did not."""
+
+
+def state_file(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "mcp-tool-filter" / "runs.json"
+
+
+def keep_last(
+    client: str, servers: Sequence[Server], missing: Sequence[Server], seen: Seen
+) -> None:
+    """Write down what came of this time; that it cannot be written harms nobody."""
+    with suppress(OSError, RuntimeError):
+        file = state_file(os.environ)
+        entry = {
+            "ended": time.time(),
+            "seen": [
+                one.name for one in servers if one not in missing and one.way is not Way.COMMAND
+            ],
+            "missing": [[one.name, one.url, why_not_seen(one, seen)] for one in missing],
+        }
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent)
+        with os.fdopen(handle, "w") as new:
+            json.dump({**_read(file), client: entry}, new)
+        os.replace(name, file)
+
+
+def last_of(client: str) -> Last | None:
+    """Return what came of the last time that a client was run; None if it never was."""
+    try:
+        entry = _read(state_file(os.environ)).get(client)
+        assert isinstance(entry, dict)
+        missing = tuple((str(a), str(b), str(c)) for a, b, c in entry["missing"])
+        return Last(float(entry["ended"]), tuple(map(str, entry["seen"])), missing)
+    except (AssertionError, KeyError, TypeError, ValueError, OSError, RuntimeError):
+        return None
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(_MOST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

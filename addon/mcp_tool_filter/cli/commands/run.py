@@ -1,0 +1,205 @@
+"""``mcp-tool-filter run -- CLIENT``: start a client whose MCP traffic goes through the filter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from asyncio import CancelledError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.client_files.places import Surroundings
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.run.client import find_program, run_client
+from mcp_tool_filter.adapters.run.environment import command_for, environment_for
+from mcp_tool_filter.adapters.run.expected import (
+    Seen,
+    Server,
+    Way,
+    client_of,
+    named_server,
+    not_seen,
+    servers_of,
+    why_not_seen,
+)
+from mcp_tool_filter.adapters.run.last import keep_last
+from mcp_tool_filter.adapters.run.trust import write_bundles
+from mcp_tool_filter.cli.commands.http import (
+    activity_for,
+    import_host,
+    leave,
+    make_master,
+    mitmproxy_options,
+)
+from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
+from mcp_tool_filter.cli.output.log import log_to_stderr, say
+from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.flags import Given
+from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings.sources import gather
+from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.policy.snapshot import shown
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+
+_PATIENCE = 60.0  # seconds after which we say which servers were not seen so far
+_OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the client until it ends; return its exit status. Raises StartError."""
+    command = COMMANDS["run"]
+    typed = command.parse(argv)
+    if "help" in typed:
+        return show_help(command)
+    if "command" not in typed:
+        raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
+    given = {
+        name: values
+        for name, values in gather(typed, os.environ).items()
+        if name not in _OF_ONE_UPSTREAM
+    }
+    settings = settle(given)
+    settings.config()  # what the user got wrong is said before anything is begun
+    find_program(settings.command, {**os.environ, **settings.env})
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect)
+    if settings.record:
+        os.umask(0o077)  # a recording holds credentials
+    with tempfile.TemporaryDirectory(prefix="mcp-tool-filter-") as folder:
+        status = asyncio.run(_Session(settings, typed, Path(folder)).serve())
+    from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
+
+    end_at_once(status)
+    return status
+
+
+class _Session:
+    """One client, from its start to its end."""
+
+    def __init__(self, settings: Settings, typed: Given, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._client = typed.get("client", [None])[-1] or client_of(settings.command)
+        here = Surroundings.of_this_process()
+        project = Path(settings.cwd) if settings.cwd else here.project
+        here = Surroundings(here.home, project, {**os.environ, **settings.env}, here.platform)
+        listed, problems = servers_of(self._client, settings.command, here)
+        self._servers = [*listed, *map(named_server, typed.get("server", []))]
+        self._problems = problems
+        self._has_port = "port" in typed
+
+    async def serve(self) -> int:
+        refuse_other_mitmproxy()
+        host = await import_host(self._settings)
+        environment = {**os.environ, **self._settings.env}
+        trusted_by_client, trusted_by_us = write_bundles(
+            self._folder,
+            ours=_own_authority(),
+            own=self._settings.ca,
+            environment=environment,
+        )
+        options = {
+            **mitmproxy_options(self._settings),
+            "mode": ["regular"],
+            "listen_host": "127.0.0.1",
+            "listen_port": self._settings.port if self._has_port else 0,
+            "ssl_verify_upstream_trusted_ca": str(trusted_by_us),
+            "connection_strategy": "eager",
+        }
+        loop = asyncio.get_running_loop()
+        activity = None if _shares_terminal() else activity_for(self._settings, loop)
+        master = make_master(host, self._settings, fetch, self._report, activity, given=options)
+        addon: ToolFilter = master.addons.get("toolfilter")
+        proxying = loop.create_task(master.run())
+        if not await addon.started():
+            await proxying  # which ends the process, and says why
+            return 1
+        server = master.addons.get("proxyserver")
+        proxy = f"http://127.0.0.1:{server.listen_addrs()[0][1]}"
+        self._warn_of_commands()
+        reminder = loop.create_task(self._remind(addon))
+        try:
+            return await run_client(
+                command_for(self._settings.command),
+                environment_for(environment, proxy, trusted_by_client),
+                self._settings.cwd,
+            )
+        except CancelledError:
+            return 1
+        finally:
+            reminder.cancel()
+            await leave(master)
+            await proxying
+            self._say_result(_seen_by(addon))
+
+    def _report(self, text: str) -> None:
+        """Say it only to those who want to hear more: the client has the terminal now."""
+        if self._settings.verbosity > 0:
+            say(text)
+
+    def _warn_of_commands(self) -> None:
+        for problem in self._problems:
+            say(f"Warning: {problem}")
+        for one in self._servers:
+            if one.way is Way.COMMAND:
+                client = self._client or "CLIENT"
+                say(
+                    f"Warning: {shown(one.name)} is not filtered: the client starts it as a"
+                    f" command. Put the filter in front of it: mcp-tool-filter wrap {client}"
+                    f" {shown(one.name)} --deny PATTERN"
+                )
+
+    async def _remind(self, addon: ToolFilter) -> None:
+        await asyncio.sleep(_PATIENCE)
+        for one in not_seen(self._servers, seen := _seen_by(addon)):
+            why = why_not_seen(one, seen)
+            say(f"Warning: {shown(one.name)} ({one.url}) was not seen by the filter yet: {why}")
+
+    def _say_result(self, seen: Seen) -> None:
+        missing = not_seen(self._servers, seen)
+        keep_last(self._client or "", self._servers, missing, seen)
+        if missing:
+            say(_loud(missing, seen))
+        elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.endpoints:
+            say(
+                "WARNING: no MCP came through the filter in this session, and no list of this"
+                " client's servers is known: --client or --server names them"
+            )
+
+
+def _loud(missing: Sequence[Server], seen: Seen) -> str:
+    many = len(missing) > 1
+    lines = [
+        f"WARNING: {len(missing)} MCP server{'s' if many else ''} did not come through the filter"
+        " in this session. Denied tools were not hidden there:"
+    ]
+    said = [
+        f"  {shown(one.name)}  {one.url}  ({one.where}): {why_not_seen(one, seen)}"
+        for one in missing
+    ]
+    return "\n".join([*lines, *said, "  What helps: mcp-tool-filter help run"])
+
+
+def _seen_by(addon: ToolFilter) -> Seen:
+    found = addon.interception
+    assert found
+    return Seen(frozenset(found.endpoints), frozenset(found.origins), frozenset(found.refused_tls))
+
+
+def _shares_terminal() -> bool:
+    """Tell whether what we say would disturb what the client draws."""
+    return sys.stderr.isatty()
+
+
+def _own_authority() -> bytes:
+    """Return mitmproxy's own CA certificate; make one if there is none yet."""
+    from mitmproxy.certs import CertStore
+    from mitmproxy.options import CONF_BASENAME, CONF_DIR, KEY_SIZE
+
+    store = CertStore.from_store(Path(CONF_DIR).expanduser(), CONF_BASENAME, KEY_SIZE)
+    return store.default_ca.to_pem()
