@@ -24,6 +24,10 @@ TRUSTED = (
     "DENO_CERT",
     "GIT_SSL_CAINFO",
     "AWS_CA_BUNDLE",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "NIX_SSL_CERT_FILE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 )
 """Variables that name a file of certificates to trust."""
 _MCP_REMOTE = re.compile(r"mcp-remote(?:@.*)?")

@@ -36,12 +36,12 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
-from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS_WITH_FILES, COMMANDS
 from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
-from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def run(argv: Sequence[str]) -> int:
         return show_help(command)
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
+    for client in typed.get("client", []):
+        if client not in CLIENTS_WITH_FILES:
+            raise no_such("client", client, CLIENTS_WITH_FILES)
     given = {
         name: values
         for name, values in gather(typed, os.environ).items()

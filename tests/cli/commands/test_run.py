@@ -1,0 +1,165 @@
+"""``mcp-tool-filter run``: the client's surroundings, its signals, its exit status, its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.run.environment import command_for
+from tests.stdio_client import is_alive
+
+PYTHON = sys.executable
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return {**kept, "HOME": str(home), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "", **more}
+
+
+def words(*arguments: str) -> list[str]:
+    return [PYTHON, "-m", "mcp_tool_filter", "run", *arguments]
+
+
+def run(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words(*arguments),
+        env=environment(home, **more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def eventually(file: Path) -> str:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if file.exists() and (text := file.read_text()):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"{file} was not written")
+
+
+def test_the_client_is_surrounded_by_us(tmp_path: Path) -> None:
+    """Whatever the user had set: NO_PROXY would lead around us."""
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    ran = run(tmp_path, "--", PYTHON, "-c", show, NO_PROXY="localhost,*", no_proxy="*")
+    found = json.loads(ran.stdout)
+    proxy = found["HTTPS_PROXY"]
+    assert proxy.startswith("http://127.0.0.1:")
+    for name in ("HTTP_PROXY", "https_proxy", "http_proxy", "ALL_PROXY"):
+        assert found[name] == proxy
+    assert found["NO_PROXY"] == found["no_proxy"] == ""
+    assert found["NODE_USE_ENV_PROXY"] == "1"
+    assert found["SSL_CERT_FILE"] == found["NODE_EXTRA_CA_CERTS"] == found["REQUESTS_CA_BUNDLE"]
+    assert not Path(found["SSL_CERT_FILE"]).exists()  # any more
+
+
+def test_the_client_trusts_what_it_would_have_trusted(tmp_path: Path) -> None:
+    own = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
+    (tmp_path / "corporate.pem").write_text(own)
+    show = "import os; print(open(os.environ['SSL_CERT_FILE']).read())"
+    trusted = str(tmp_path / "corporate.pem")
+    ran = run(tmp_path, "--", PYTHON, "-c", show, NODE_EXTRA_CA_CERTS=trusted)
+    ours = (tmp_path / ".mitmproxy" / "mitmproxy-ca-cert.pem").read_text()
+    assert own in ran.stdout
+    assert ours in ran.stdout
+    assert ran.stdout.count("BEGIN CERTIFICATE") > 50
+
+
+@pytest.mark.parametrize("status", [0, 7, 255])
+def test_its_exit_status_is_ours(tmp_path: Path, status: int) -> None:
+    assert run(tmp_path, "--", "sh", "-c", f"exit {status}").returncode == status
+
+
+def test_a_client_that_a_signal_has_ended(tmp_path: Path) -> None:
+    assert run(tmp_path, "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_go_to_the_client(tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    program = (
+        "import os, signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(9))\n"
+        f"open({str(ready)!r}, 'w').write(str(os.getpid()))\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(
+        words("--", PYTHON, "-c", program), env=environment(tmp_path), start_new_session=True
+    ) as process:
+        pid = int(eventually(ready))
+        process.send_signal(number)
+        assert process.wait(30) == 9
+    assert not is_alive(pid)
+
+
+def test_the_client_keeps_its_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    file = tmp_path / "said"
+    program = (
+        "import os\n"
+        "text = f'{[os.isatty(n) for n in (0, 1, 2)]} {os.tcgetpgrp(0) == os.getpgrp()}'\n"
+        f"open({str(file)!r}, 'w').write(text)"
+    )
+    # setsid --ctty makes the terminal that of the session, as a terminal program does.
+    command = ["setsid", "--ctty", *words("--", PYTHON, "-c", program)]
+    with subprocess.Popen(
+        command, env=environment(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        assert eventually(file) == "[True, True, True] True"
+        process.wait(30)
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_the_proxy_listens_on_the_loopback_only_and_ends_with_the_client(tmp_path: Path) -> None:
+    show = (
+        "import os, socket, urllib.parse\n"
+        "proxy = urllib.parse.urlsplit(os.environ['HTTPS_PROXY'])\n"
+        "socket.create_connection((proxy.hostname, proxy.port)).close()\n"
+        "other = socket.socket()\n"
+        "other.bind(('127.0.0.2', proxy.port))\n"  # nobody listens there
+        "print(proxy.port)"
+    )
+    port = int(run(tmp_path, "--", PYTHON, "-c", show).stdout)
+    check = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
+    gone = subprocess.run([PYTHON, "-c", check], capture_output=True, check=False)
+    assert b"ConnectionRefusedError" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "There is no client to run"),
+        (["--", "no-such-client"], "Cannot start no-such-client"),
+        (["--deny", "(a+)+", "--", "true"], "Unsafe regex pattern"),
+        (["--header", "a: b", "--", "true"], "There is no flag --header"),
+        (["--ca", "/no/such", "--", "true"], "Cannot read --ca /no/such"),
+        (["--client", "nobody", "--", "true"], "nobody"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(tmp_path: Path, arguments: list[str], said: str) -> None:
+    ran = run(tmp_path, *arguments)
+    assert ran.returncode not in (0, 3)
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_missing_client_has_the_status_that_shells_give(tmp_path: Path) -> None:
+    assert run(tmp_path, "--", "no-such-client").returncode == 127
+
+
+def test_mcp_remote_is_told_to_use_the_proxy() -> None:
+    for program in ("mcp-remote", "mcp-remote@0.1.2", "/x/node_modules/.bin/mcp-remote"):
+        assert command_for([program, "https://a"]) == [program, "https://a", "--enable-proxy"]
+    assert command_for(["npx", "other", "mcp-remote-x"]) == ["npx", "other", "mcp-remote-x"]
+    assert command_for(["mcp-remote", "--enable-proxy"]) == ["mcp-remote", "--enable-proxy"]

@@ -1,0 +1,188 @@
+"""Real clients as the child of ``run``: each SDK, a login, http and https, and who goes around."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need, upstream
+from tests.mcp_upstream import mcp_upstream, tool
+from tests.oauth_upstream import oauth_upstream
+from tests.proxy import certified
+
+STEPS = '[{"list": "tools"}, {"call": "write_file", "arguments": {"path": "a", "text": "b"}}]'
+CLIENTS = ("mcp1", "mcp2", "ts1", "ts2")
+LOGINS = ("mcp1", "mcp2", "ts1")
+PACKAGES = ("--import", str(SCRIPTS / "packages.mjs"))
+
+
+@dataclass(frozen=True)
+class Ran:
+    status: int
+    stdout: str
+    stderr: str
+
+
+def script(client: str, name: str) -> list[str]:
+    if client.startswith("ts"):
+        return [str(NODE), *PACKAGES, str(SCRIPTS / f"{name}_{client}.mjs")]
+    file = f"{name}_{'python' if name == 'login' else client}.py"
+    return [str(INSTALLED / client / "bin" / "python"), str(SCRIPTS / file)]
+
+
+def surroundings(home: Path, **more: str) -> dict[str, str]:
+    """Return an environment in which a user has no files yet."""
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return {**kept, "HOME": str(home), "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "", **more}
+
+
+async def run(home: Path, *arguments: str, **environment: str) -> Ran:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mcp_tool_filter", "run", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=surroundings(home, **environment),
+        cwd=home,
+    )
+    try:
+        async with asyncio.timeout(90):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ran(process.returncode, out.decode(), err.decode())
+
+
+def document(ran: Ran) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(ran.stdout.strip("\n").split("\n")[-1])
+    except (IndexError, ValueError):
+        raise AssertionError(f"{ran.stdout}\n{ran.stderr}") from None
+    return found
+
+
+def list_servers(home: Path, **servers: dict[str, Any]) -> None:
+    """Write Claude Code's file."""
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_an_sdk_client_is_filtered(client: str, tmp_path: Path) -> None:
+    need(client)
+    with upstream("mcp1") as server:
+        list_servers(tmp_path, files={"type": "http", "url": server.url})
+        flags = ("--deny", "^write_", "--client", "claude-code")
+        ran = await run(tmp_path, *flags, "--", *script(client, "client"), server.url, STEPS)
+        assert not server.calls()
+    listed, called = document(ran)["outcomes"]
+    names = [one["name"] for one in listed["result"]["tools"]]
+    assert "read_file" in names
+    assert "write_file" not in names
+    assert called["error"]["message"].endswith("Tool not found: write_file")
+    assert "WARNING" not in ran.stderr
+
+
+@pytest.mark.parametrize("client", ["mcp1", "mcp2"])
+async def test_the_older_transport_is_filtered(client: str, tmp_path: Path) -> None:
+    need(client)
+    with upstream("mcp1", "--transport", "sse") as server:
+        flags = ("--deny", "^write_", "--server", server.url)
+        words = [*script(client, "client"), "--transport", "sse", server.url, STEPS]
+        ran = await run(tmp_path, *flags, "--", *words)
+        assert not server.calls()
+    listed, called = document(ran)["outcomes"]
+    assert "write_file" not in [one["name"] for one in listed["result"]["tools"]]
+    assert called["error"]["message"].endswith("Tool not found: write_file")
+    assert "WARNING" not in ran.stderr
+
+
+@pytest.mark.parametrize("is_https", [False, True])
+@pytest.mark.parametrize("client", LOGINS)
+async def test_a_login_works_and_nothing_is_rewritten(
+    client: str, is_https: bool, tmp_path: Path
+) -> None:
+    need(client)
+    tls = certified(tmp_path) if is_https else None
+    trust = ("--ca", str(tmp_path / "upstream-ca-cert.pem")) if is_https else ()
+    with oauth_upstream(elsewhere=True, sends_issuer=True, tls=tls) as there:
+        flags = ("--deny", "^delete_", "--server", there.url, *trust)
+        ran = await run(tmp_path, *flags, "--", *script(client, "login"), there.url)
+        seen = document(ran)
+        assert seen["tools"] == ["read_file"]
+        assert seen["called"] == "done"
+        assert seen["iss"] == there.issuer
+        registered = [uri for one in there.registrations for uri in one["redirect_uris"]]
+        assert set(registered) == {"http://127.0.0.1:49152/callback"}
+        for asked in (*there.authorizations, *there.token_requests):
+            assert asked.get("resource", there.url) == there.url
+        assert not [one for one in there.all_secrets() if one in ran.stderr]
+    assert "WARNING" not in ran.stderr
+
+
+async def test_it_says_which_server_did_not_come_through(tmp_path: Path) -> None:
+    """Node without support for the variables goes around us."""
+    need("ts1")
+    with upstream("mcp1") as server:
+        list_servers(tmp_path, files={"type": "http", "url": server.url + "?key=secret"})
+        words = [*script("ts1", "client"), server.url, STEPS]
+        without = ["env", "-u", "NODE_USE_ENV_PROXY", *words]
+        ran = await run(tmp_path, "--deny", "^write_", "--client", "claude-code", "--", *without)
+        assert server.calls() == ["write_file"]
+    assert "WARNING: 1 MCP server did not come through the filter" in ran.stderr
+    assert f"files  {server.url}  (claude-code, user)" in ran.stderr
+    assert "secret" not in ran.stderr
+
+
+async def test_old_node_is_noticed(tmp_path: Path) -> None:
+    """Node 20 never uses the proxy. (Where the machine's own is newer, it does.)"""
+    node = shutil.which("node")
+    assert node, "the machine has no Node of its own"
+    process = await asyncio.create_subprocess_exec(
+        node, "-p", "process.versions.node", stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    major, minor, *_ = map(int, said.decode().split("."))
+    is_new = (major, minor) >= (24, 5) or (22, 21) <= (major, minor) < (23, 0)
+    async with mcp_upstream(tools=[tool("a")]) as there:
+        url = there.url + "/mcp"
+        ask = f"fetch('{url}', {{method: 'POST', body: process.argv[1]}})"
+        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "write_a"}}'
+        words = [node, "-e", ask, call]
+        ran = await run(tmp_path, "--deny", "^write_", "--server", url, "--", *words)
+        assert ran.status == 0, ran
+        assert bool(there.of("tools/call")) is not is_new
+    assert ("WARNING: 1 MCP server" in ran.stderr) is not is_new
+
+
+async def test_a_client_that_does_not_trust_us_is_noticed(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("a")], tls=certified(tmp_path)) as there:
+        url = there.url.replace("127.0.0.1", "localhost") + "/mcp"
+        words = ["env", "-u", "SSL_CERT_FILE", "-u", "CURL_CA_BUNDLE", "curl", "-s", url]
+        ran = await run(tmp_path, "--server", url, "--", *words)
+    assert ran.status == 60  # curl's own
+    assert "A client does not trust our certificate for localhost" in ran.stderr
+    assert f"{url}  (named by --server): the client does not trust our certificate" in ran.stderr
+
+
+async def test_a_server_that_is_a_command_is_named(tmp_path: Path) -> None:
+    list_servers(
+        tmp_path,
+        files={"command": "npx", "args": ["a-server"]},
+        safe={"command": "mcp-tool-filter", "args": ["--deny", "a", "--", "npx"]},
+        remote={"command": "npx", "args": ["-y", "mcp-remote", "https://mcp.example/mcp"]},
+    )
+    ran = await run(tmp_path, "--client", "claude-code", "--", "true")
+    assert "Warning: files is not filtered: the client starts it as a command" in ran.stderr
+    assert "mcp-tool-filter wrap claude-code files" in ran.stderr
+    assert "safe" not in ran.stderr
+    assert "mcp-remote uses the filter only with --enable-proxy" in ran.stderr
