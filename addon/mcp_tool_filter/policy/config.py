@@ -76,6 +76,8 @@ class Config:
     """A stored login for the upstream is used, if there is one."""
     login_through: str = "auto"
     """Whether clients log in through us: auto, plain (only the metadata is rewritten), or off."""
+    shows_secrets: bool = False
+    """mitmweb, recordings and mitmdump's output show tokens."""
     connection_timeout: float = 30.0  # seconds
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
@@ -128,6 +130,7 @@ def parse_config(
     header_override: str = "false",
     login: str = "auto",
     login_through: str = "auto",
+    show_secrets: str = "false",
     connection_timeout: str = "30000",
     tool_list_timeout: str = "10000",
     message_limit: str = "10MB",
@@ -169,6 +172,7 @@ def parse_config(
         header_override=_parse_bool("header_override", header_override),
         uses_login=_parse_choice("login", login, ("auto", "off")) == "auto",
         login_through=_parse_choice("login_through", login_through, ("auto", "plain", "off")),
+        shows_secrets=_parse_bool("show_secrets", show_secrets),
         connection_timeout=_parse_milliseconds("connection_timeout", connection_timeout),
         tool_list_timeout=_parse_milliseconds("tool_list_timeout", tool_list_timeout),
         limits=_parse_limits(message_limit),

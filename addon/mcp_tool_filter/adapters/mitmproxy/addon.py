@@ -38,6 +38,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
 )
+from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.list_changes import tell_list_changed
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
@@ -165,6 +166,7 @@ class ToolFilter:
         self._is_fast: bool | None = None  # not chosen yet
         self._tasks: set[asyncio.Task[None]] = set()
         self.views = FlowObserver(self._listeners.by_mode)
+        self._hidden = Hidden(self._listeners.by_mode)
         self._watchers = Watchers(self.views, sinks, self._warn, on_end, self._state)
         self._rules = Rules(self._listeners, self._effects, self._logins, self._watchers.enter_log)
         self._loopback = Loopback()
@@ -188,6 +190,7 @@ class ToolFilter:
             crowd=self._crowd,
             watchers=self._watchers,
             views=self.views,
+            hidden=self._hidden,
             ready=self._ready,
             ending=self.ending,
         )
@@ -199,10 +202,11 @@ class ToolFilter:
             logins=self._logins,
             through=self._through,
             views=self.views,
+            hidden=self._hidden,
             suspect=self._suspect,
             note_end=self._loss.note_end_of_stream,
         )
-        self._second_look = SecondLook(self._requests, self._answers, self._known)
+        self._second_look = SecondLook(self._requests, self._answers, self._known, self._hidden)
         self.interception: Interception | None = None
         """There is one if a mode is a forward proxy."""
 
@@ -256,6 +260,7 @@ class ToolFilter:
         self._rules.running()
         self._on_hangup.running()
         self.views.running()
+        self._hidden.configure(shows_secrets=self._listeners.config.shows_secrets)
         self._in_background(self._start())
         if self._listeners.config.dashboard is not None:
             self._in_background(self._serve_dashboard(self._listeners.config.dashboard))
@@ -307,6 +312,7 @@ class ToolFilter:
         if "keep_host_header" in updated:
             for listener in self._listeners.by_mode.values():
                 listener.keeps_host = ctx.options.keep_host_header
+        self._hidden.configure(shows_secrets=self._listeners.config.shows_secrets)
         if self._is_running and "mode" in updated:
             self._in_background(self._start())
 

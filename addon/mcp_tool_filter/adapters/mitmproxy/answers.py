@@ -30,6 +30,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     replace_answer,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden, real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
 from mcp_tool_filter.adapters.mitmproxy.logins import (
@@ -80,6 +81,7 @@ class Answers:
         logins: Logins,
         through: LoginsThrough,
         views: FlowObserver,
+        hidden: Hidden,
         suspect: Callable[[Client], None],
         note_end: Callable[[Client], None],
     ) -> None:
@@ -90,6 +92,7 @@ class Answers:
         self._logins = logins
         self._through = through
         self._views = views
+        self._hidden = hidden
         self._suspect = suspect
         self._note_end = note_end
 
@@ -98,8 +101,10 @@ class Answers:
             if flow.response and self._logins.note_refusal(flow, flow.response):
                 flow.response.stream = False
             elif flow.response and not is_answer_settled(flow):
-                self._views.note_head(flow, flow.response)
+                self._views.note_head(flow, self._hidden.hidden_head(flow, flow.response))
                 self._judge_new_head(flow, flow.response, self._known.of(flow))
+            if not is_answer_settled(flow):
+                self._hidden.hide_answer_head(flow)
         self._views.follow_stream(flow)
         hold(flow)
         settle_head(flow)
@@ -116,7 +121,7 @@ class Answers:
         listener.note_answer_head(exchange, response.status_code, session_id)
         if not _stays_with_us(response, listener) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if listener.config.only_mcp:
+        if listener.config.only_mcp or self._hidden.is_on:
             learn_login(listener.logins, flow.request, response)
         may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
         if may_have_body and is_event_stream(response.headers.get("content-type", "")):
@@ -128,7 +133,7 @@ class Answers:
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
         frame_as_stream(flow, response)
         send = injector(flow) if flow.request.method == "GET" else None
-        stream = known.listener.open_stream(known.exchange, flow.request.path, send)
+        stream = known.listener.open_stream(known.exchange, real_request(flow).path, send)
         known.stream = stream
         stream.carry_out_with(self._effects.carry_out, waker(flow))
         hold_end(flow, stream)
@@ -160,7 +165,7 @@ class Answers:
                 return None
             if sent := self._logins.take_refused(flow):
                 return self._ask_again(flow, flow.response, sent)
-            self._views.note_body(flow)
+            self._views.note_body(flow, self._hidden.hidden_body(flow, flow.response))
             known = self._known.of(flow)
             if not has_left(flow) and not is_head_settled(flow):
                 self.judge_changed_head(flow.response, known)
@@ -175,6 +180,7 @@ class Answers:
                 if waits(answered):
                     return self._answer_later(flow, flow.response, known, answered)
                 self.replace(flow, flow.response, known, answered)
+            self._hidden.hide_answer(flow)
         settle_answer(flow)
         self._views.finish(flow)
         return None
@@ -227,6 +233,7 @@ class Answers:
     ) -> None:
         with FailingClosed(flow, self.refuse_body):
             self.replace(flow, response, known, await self._effects.outcome_of(answered))
+            self._hidden.hide_answer(flow)
         settle_answer(flow)
         self._views.finish(flow)
 
@@ -237,7 +244,7 @@ class Answers:
             replace_answer(response, answered.status, answered.body, answered.content_type)
         self._through.rewrite_body(flow, response)
         correct_length(response)
-        if known.listener.config.only_mcp:
+        if known.listener.config.only_mcp or self._hidden.is_on:
             learn_login_document(known.listener.logins, flow.request, response)
 
     def _end_stream(self, flow: HTTPFlow, known: Known) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
+from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     ErrorAnswer,
     Failure,
@@ -84,7 +85,7 @@ def _lost_answer(
     replies: tuple[bytes, ...] = ()
     if listener and exchange:
         if exchange.is_legacy and flow.request.method != "GET":
-            listener.tell_of_loss(flow.request.path, flow.request.raw_content or b"")
+            listener.tell_of_loss(real_request(flow).path, flow.request.raw_content or b"")
         else:
             replies = listener.lost_replies(exchange)
     if not replies:

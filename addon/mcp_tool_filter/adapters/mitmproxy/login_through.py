@@ -89,13 +89,15 @@ class LoginsThrough:
             and headers.get("sec-fetch-dest") == "document"
         )
 
-    async def answer(self, flow: HTTPFlow, through: Through, head: Head) -> Response | None:
+    async def answer(
+        self, flow: HTTPFlow, through: Through, head: Head, raw: bytes
+    ) -> Response | None:
         """Answer in the place of the authorization server; None if the upstream shall answer."""
         for name in _CONDITIONS if through.is_resource_document(head.target) else ():
             flow.request.headers.pop(name, None)
         limit = through.listener.config.limits.message
         coding = head.get(b"content-encoding") or ""
-        body = decode_body(flow.request.raw_content or b"", coding, limit=limit)
+        body = decode_body(raw, coding, limit=limit)
         if head.method == "OPTIONS":
             is_ours = not through.is_resource_document(head.target) and await through.find()
             return _response(204, b"", _PREFLIGHT, head) if is_ours else None

@@ -15,6 +15,7 @@ from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.fetch.http_client import Login
 from mcp_tool_filter.adapters.fetch.upstream import Target, login_to
+from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.exchange import Answered, HttpExchange
@@ -123,7 +124,7 @@ def answer_without_login(
     sentence = f"{error.what}. {error.why}"
     reply = render_error(None, NOT_LOGGED_IN, sentence)
     listener.tell_refused(Reply(reply, Reason(Why.FORBIDDEN, detail="login")), flow)
-    if exchange.is_legacy and (stream := listener.legacy.stream_of(flow.request.path)):
+    if exchange.is_legacy and (stream := listener.legacy.stream_of(real_request(flow).path)):
         ids = stream.conversation.exchanges.take(ids_in(flow.request.raw_content or b""))
         for id in ids:
             stream.send(render_event(render_error(id, NOT_LOGGED_IN, sentence)))

@@ -53,6 +53,7 @@ _OPTIONS = (
     _Option("header_override", "false", "Replace a client's own credentials with them, too."),
     _Option("login", "auto", "Use the login made by `mcp-tool-filter login URL`: auto, or off."),
     _Option("login_through", "auto", "Let each client log in by itself: auto, plain, or off."),
+    _Option("show_secrets", "false", "Show tokens in mitmweb, in recordings, and in the terminal."),
     _Option("connection_timeout", "30000", "Milliseconds to wait for the upstream at start."),
     _Option("tool_list_timeout", "10000", "Milliseconds to wait for its tool list."),
     _Option("message_limit", "10MB", "The largest message that passes."),

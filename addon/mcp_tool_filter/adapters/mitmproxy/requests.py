@@ -30,6 +30,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     refuse_upgrade,
     replace_body,
 )
+from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden, real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import (
     FORWARD_MODES,
@@ -78,6 +79,7 @@ class Requests:
         crowd: Crowd,
         watchers: Watchers,
         views: FlowObserver,
+        hidden: Hidden,
         ready: asyncio.Event,
         ending: Ending,
     ) -> None:
@@ -89,6 +91,7 @@ class Requests:
         self._crowd = crowd
         self._watchers = watchers
         self._views = views
+        self._hidden = hidden
         self._ready = ready
         self._ending = ending
         self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
@@ -96,6 +99,7 @@ class Requests:
     def judge_source(self, flow: HTTPFlow) -> None:
         """Judge who asks before any of the body is read: nobody else costs memory."""
         with FailingClosed(flow, self._refuse_source):
+            self._hidden.hide_head(flow)
             if not self._crowd.has_room_for(flow.client_conn):
                 self._refuse_now(flow, full_response(), Reason(Why.FORBIDDEN, detail="max_clients"))
             elif problem := self._problem_in_source(flow):
@@ -120,6 +124,7 @@ class Requests:
 
     def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
         with FailingClosed(flow, self.refuse):
+            self._hidden.hide_body(flow)
             self._views.meet(flow)
             if flow not in self._admitted:
                 raise ProtocolError("a request whose head was not judged")
@@ -159,10 +164,11 @@ class Requests:
 
     def judge_admitted(self, flow: HTTPFlow) -> Awaitable[None] | None:
         listener = self._listeners.listener_of(flow)
-        raw = flow.request.raw_content
-        if flow.request.stream or raw is None:
+        request = real_request(flow)
+        raw = request.raw_content
+        if request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
-        head = head_of(flow.request, address_of(flow))
+        head = head_of(request, address_of(flow))
         if through := self._through.asked(flow, head):
             return self._log_in_through(flow, through, listener, head, raw)
         return self._judge_message(flow, listener, head, raw)
@@ -171,8 +177,9 @@ class Requests:
         self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
     ) -> None:
         with FailingClosed(flow, self.refuse):
-            if response := await self._through.answer(flow, through, head):
+            if response := await self._through.answer(flow, through, head, raw):
                 flow.response = response
+                self._hidden.hide_answer(flow)
                 settle_answer(flow)
             elif problem := self._problem_in_source(flow, with_visits=False):
                 raise ProtocolError(f"{problem} forbids what is no login")
@@ -219,6 +226,7 @@ class Requests:
         if outcome.body is not None:
             replace_body(flow.request, outcome.body, outcome.headers)
         prepare_for_upstream(flow.request, listener.headers_for(head))
+        self._hidden.hide_added(flow)
         settle_request(flow)
         sent = self._logins.needed_for(flow, listener, head)
         return self._log_in(flow, known, sent) if sent else None

@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     frame_as_stream,
     is_head,
 )
+from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
 from mcp_tool_filter.adapters.mitmproxy.streams import (
@@ -29,10 +30,13 @@ log = logging.getLogger(__name__)
 
 
 class SecondLook:
-    def __init__(self, requests: Requests, answers: Answers, known: KnownFlows) -> None:
+    def __init__(
+        self, requests: Requests, answers: Answers, known: KnownFlows, hidden: Hidden
+    ) -> None:
         self._requests = requests
         self._answers = answers
         self._known = known
+        self._hidden = hidden
 
     def judge_request_again(self, flow: HTTPFlow) -> None:
         with FailingClosed(flow, self._requests.refuse):
@@ -60,6 +64,7 @@ class SecondLook:
     def judge_answer_again(self, flow: HTTPFlow) -> None:
         with FailingClosed(flow, self._answers.refuse_body):
             assert flow.response
+            self._hidden.show_answer(flow)
             response, known = flow.response, self._known.of(flow)
             self._answers.judge_changed_head(response, known)
             response.stream = False
@@ -73,6 +78,7 @@ class SecondLook:
                 if waits(answered):
                     raise ProtocolError("a changed answer that has to wait for a decision")
                 self._answers.replace(flow, response, again, answered)
+            self._hidden.hide_answer(flow)
         settle_answer(flow)
 
     def may_say(self, flow: HTTPFlow, message: WebSocketMessage) -> bool:

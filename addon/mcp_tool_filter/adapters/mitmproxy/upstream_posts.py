@@ -15,6 +15,7 @@ from mcp_tool_filter.adapters.effects.copies import Copies, post_and_forget, wit
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.upstream import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
+from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin
@@ -56,7 +57,7 @@ class UpstreamPosts:
         """Answer a request of the upstream that came on a stream."""
         if not isinstance(origin, HTTPFlow):
             return
-        path = origin.request.path
+        path = real_request(origin).path
         if client.via is Via.LEGACY_SSE:
             listener, _ = self._find(origin)
             streams = (one for one in listener.legacy if one.conversation.client is client)
@@ -69,23 +70,24 @@ class UpstreamPosts:
         if flow.websocket is not None:
             ctx.master.commands.call("inject.websocket", flow, False, text, True)
         else:
-            self._copies.begin(self._post(flow, flow.request.path, text))
+            self._copies.begin(self._post(flow, real_request(flow).path, text))
 
     async def _post(self, flow: HTTPFlow, path: str, text: bytes) -> None:
         listener, target = self._find(flow)
         headers = list(_headers_of(flow, None))
         said = {name for name, _ in headers}
-        for name, value in listener.headers_for(head_of(flow.request)):
+        head = head_of(real_request(flow))
+        for name, value in listener.headers_for(head):
             if name.lower().encode() not in said:
                 headers.append((name.encode(), value.encode()))
-        login = self._logins.login_for(flow, listener, head_of(flow.request))
+        login = self._logins.login_for(flow, listener, head)
         client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls, login=login)
         await post_and_forget(client, path, text)
 
 
 def _headers_of(flow: HTTPFlow, only: frozenset[bytes] | None) -> Headers:
     """Return a request's headers for another message."""
-    headers = [(name.lower(), value) for name, value in flow.request.headers.fields]
+    headers = [(name.lower(), value) for name, value in real_request(flow).headers.fields]
     is_get = flow.request.method.upper() == "GET"  # whose Accept is not that of a POST
     return with_usual([
         (name, value)

@@ -114,6 +114,7 @@ GROUPS: Final = {
         Flag("inspect", "run under mitmweb and open it in the browser"),
         Flag("no-browser", "with --inspect: open no browser"),
         Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
+        Flag("show-secrets", "with --inspect or --record: show tokens, which masks hide otherwise"),
         Flag("log-format", "show each call, list and refusal as text (default), json, or none",
              "HOW", choices=("text", "json", "none")),
         Flag("audit-log", "append a JSON line for each message that matters to this file", "FILE"),

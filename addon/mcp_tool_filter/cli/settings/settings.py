@@ -94,6 +94,7 @@ class Settings:
     client_cert: str | None
     cert: str | None
     insecure: bool
+    show_secrets: bool
     inspect: bool
     browser: bool
     record: str | None
@@ -133,6 +134,7 @@ class Settings:
             "header_override": _text(self.header_override),
             "login": self.login,
             "login_through": self.login_through,
+            "show_secrets": _text(self.show_secrets),
             "connection_timeout": self.connection_timeout,
             "tool_list_timeout": self.tool_list_timeout,
             "message_limit": self.message_limit,
@@ -232,6 +234,7 @@ def settle(given: Given) -> Settings:
         client_cert=one.get("client-cert"),
         cert=one.get("cert"),
         insecure=_is_on(one, "insecure"),
+        show_secrets=_is_on(one, "show-secrets"),
         inspect=_is_on(one, "inspect"),
         browser=not _is_on(one, "no-browser"),
         record=one.get("record"),

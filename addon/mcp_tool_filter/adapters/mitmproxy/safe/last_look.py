@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from operator import is_
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.proxy import commands
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HttpStream, SendHttp
+from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import (
     RequestData,
     RequestEndOfMessage,
@@ -26,6 +27,9 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.websocket import WebsocketConnection, WebsocketLayer
 from mitmproxy.websocket import WebSocketMessage
 from wsproto.events import Event, Message
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +93,7 @@ class LookedAtStream(HttpStream):
         self._settled_answer: Parts | None = None
         self.settled_message: tuple[WebSocketMessage, bytes] | None = None
         self.added_header: tuple[str, str] | None = None  # for the upstream's eyes only
+        self.masks: Masks | None = None  # what stands in the flow in place of secrets
         self._is_said = False  # the answer has been sent in place of mitmproxy's
 
     def settle_request(self) -> None:
@@ -137,19 +142,33 @@ class LookedAtStream(HttpStream):
         request = self.flow.request
         content = request.raw_content or b""
         head = RequestHeaders(self.stream_id, request, end_stream=not content)
-        yield SendHttp(self.with_added_header(head), self.context.server)
+        yield SendHttp(self.for_the_wire(head), self.context.server)
         if content:
-            yield SendHttp(RequestData(self.stream_id, content), self.context.server)
+            data = RequestData(self.stream_id, content)
+            yield SendHttp(self.for_the_wire(data), self.context.server)
         yield SendHttp(RequestEndOfMessage(self.stream_id), self.context.server)
 
-    def with_added_header(self, head: RequestHeaders) -> RequestHeaders:
-        """Return what the upstream gets in place of a request's head."""
-        if self.added_header is None:
-            return head
-        request = head.request.copy()
-        name, value = self.added_header
-        request.headers[name] = value
-        return RequestHeaders(head.stream_id, request, head.end_stream)
+    def for_the_wire[Sent: HttpEvent](self, event: Sent) -> Sent | HttpEvent:
+        """Return what is sent in place of an event: with the secrets that no flow shows."""
+        masks, number = self.masks, self.stream_id
+        match event:
+            case RequestHeaders(request=request):
+                if masks is None and self.added_header is None:
+                    return event
+                request = masks.request_with_secrets(request) if masks else request.copy()
+                if self.added_header is not None:
+                    name, value = self.added_header
+                    request.headers[name] = value
+                return RequestHeaders(number, request, event.end_stream)
+            case RequestData(data=data) if masks is not None:
+                return RequestData(number, masks.show(data))
+            case ResponseHeaders(response=response) if masks is not None:
+                return ResponseHeaders(
+                    number, masks.answer_with_secrets(response), event.end_stream
+                )
+            case ResponseData(data=data) if masks is not None and masks.in_answer:
+                return ResponseData(number, masks.show(data))
+        return event
 
     def _send_answer_again(self) -> Steps:
         """Send an answer that was judged again; mitmproxy then ends it."""
@@ -157,11 +176,11 @@ class LookedAtStream(HttpStream):
         assert response
         self._is_said = True
         content = response.raw_content or b""
-        yield SendHttp(
-            ResponseHeaders(self.stream_id, response, end_stream=not content), self.context.client
-        )
+        head = ResponseHeaders(self.stream_id, response, end_stream=not content)
+        yield SendHttp(self.for_the_wire(head), self.context.client)
         if content:
-            yield SendHttp(ResponseData(self.stream_id, content), self.context.client)
+            data = ResponseData(self.stream_id, content)
+            yield SendHttp(self.for_the_wire(data), self.context.client)
 
 
 def look_at_messages(stream: LookedAtStream, sockets: WebsocketLayer) -> None:

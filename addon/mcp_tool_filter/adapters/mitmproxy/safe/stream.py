@@ -268,8 +268,8 @@ class SafeStream(LookedAtStream):
                             steps.close()
                             return
                     elif self._may_send(command.event):
-                        if self.added_header and isinstance(command.event, RequestHeaders):
-                            command.event = self.with_added_header(command.event)
+                        if self.added_header is not None or self.masks is not None:
+                            command.event = self.for_the_wire(command.event)
                         yield command
                     elif isinstance(command.event, ResponseProtocolError):
                         yield from self._answer(command.event)
@@ -366,7 +366,7 @@ class SafeStream(LookedAtStream):
         if self.is_about_to_stream:
             if look.judge_head_again(self.flow):
                 self._headers_sent = True
-                yield SendHttp(event, self.context.client)
+                yield SendHttp(self.for_the_wire(event), self.context.client)
                 return False
             yield from self._failing_closed(self._lose, "HTTP/1 protocol error: a changed head")
             return True

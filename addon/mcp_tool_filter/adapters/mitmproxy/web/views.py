@@ -130,11 +130,11 @@ class FlowObserver:
         if seen := self._seen.get(flow):
             keep_head(seen.kept, response, response.status_code, self._clock())
 
-    def note_body(self, flow: HTTPFlow) -> None:
+    def note_body(self, flow: HTTPFlow, body: bytes) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
         if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
             now = self._clock()
-            keep_chunk(seen.kept, flow.response.raw_content or b"", now)
+            keep_chunk(seen.kept, body, now)
             keep_chunk(seen.kept, b"", now)
 
     def tell(self, spec: str, judged: Judged) -> None:

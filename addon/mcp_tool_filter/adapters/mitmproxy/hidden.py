@@ -1,0 +1,218 @@
+"""Keeps tokens out of the flows that somebody can see: in mitmweb, in a recording, in a terminal.
+
+These are the credentials in headers and URLs, and all that a login says: the forms that ask for a
+token, the answers that hold one, and the way back with its code. Where nobody could see a flow,
+nothing is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary
+
+from mitmproxy import ctx
+from mitmproxy.http import Headers, HTTPFlow, Request, Response
+
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
+    from mcp_tool_filter.observers.redaction.finder import Finder
+
+_USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
+_NOT_TOKENS = frozenset({"mcp-session-id", "last-event-id"})
+_PARAMETER = re.compile(rb"[?&]([^=&#]+)=([^&#]+)")
+_FORM = "application/x-www-form-urlencoded"
+_masks: WeakKeyDictionary[HTTPFlow, Masks] = WeakKeyDictionary()
+"""Also of flows whose stream is over: a webhook may still send a copy."""
+_LONGEST_BODY = 256 * 1024  # that is read; a longer one is hidden as a whole
+
+
+class Hidden:
+    """One for all listeners."""
+
+    def __init__(self, listeners: Mapping[str, Listener]) -> None:
+        self._listeners = listeners
+        self._finder: Finder | None = None  # only there while somebody could see a flow
+
+    @property
+    def is_on(self) -> bool:
+        return self._finder is not None
+
+    def configure(self, *, shows_secrets: bool) -> None:
+        """Look who could see a flow now."""
+        if shows_secrets or not _is_watched():
+            self._finder = None
+        elif self._finder is None:
+            from mcp_tool_filter.observers.redaction.finder import Finder
+
+            self._finder = Finder()
+
+    # Requests
+
+    def hide_head(self, flow: HTTPFlow) -> None:
+        """Hide the secrets in the head of a request that has just come."""
+        if self._finder is None or (stream := stream_of(flow)) is None:
+            return
+        request = flow.request
+        if self._is_login(flow, request):
+            masks = _masks_of(stream)
+            masks.is_login = True
+            found = self._finder.in_url(request.data.path.decode("latin-1"))
+            request.data.path = masks.hide(request.data.path, found)
+        elif b"?" in request.data.path:
+            request.data.path = _without_secret_parameters(request.data.path, stream)
+        self._hide_headers(request.headers, stream)
+
+    def _is_login(self, flow: HTTPFlow, request: Request) -> bool:
+        path = request.path.partition("?")[0]
+        if path in _USUAL or path.startswith(CALLBACK):
+            return True
+        if request.headers.get("content-type", "").lower().startswith(_FORM):
+            return True
+        listener = self._listeners.get(flow.client_conn.proxy_mode.full_spec)
+        return (
+            listener is not None
+            and not listener.takes_headers(request.path)
+            and listener.logins.has(request.method, request.path)
+        )
+
+    def hide_body(self, flow: HTTPFlow) -> None:
+        """Hide what a client says at its login."""
+        if self._finder is None or (stream := stream_of(flow)) is None:
+            return
+        if stream.masks is not None and stream.masks.is_login:
+            self._hide_content(flow.request, stream.masks)
+
+    def hide_added(self, flow: HTTPFlow) -> None:
+        """Hide what we have added to the head of a request."""
+        if self._finder is not None and (stream := stream_of(flow)) is not None:
+            self._hide_headers(flow.request.headers, stream)
+
+    # Answers
+
+    def hidden_head(self, flow: HTTPFlow, response: Response) -> Response:
+        """Return an answer as others may see its head; it stays as it is."""
+        if self._finder is None or (stream := stream_of(flow)) is None:
+            return response
+        headers = response.headers.copy()
+        self._hide_answer_headers(headers, stream)
+        if headers.fields == response.headers.fields:
+            return response
+        return Response.make(response.status_code, b"", headers)
+
+    def hide_answer_head(self, flow: HTTPFlow) -> None:
+        """Hide the secrets in the head of an answer that has been judged."""
+        if self._finder is not None and flow.response and (stream := stream_of(flow)):
+            self._hide_answer_headers(flow.response.headers, stream)
+
+    def hidden_body(self, flow: HTTPFlow, response: Response) -> bytes:
+        """Return the body of an answer as others may see it; it stays as it is."""
+        stream = stream_of(flow)
+        if self._finder is None or stream is None or not (stream.masks and stream.masks.is_login):
+            return response.raw_content or b""
+        copy = response.copy()
+        self._hide_content(copy, stream.masks)
+        return copy.raw_content or b""
+
+    def hide_answer(self, flow: HTTPFlow) -> None:
+        """Hide what is said to a client at its login, once that has been judged."""
+        if self._finder is None or not flow.response or (stream := stream_of(flow)) is None:
+            return
+        self._hide_answer_headers(flow.response.headers, stream)
+        if stream.masks is not None and stream.masks.is_login and not flow.response.stream:
+            self._hide_content(flow.response, stream.masks)
+            stream.masks.in_answer = True
+
+    def show_answer(self, flow: HTTPFlow) -> None:
+        """Put the secrets back into an answer that is to be judged again."""
+        stream = stream_of(flow)
+        if stream is not None and stream.masks is not None and flow.response:
+            real = stream.masks.answer_with_secrets(flow.response)
+            flow.response.headers.fields = real.headers.fields
+            flow.response.data.content = real.data.content
+
+    # Parts
+
+    def _hide_headers(self, headers: Headers, stream: SafeStream) -> None:
+        from mcp_tool_filter.observers.redaction.names import is_secret_header
+
+        assert self._finder
+        hidden = []
+        for name, value in headers.fields:
+            plain = name.decode("latin-1").lower()
+            if plain not in _NOT_TOKENS and is_secret_header(plain):
+                found = self._finder.in_header(plain, value.decode("latin-1"))
+                hidden.append((name, _masks_of(stream).hide(value, found)))
+            else:
+                hidden.append((name, value))
+        if stream.masks is not None:
+            headers.fields = tuple(hidden)
+
+    def _hide_answer_headers(self, headers: Headers, stream: SafeStream) -> None:
+        assert self._finder
+        self._hide_headers(headers, stream)
+        if (masks := stream.masks) is None or not masks.is_login:
+            return
+        for name in ("location", "refresh", "link"):
+            said = headers.get_all(name)
+            if said:
+                headers.set_all(name, [_hidden_url(one, self._finder, masks) for one in said])
+
+    def _hide_content(self, message: Request | Response, masks: Masks) -> None:
+        assert self._finder
+        content = message.data.content
+        if not content:
+            return
+        kind, coding = (message.headers.get(f"content-{one}", "") for one in ("type", "encoding"))
+        if coding or len(content) > _LONGEST_BODY:
+            message.data.content = masks.hide_all(content)
+            return
+        found = self._finder.in_body(content, kind)
+        unread = bool(found.unread)
+        message.data.content = masks.hide_all(content) if unread else masks.hide(content, found)
+
+
+def real_request(flow: HTTPFlow) -> Request:
+    """Return a request with its secrets, of which the flow may only have masks."""
+    masks = _masks.get(flow) if _masks else None
+    return flow.request if masks is None else masks.request_with_secrets(flow.request)
+
+
+def _masks_of(stream: SafeStream) -> Masks:
+    if stream.masks is None:
+        from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
+
+        stream.masks = _masks[stream.flow] = Masks()
+    return stream.masks
+
+
+def _hidden_url(url: str, finder: Finder, masks: Masks) -> str:
+    raw = url.encode("utf-8", "surrogateescape")
+    return masks.hide(raw, finder.in_url(raw.decode("latin-1"))).decode("utf-8", "surrogateescape")
+
+
+def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
+    """Hide parameters whose names say it; a session's id stays, for it leads to a stream."""
+    from mcp_tool_filter.observers.redaction.names import is_secret_name
+
+    def hide(found: re.Match[bytes]) -> bytes:
+        if not is_secret_name(unquote(found[1].decode("latin-1"))):
+            return found[0]
+        start = found.start(2) - found.start()
+        return found[0][:start] + _masks_of(stream).hide_all(found[2])
+
+    return _PARAMETER.sub(hide, path)
+
+
+def _is_watched() -> bool:
+    """Tell whether anybody but us could see a flow."""
+    addons, options = ctx.master.addons, ctx.options
+    prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
+    writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)
+    return prints or bool(writes) or addons.get("view") is not None

@@ -1,0 +1,242 @@
+"""Tokens stand in no flow that somebody could see; only the wire has them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import secrets
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from mitmproxy.addons.save import Save
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
+from tests.adapters.mitmproxy.test_login_through import fetched
+from tests.cli.launched import launched
+from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool
+from tests.oauth_upstream import oauth_upstream
+from tests.proxy import SCRIPT, proxy
+from tests.proxy import tool as run_tool
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
+from tests.raw_upstream import RawRequest
+
+CLIENT = "http://127.0.0.1:49152/callback"
+FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
+CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"read_file"}}'
+SECRET = "client-secret-4711"
+PLACES: dict[str, dict[str, Any]] = {
+    "stands for the authorization server": {"elsewhere": True},
+    "the way back leads through us": {"sends_issuer": True},
+    "login paths go to the upstream": {
+        "has_resource_metadata": False,
+        "has_server_metadata": False,
+        "binds_audience": False,
+        "challenge": "Bearer",
+    },
+}
+
+
+class Looking:
+    """An addon behind ours; ``seen`` is all that it can see."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def look(self, flow: Any) -> None:
+        self.seen.append(repr(flow.get_state()))
+
+    requestheaders = request = responseheaders = response = error = look
+
+
+async def log_in(client: RawClient) -> list[str]:
+    """Log in as a client does, call, and renew; return every secret of it."""
+    assert (await client.ask(post(CALL))).status == 401
+    asked = {"redirect_uris": [CLIENT], "client_secret": SECRET}
+    registered = await client.ask(post(json.dumps(asked).encode(), path="/register", headers=JSON))
+    assert json.loads(registered.body)["client_secret"] == SECRET, registered
+    verifier = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(verifier.encode()).digest()
+    challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    who = {"client_id": "client-1", "redirect_uri": CLIENT, "resource": "http://localhost/mcp"}
+    how = {"state": "mine", "code_challenge": challenge, "code_challenge_method": "S256"}
+    url = "http://localhost/authorize?" + urlencode(who | how)
+    codes: list[str] = []
+    while not url.startswith(CLIENT):
+        url = await visit(client, url)
+        codes += parse_qs(urlsplit(url).query).get("code", [])
+    form = {"grant_type": "authorization_code", "code": codes[-1], "code_verifier": verifier}
+    first = await ask_token(client, who | form)
+    again = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
+    second = await ask_token(client, who | again)
+    bearer = MCP_HEADERS + b"Authorization: Bearer %b\r\n" % second["access_token"].encode()
+    got = await client.ask(post(CALL, headers=bearer))
+    assert "result" in json.loads(got.body), got
+    tokens = [one[name] for one in (first, second) for name in ("access_token", "refresh_token")]
+    return [SECRET, verifier, *codes, *tokens]
+
+
+async def visit(client: RawClient, url: str) -> str:
+    """Follow one redirect, wherever it leads."""
+    parts = urlsplit(url)
+    target = f"{parts.path}?{parts.query}"
+    if parts.netloc == "localhost":
+        (there,) = (await client.ask(get(path=target))).all("location")
+        return there
+    async with raw_client(parts.port or 0) as other:
+        host = f"Host: {parts.netloc}\r\n".encode()
+        (there,) = (await other.ask(get(path=target, headers=host))).all("location")
+    return there
+
+
+async def ask_token(client: RawClient, asked: dict[str, str]) -> dict[str, str]:
+    got: Answer = await client.ask(post(urlencode(asked).encode(), path="/token", headers=FORM))
+    assert got.status == 200, got
+    said: dict[str, str] = json.loads(got.body)
+    return said
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_flow_has_masks_for_all_that_a_login_says(tmp_path: Path, place: str) -> None:
+    recording, looking = tmp_path / "all.flow", Looking()
+    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
+    with oauth_upstream(**PLACES[place]) as upstream:
+        addons = (ToolFilter(fetch=fetched), looking, Save())
+        async with (
+            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            found = [*await log_in(client), *upstream.all_secrets()]
+    shown = "".join(looking.seen) + recording.read_bytes().decode("latin-1")
+    assert "masked-" in shown
+    assert "grant_type=refresh_token" in shown  # what is no secret can be seen
+    assert [one for one in found if one in shown] == []
+
+
+async def test_they_can_be_asked_for(tmp_path: Path) -> None:
+    recording = tmp_path / "all.flow"
+    given: dict[str, Any] = {"show_secrets": ["true"], "save_stream_file": str(recording)}
+    with oauth_upstream() as upstream:
+        addons = (ToolFilter(fetch=fetched), Save())
+        async with (
+            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            found = await log_in(client)
+    shown = recording.read_bytes().decode("latin-1")
+    assert [one for one in found if one not in shown] == []
+
+
+@pytest.mark.parametrize("host", ["launcher", "mitmdump", "mitmweb"])
+async def test_no_host_shows_a_login(tmp_path: Path, host: str) -> None:
+    """Neither in what it prints, nor in a recording, nor in mitmweb."""
+    recording, web = tmp_path / "all.flow", ""
+    with oauth_upstream(sends_issuer=True) as upstream:
+        if host == "launcher":
+            args = ("--upstream", upstream.url, "--deny", "^x", "-vv", "--record", str(recording))
+            hosted = launched(*args, home=tmp_path)
+        else:
+            mode = ("--mode", f"reverse:{upstream.origin}", "-w", str(recording), "-v")
+            sets = ("deny=^x", "endpoint=/mcp", "flow_detail=4", "web_password=let-me-in")
+            kept = sets if host == "mitmweb" else sets[:3]
+            kept = tuple(one for one in kept if host != "mitmweb" or "flow_detail" not in one)
+            words = [word for one in kept for word in ("--set", one)]
+            hosted = run_tool(host, "-s", SCRIPT, *mode, *words, home=tmp_path)
+        async with hosted as it:
+            await it.listening()
+            async with raw_client(it.port) as client:
+                found = [*await log_in(client), *upstream.all_secrets()]
+            if host == "mitmweb":
+                port = re.search(r"Web server listening at http://127.0.0.1:(\d+)", it.stdout)
+                assert port
+                web = await asyncio.to_thread(all_in_mitmweb, f"http://127.0.0.1:{port[1]}")
+            it.interrupt()
+            await it.exit_code()
+    shown = it.stdout + it.stderr + web + recording.read_bytes().decode("latin-1")
+    assert "masked-" in shown
+    assert [one for one in found if one in shown] == []
+
+
+def all_in_mitmweb(at: str) -> str:
+    """Return its list of flows, and each body that it shows."""
+
+    def read(path: str) -> str:
+        asked = urllib.request.Request(at + path, headers={"Authorization": "Bearer let-me-in"})
+        with urllib.request.urlopen(asked, timeout=20) as got:
+            return str(got.read().decode("latin-1"))
+
+    flows = read("/flows")
+    parts = [
+        read(f"/flows/{flow['id']}/{message}/content.data")
+        for flow in json.loads(flows)
+        for message in ("request", "response")
+    ]
+    assert any("grant_type" in part for part in parts)
+    return flows + "".join(parts)
+
+
+KEY = b"X-Api-Key: from-the-client\r\nCookie: sid=s-1; theme=dark\r\n"
+
+
+async def test_the_upstream_gets_what_the_client_sent(tmp_path: Path) -> None:
+    """And the user's own headers; a flow has masks for both."""
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Any) -> None:
+        heard.append(request.head)
+        await saying(RESULT)(request, peer)
+
+    recording = tmp_path / "all.flow"
+    given: dict[str, Any] = {
+        "endpoint": ["/mcp"],
+        "save_stream_file": str(recording),
+        "upstream_headers": ["X-Tenant-Token: t-0815"],
+    }
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
+        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
+        raw_client(it.port) as client,
+    ):
+        target = "/mcp?session_id=s-9&access_token=in-the-url"
+        await client.ask(post(CALL, path=target, headers=MCP_HEADERS + KEY))
+        await client.ask(post(CALL))
+    first, second = heard
+    for sent in (b"X-Api-Key: from-the-client", b"sid=s-1; theme=dark", target.encode()):
+        assert sent in first
+    assert b"X-Tenant-Token: t-0815" in second
+    one, _ = read_flows(recording)
+    assert "session_id=s-9" in one.request.path
+    shown = recording.read_bytes()
+    for secret in (b"from-the-client", b"s-1;", b"in-the-url", b"t-0815"):
+        assert secret not in shown
+
+
+async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> None:
+    """It is judged again, and then sent with its secrets."""
+
+    class Changing:
+        def request(self, flow: Any) -> None:
+            flow.request.headers["x-added"] = "by a script"
+
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Any) -> None:
+        heard.append(request.head)
+        await saying(RESULT)(request, peer)
+
+    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(tmp_path / "a.flow")}
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
+        proxy(ToolFilter(), Changing(), Save(), to=upstream.url, home=tmp_path, **given) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
+    assert b"X-Api-Key: from-the-client" in heard[0]
+    assert b"x-added: by a script" in heard[0]
