@@ -39,6 +39,12 @@ PLACES: dict[str, dict[str, Any]] = {
 CLIENTS = ("mcp1", "mcp2", "ts1")
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations are kept in the user's folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 @asynccontextmanager
 async def through(
     home: Path, upstream: OAuthUpstream, **options: Any

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 import urllib.request
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -22,7 +23,7 @@ from tests.adapters.mitmproxy.test_login_through import fetched
 from tests.cli.launched import launched
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool
 from tests.oauth_upstream import oauth_upstream
-from tests.proxy import SCRIPT, proxy
+from tests.proxy import SCRIPT, RunningTool, proxy
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 from tests.raw_upstream import RawRequest
@@ -42,6 +43,12 @@ PLACES: dict[str, dict[str, Any]] = {
         "challenge": "Bearer",
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations are kept in the user's folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 class Looking:
@@ -139,16 +146,15 @@ async def test_no_host_shows_a_login(tmp_path: Path, host: str) -> None:
     """Neither in what it prints, nor in a recording, nor in mitmweb."""
     recording, web = tmp_path / "all.flow", ""
     with oauth_upstream(sends_issuer=True) as upstream:
+        hosted: AbstractAsyncContextManager[RunningTool]
         if host == "launcher":
             args = ("--upstream", upstream.url, "--deny", "^x", "-vv", "--record", str(recording))
             hosted = launched(*args, home=tmp_path)
         else:
             mode = ("--mode", f"reverse:{upstream.origin}", "-w", str(recording), "-v")
-            sets = ("deny=^x", "endpoint=/mcp", "flow_detail=4", "web_password=let-me-in")
-            kept = sets if host == "mitmweb" else sets[:3]
-            kept = tuple(one for one in kept if host != "mitmweb" or "flow_detail" not in one)
-            words = [word for one in kept for word in ("--set", one)]
-            hosted = run_tool(host, "-s", SCRIPT, *mode, *words, home=tmp_path)
+            own = "web_password=let-me-in" if host == "mitmweb" else "flow_detail=4"
+            sets = ("--set", "deny=^x", "--set", "endpoint=/mcp", "--set", own)
+            hosted = run_tool(host, "-s", SCRIPT, *mode, *sets, home=tmp_path)
         async with hosted as it:
             await it.listening()
             async with raw_client(it.port) as client:

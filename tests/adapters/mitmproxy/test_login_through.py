@@ -30,6 +30,12 @@ FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations are kept in the user's folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
 async def fetched(_target: object) -> Fetched:
     return example("read_file", "delete_file")
 
@@ -209,6 +215,27 @@ def test_nobody_is_redirected_who_has_not_begun_here(tmp_path: Path) -> None:
         assert (await it.register("https://evil.example/")).status == 400
 
     run(tmp_path, test, sends_issuer=True)
+
+
+def test_a_restart_does_not_forget_who_has_registered(tmp_path: Path) -> None:
+    async def main() -> None:
+        with oauth_upstream(sends_issuer=True) as upstream:
+            sent_to = []
+            for visit in range(2):
+                async with (
+                    proxy(ToolFilter(fetch=fetched), to=upstream.origin, home=tmp_path) as it,
+                    raw_client(it.port) as client,
+                ):
+                    between = Between(upstream, it, client)
+                    await client.ask(post(PING))
+                    if not visit:
+                        assert (await between.register()).status == 201
+                    sent_to.append(query_of(await between.authorize())["redirect_uri"])
+                    evil = await between.authorize(redirect_uri="http://127.0.0.1:1/other")
+                    assert evil.status == 400
+            assert sent_to == upstream.registrations[0]["redirect_uris"] * 2
+
+    asyncio.run(main())
 
 
 def test_a_browser_comes_back_from_another_site(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Login:
         """Come back from the login; where the browser is sent."""
         usual = {"code": "secret", "iss": "https://as.example/"}
         path = urlsplit(callback).path
-        return come_back(path, urlencode(usual | said), self.between, now)
+        return come_back(path, urlencode(usual | said), self.between, now)[0]
 
 
 def test_a_login_comes_back_through_us() -> None:
@@ -232,3 +232,43 @@ def test_neither_memory_grows_for_ever() -> None:
 def test_a_registration_is_an_object(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         registration_request(body, Login().between)
+
+
+def test_registering_again_and_again_pushes_out_nobody_who_has_logged_in() -> None:
+    login = Login()
+    callback = login.register()
+    login.end(callback, state=login.begin()["state"])
+    for number in range(1100):
+        login.register(name=f"other-{number}")
+    assert login.begin()["redirect_uri"] == callback
+    assert login.between.registrations.of("other-1") is None
+    assert login.between.registrations.of("other-1099") is not None
+
+
+def test_registrations_are_bounded_in_bytes() -> None:
+    login = Login()
+    uris = [f"http://127.0.0.1/{number}/{'x' * 2000}" for number in range(10)]
+    for number in range(200):
+        login.register(*uris, name=f"other-{number}")
+    assert len(login.between.registrations.render()) < 1_200_000
+    assert login.between.registrations.of("other-199") is not None
+
+
+def test_a_host_that_is_allowed_no_longer_is_sent_nobody() -> None:
+    hosts = AllowedHosts(frozenset({"pages.example"}))
+    registrations = Registrations()
+    page = "https://pages.example/cb"
+    login = Login(Between(OURS, THEIRS, a_server(), registrations, hosts))
+    login.register(page)
+    assert login.begin(redirect_uri=page)
+    login.between = Between(OURS, THEIRS, a_server(), registrations, AllowedHosts())
+    with pytest.raises(RefusedUri):
+        login.begin(redirect_uri=page)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"{", b'{"version":2}', b'{"version":1,"registrations":{"a":1}}']
+)
+def test_what_is_no_list_of_registrations_is_not_read(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"version|written|Expecting"):
+        Registrations().learn(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 
 if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
     from mcp_tool_filter.adapters.oauth.through import Through
     from mcp_tool_filter.adapters.oauth.web import Web
 
@@ -61,8 +63,9 @@ class LoginsThrough:
 
         mode, listener = self._listeners[spec]
         is_plain = listener.config.login_through == "plain"
+        kept = _open_registrations(listener.upstream)
         begun = self._begun[spec] = Through(
-            listener, partial(_open_web, mode, listener), is_plain=is_plain
+            listener, partial(_open_web, mode, listener), is_plain=is_plain, kept=kept
         )
         return begun
 
@@ -133,6 +136,16 @@ class LoginsThrough:
             for name in _VALIDATORS:
                 response.headers.pop(name, None)
             response.content = rewritten
+
+
+def _open_registrations(upstream: str) -> KeptRegistrations | None:
+    from mcp_tool_filter.adapters.oauth.folder import registrations_folder
+    from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
+
+    try:
+        return KeptRegistrations(registrations_folder(os.environ), upstream)
+    except RuntimeError:  # a user without a home
+        return None
 
 
 def _open_web(mode: ReverseMode, listener: Listener) -> Web:

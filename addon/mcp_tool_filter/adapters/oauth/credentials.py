@@ -18,8 +18,9 @@ from dataclasses import replace
 
 from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
+from mcp_tool_filter.adapters.oauth.files import Stamp
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Tokens
-from mcp_tool_filter.adapters.oauth.store import Stamp, Store, key_of
+from mcp_tool_filter.adapters.oauth.store import Store, key_of
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.http.challenges import missing_scopes

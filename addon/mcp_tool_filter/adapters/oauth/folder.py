@@ -17,6 +17,11 @@ def default_folder(environment: Mapping[str, str]) -> Path:
     return Path(base) / "mcp-tool-filter" / "logins"
 
 
+def registrations_folder(environment: Mapping[str, str]) -> Path:
+    """Return where we keep which clients have registered through us."""
+    return default_folder(environment).with_name("registrations")
+
+
 def has_logins() -> bool:
     """Tell whether the user has ever logged in anywhere."""
     try:

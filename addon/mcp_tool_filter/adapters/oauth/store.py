@@ -6,14 +6,10 @@ use: whoever renews one holds the lock of that login, also against other process
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import sys
-import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.oauth import keyring_box
+from mcp_tool_filter.adapters.oauth.files import Stamp, locked, replace_file, stamp_of
 from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
 from mcp_tool_filter.errors import StartError
@@ -28,12 +25,7 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.paths import plain_path
 
 _VERSION = 1
-_POLL = 0.05  # seconds between attempts to get a lock
 _SECRETS = {"tokens": ("access_token", "refresh_token"), "registration": ("client_secret",)}
-_PATIENCE = 60.0  # seconds; a renewal takes far less
-
-type Stamp = tuple[int, int, int]
-"""What changes when a file is replaced."""
 
 
 class StoreFailed(StartError):
@@ -53,11 +45,7 @@ class Store:
 
     def stamp_of(self, endpoint: str) -> Stamp | None:
         """Return what tells one version of a login from the next; None if there is none."""
-        try:
-            found = os.stat(self.path_of(endpoint))
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
+        return stamp_of(self.path_of(endpoint))
 
     def load(self, endpoint: str) -> LoginState | None:
         """Return a login, or None if there is none. Raises StoreFailed."""
@@ -88,18 +76,7 @@ class Store:
         elif _says_keyring(path):  # the user has thought otherwise
             keyring_box.remove(key_of(state.endpoint))
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=self.folder, suffix=".part")  # mode 0600
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(json.dumps(plain, indent=1).encode())
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(partial, path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(partial)
-                raise
+            replace_file(path, json.dumps(plain, indent=1).encode())
         except OSError as error:
             raise StoreFailed(path, error) from None
 
@@ -120,20 +97,12 @@ class Store:
     async def lock(self, endpoint: str) -> AsyncIterator[None]:
         """Hold the lock of one login, against all tasks and processes. Raises StoreFailed."""
         path = self.path_of(endpoint).with_suffix(".lock")
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise StoreFailed(path, error) from None
-        try:
-            end = time.monotonic() + _PATIENCE
-            while not _try_lock(handle):
-                if time.monotonic() > end:
-                    raise StoreFailed(path, "Another process does not let go of it")
-                await asyncio.sleep(_POLL)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(locked(path))
+            except OSError as error:
+                raise StoreFailed(path, error) from None
             yield
-        finally:
-            os.close(handle)  # which also unlocks it
 
 
 def key_of(endpoint: str) -> str:
@@ -197,24 +166,3 @@ def _says_keyring(path: Path) -> bool:
         return json.loads(path.read_bytes()).get("in_keyring") is True
     except (OSError, ValueError, AttributeError):
         return False
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True

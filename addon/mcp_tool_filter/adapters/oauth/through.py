@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
 from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
@@ -93,6 +94,8 @@ class Through:
     open_web: Callable[[], Web]
     is_plain: bool = False
     """Only the metadata is rewritten; clients speak with the authorization server themselves."""
+    kept: KeptRegistrations | None = None
+    """Keeps registrations beyond this process."""
     registrations: Registrations = field(default_factory=Registrations)
     _web: Web | None = None
     _asks: bool = False
@@ -145,7 +148,9 @@ class Through:
         if self.is_resource_document(head.target):
             return None
         if path.startswith(CALLBACK):
-            return self._come_back(path, query, self._between(found, ours)) if found else _NOT_FOUND
+            if found is None:
+                return _NOT_FOUND
+            return await self._come_back(path, query, self._between(found, ours))
         if found is None or not self._stands_for(found.server):
             return None
         if _is_server_document(head.target):
@@ -153,6 +158,8 @@ class Through:
         if head.method != _ENDPOINTS[path]:
             return Said(405, headers=(("allow", _ENDPOINTS[path]),))
         between = self._between(found, ours)
+        if self.kept and found.server.sends_issuer:
+            await self.kept.read_into(self.registrations)
         try:
             if path == AUTHORIZE:
                 return _redirect(authorize(query, between, time.monotonic()))
@@ -194,13 +201,18 @@ class Through:
             said = registration_answer(got.body, registration, between) if is_done else got.body
         except ProtocolError as error:
             raise WebFailed(str(error)) from None
+        if self.kept and is_done and registration is not None:
+            await self.kept.write(self.registrations)
         return _passed_on(got, said)
 
-    def _come_back(self, path: str, query: str, between: Between) -> Said:
+    async def _come_back(self, path: str, query: str, between: Between) -> Said:
         try:
-            return _redirect(come_back(path, query, between, time.monotonic()))
+            url, is_first = come_back(path, query, between, time.monotonic())
         except ProtocolError as error:
             return _error(400, "invalid_request", str(error))
+        if self.kept and is_first:
+            await self.kept.write(self.registrations)
+        return _redirect(url)
 
     def _between(self, found: _Found, ours: str) -> Between:
         hosts = self.listener.config.allowed_hosts

@@ -2,21 +2,25 @@
 
 Only where the authorization server names itself on the way back (``iss``, RFC 9207): there the way
 back leads through us, and we would be an open redirector if we did not know whom we send where.
-Both memories are bounded; the oldest entry goes first.
+Both memories are bounded; the oldest entry goes first, but a registration with which nobody has
+logged in yet goes before all others: whoever registers again and again pushes nobody else out.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.http.login_through.paths import CALLBACK
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts, is_loopback
 
+_VERSION = 1
 _MOST_REGISTRATIONS = 1000
+_MOST_BYTES = 1024 * 1024  # of all registrations
 _MOST_UNDER_WAY = 1000
 _MOST_URIS = 10
 _LONGEST_URI = 2048
@@ -34,6 +38,12 @@ class Registration:
     callback: str
     """What the authorization server knows as the client's redirect URI."""
     redirect_uris: tuple[str, ...]
+    is_used: bool = False
+    """Somebody has logged in with it."""
+
+    @property
+    def size(self) -> int:
+        return len(self.callback) + sum(map(len, self.redirect_uris))
 
     def has(self, redirect_uri: str) -> bool:
         """Compare exactly; on the loopback the port may be another (RFC 8252, 7.3)."""
@@ -61,6 +71,7 @@ class Registrations:
 
     def __init__(self) -> None:
         self._by_client: OrderedDict[str, Registration] = OrderedDict()
+        self._size = 0
         self._under_way: OrderedDict[str, UnderWay] = OrderedDict()
 
     def begin(self, redirect_uris: tuple[str, ...], ours: str) -> Registration:
@@ -69,10 +80,17 @@ class Registrations:
 
     def keep(self, client_id: str, registration: Registration) -> None:
         """Remember what the authorization server has accepted."""
+        self._forget(client_id)
         self._by_client[client_id] = registration
-        self._by_client.move_to_end(client_id)
-        if len(self._by_client) > _MOST_REGISTRATIONS:
-            self._by_client.popitem(last=False)
+        self._size += len(client_id) + registration.size
+        while len(self._by_client) > _MOST_REGISTRATIONS or self._size > _MOST_BYTES:
+            others = (one for one in self._by_client if one != client_id)
+            unused = (one for one in others if not self._by_client[one].is_used)
+            self._forget(next(unused, None) or next(iter(self._by_client)))
+
+    def _forget(self, client_id: str) -> None:
+        if (known := self._by_client.pop(client_id, None)) is not None:
+            self._size -= len(client_id) + known.size
 
     def of(self, client_id: str) -> Registration | None:
         """Return how a client has registered; None if it did so elsewhere, or long ago."""
@@ -96,6 +114,29 @@ class Registrations:
         del self._under_way[state]
         return login if now - login.since <= _LONGEST_LOGIN else None
 
+    def note_login(self, registration: Registration) -> bool:
+        """Note that somebody has logged in; tell whether nobody had with this registration."""
+        for client_id, known in self._by_client.items():
+            if known.callback == registration.callback and not known.is_used:
+                self._by_client[client_id] = replace(known, is_used=True)
+                return True
+        return False
+
+    def render(self) -> bytes:
+        """Return all registrations as text, for another process or a later one."""
+        known = {
+            client_id: [one.callback, list(one.redirect_uris), one.is_used]
+            for client_id, one in self._by_client.items()
+        }
+        return json.dumps({"version": _VERSION, "registrations": known}).encode()
+
+    def learn(self, text: bytes) -> None:
+        """Add registrations that ``render`` has written. Raises ValueError for another text."""
+        for client_id, registration in _parse(text):
+            known = self._by_client.get(client_id)
+            if known is None or (registration.is_used and not known.is_used):
+                self.keep(client_id, registration)
+
 
 def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...] | None:
     """Return redirect URIs if we would send a browser to each of them, or None.
@@ -116,6 +157,19 @@ def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...
 def is_short_state(state: str | None) -> bool:
     """Tell whether we would remember a client's state."""
     return state is None or len(state) <= _LONGEST_STATE
+
+
+def _parse(text: bytes) -> list[tuple[str, Registration]]:
+    try:
+        found = json.loads(text)
+        if found["version"] != _VERSION:
+            raise ValueError("another version")
+        return [
+            (client_id, Registration(str(callback), tuple(map(str, uris)), used is True))
+            for client_id, (callback, uris, used) in found["registrations"].items()
+        ]
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not what we have written") from error
 
 
 def _is_acceptable(uri: str, hosts: AllowedHosts) -> bool:

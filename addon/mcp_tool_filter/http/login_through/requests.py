@@ -74,6 +74,8 @@ def authorize(query: str, between: Between, now: float) -> str:
             asked = registration.redirect_uris[0]
         if asked is None or not registration.has(asked):
             raise ProtocolError("The redirect_uri is not registered through this proxy")
+        if may_be_sent_to([asked], between.hosts) is None:  # its host was allowed once
+            raise RefusedUri
         if not is_short_state(state):
             raise ProtocolError("The state is too long")
         login = UnderWay(registration, asked, state, between.ours, now)
@@ -84,8 +86,11 @@ def authorize(query: str, between: Between, now: float) -> str:
     return endpoint + joint + urlencode(_translated(fields, changed, between))
 
 
-def come_back(path: str, query: str, between: Between, now: float) -> str:
-    """Return where to send the browser of a user who has logged in. Raises ProtocolError."""
+def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
+    """Return where to send the browser of a user who has logged in. Raises ProtocolError.
+
+    Also tell whether it is the first login with its registration.
+    """
     fields = _parse_fields(query)
     given = dict(fields)
     login = between.registrations.come_back(path, given.get("state", ""), now)
@@ -93,12 +98,13 @@ def come_back(path: str, query: str, between: Between, now: float) -> str:
         raise ProtocolError("This login was not begun here, or is over")
     if given.get("iss") != between.server.issuer:  # as raw strings (RFC 9207, 2.4)
         raise ProtocolError("The answer is from another authorization server")
+    is_first = "code" in given and between.registrations.note_login(login.registration)
     said = [(name, value) for name, value in fields if name not in ("state", "iss")]
     if login.state is not None:
         said.append(("state", login.state))
     said.append(("iss", our_issuer(between.server.issuer, login.ours)))
     joint = "&" if "?" in login.redirect_uri else "?"
-    return login.redirect_uri + joint + urlencode(said)
+    return login.redirect_uri + joint + urlencode(said), is_first
 
 
 def token_request(body: bytes, basic: str | None, between: Between) -> Fields:

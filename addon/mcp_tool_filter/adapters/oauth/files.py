@@ -1,0 +1,80 @@
+"""Files that only their user can read, replaced as a whole, and locked against other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+_POLL = 0.05  # seconds between attempts to get a lock
+_PATIENCE = 60.0  # seconds; a renewal takes far less
+
+type Stamp = tuple[int, int, int]
+"""What changes when a file is replaced."""
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what tells one version of a file from the next; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, so that nobody reads half of it. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".part")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[None]:
+    """Hold a lock against all tasks and processes. Raises OSError, also after a minute."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not _try_lock(handle):
+            if time.monotonic() > end:
+                raise TimeoutError("Another process does not let go of it")
+            await asyncio.sleep(_POLL)
+        yield
+    finally:
+        os.close(handle)  # which also unlocks it
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
