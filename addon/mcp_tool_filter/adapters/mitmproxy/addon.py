@@ -321,7 +321,9 @@ class ToolFilter:
         if self.interception is None:
             from mcp_tool_filter.adapters.mitmproxy.interception import intercept
 
-            self.interception = intercept(self._listeners, self._known, self._effects, self._attach)
+            self.interception = intercept(
+                self._listeners, self._known, self._effects, self._attach, self._hidden.hide_head
+            )
 
     def _attach(self, listener: Listener) -> None:
         """Let a new listener have all that stands behind the tool filter."""

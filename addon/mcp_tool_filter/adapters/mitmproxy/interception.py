@@ -28,6 +28,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     refuse_upgrade,
     stream_through,
 )
+from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import FORWARD_MODES, Listeners
 from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
@@ -61,6 +62,8 @@ _MOST_ENDPOINTS = 10_000
 
 type Attach = Callable[[Listener], None]
 """Told of a new listener, before the first message is judged."""
+type Hide = Callable[[HTTPFlow], None]
+"""Hides the secrets in the head of a request that others will see from now on."""
 _REFUSED: dict[str, Callable[[Config], object]] = {
     "upstream_headers": lambda config: config.upstream_headers,
     "paths": lambda config: config.only_mcp,
@@ -74,9 +77,15 @@ class Interception:
     """One for the tool filter. It decides what is MCP, and by which listener it is judged."""
 
     def __init__(
-        self, listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach
+        self,
+        listeners: Listeners,
+        known: KnownFlows,
+        effects: Effects,
+        attach: Attach,
+        hide: Hide,
     ) -> None:
         self._listeners = listeners
+        self._hide = hide
         self._known = known
         self._effects = effects
         self._attach = attach
@@ -177,6 +186,7 @@ class Interception:
                 return
             listener = self.listener_of(flow)
             exchange = _begin(listener, flow)
+            self._hide(flow)
             known = self._known[flow] = Known(listener, exchange)
             conversation = listener.open_socket(exchange)
             known.socket = Socket(flow, conversation, self._effects.carry_out)
@@ -221,8 +231,9 @@ class Interception:
         """Let the filter judge an event stream from now on."""
         listener = self.listener_of(flow)
         exchange = _begin(listener, flow)
+        self._hide(flow)
         known = self._known[flow] = Known(listener, exchange)
-        stream = listener.open_stream(exchange, flow.request.path, injector(flow))
+        stream = listener.open_stream(exchange, real_request(flow).path, injector(flow))
         known.stream = stream
         stream.carry_out_with(self._effects.carry_out, waker(flow))
         hold_end(flow, stream)
@@ -244,7 +255,7 @@ class Interception:
 
     def name_of(self, flow: HTTPFlow) -> str:
         """Return the name under which the listener of a flow is known."""
-        origin, target = _origin_of(flow.request), flow.request.path
+        origin, target = _origin_of(flow.request), real_request(flow).path
         for listener in self._at(origin.url):
             if target in listener.legacy.endpoints:
                 return next(
@@ -291,10 +302,10 @@ class Interception:
 
 
 def intercept(
-    listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach
+    listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach, hide: Hide
 ) -> Interception:
     """Read all clients of forward proxies that connect from now on."""
-    interception = Interception(listeners, known, effects, attach)
+    interception = Interception(listeners, known, effects, attach, hide)
     listeners.find_intercepted = interception.listener_of
     install_interceptor(interception)
     guard_forward_proxies()
