@@ -1,0 +1,42 @@
+"""Where time is short, a sample of each matrix: MCP_TOOL_FILTER_PAIRS=sample.
+
+Each client and each server is in the sample at least once for each test. `.ci/run` runs the sample,
+`.ci/full` and a plain `pytest` run every pair.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from .pairs import Pair
+
+MATRICES = {"test_stdio_peers", "test_known_servers", "test_login", "test_login_through"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("MCP_TOOL_FILTER_PAIRS") != "sample":
+        return
+    met: set[tuple[str, ...]] = set()
+    left_out = []
+    for item in items:
+        new = {*_who_meets(item)} - met
+        if item.path.stem in MATRICES and isinstance(item, pytest.Function) and not new:
+            left_out.append(item)
+        met |= new
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _who_meets(item: pytest.Item) -> Iterator[tuple[str, ...]]:
+    """Return who takes part, each with the test in which it does; the test itself is one more."""
+    test = item.nodeid.partition("[")[0]
+    yield (test,)
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return
+    for name, value in item.callspec.params.items():
+        parts = (value.server, value.client) if isinstance(value, Pair) else (value,)
+        for number, part in enumerate(parts):
+            yield test, name, str(number), str(part)
