@@ -11,6 +11,8 @@ from mcp_tool_filter.jsregex.hints import hint
     ("glob", "regex"),
     [
         ("*delete*", ": delete"),
+        ("*", ": .*"),
+        ("**", ": .*"),
         ("*_db", ": _db$"),
         ("delete_*", ": ^delete_"),
         ("get_*_by_*", ": ^get_.*_by_"),

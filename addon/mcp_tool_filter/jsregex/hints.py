@@ -32,7 +32,7 @@ def _hint_for_glob(text: str) -> str:
     parts = [re.sub(r"\.", r"\\.", part) for part in text.split("*")]
     regex = ".*".join(["^" + parts[0] if parts[0] else "", *parts[1:-1], parts[-1]])
     regex = regex + "$" if parts[-1] else regex
-    regex = regex.removeprefix(".*").removesuffix(".*")
+    regex = regex.removeprefix(".*").removesuffix(".*") or ".*"
     if not _is_regex(text):
         return f"That is a glob; use --deny-glob, or as a regex: {regex}"
     before = text[text.index("*") - 1]

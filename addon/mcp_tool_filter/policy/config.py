@@ -309,10 +309,13 @@ def _parse_new_tools(text: str) -> bool:
     return text == "judge"
 
 
+_MESSAGE_LIMIT = "It is a size of at least 1KB, written with its unit, such as 500KB or 10MB"
+
+
 def _parse_limits(text: str) -> Limits:
     size = _size(text)
     if size < 1024:
-        raise InvalidOption("message_limit", text, why="It is a size such as 10MB, 1KB or more")
+        raise InvalidOption("message_limit", text, why=_MESSAGE_LIMIT)
     return Limits(message=size, pending=2 * size, unfinished=max(_UNFINISHED, 8 * size))
 
 

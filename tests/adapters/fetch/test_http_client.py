@@ -22,6 +22,7 @@ from mcp_tool_filter.adapters.fetch.http_client import (
     HttpFailed,
     NotConnected,
     make_tls_context,
+    refuse_bad_certificate,
 )
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import Origin, parse_origin
@@ -331,5 +332,26 @@ def test_a_file_that_is_not_there_is_named(option: str, tmp_path: Path) -> None:
 def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
-    with pytest.raises(InvalidOption, match=r"empty\.pem"):
+    with pytest.raises(InvalidOption, match=r"empty\.pem'\nIt has no certificate in PEM form"):
         make_tls_context(trusted_ca=str(empty))
+    wanted = "It must be a PEM file with a certificate and its key"
+    with pytest.raises(InvalidOption, match=wanted):
+        make_tls_context(client_cert=str(empty))
+    with pytest.raises(InvalidOption, match=wanted):
+        refuse_bad_certificate("--cert", str(empty))
+    with pytest.raises(InvalidOption, match="Is a directory"):
+        refuse_bad_certificate("--cert", str(tmp_path))
+
+
+def test_a_key_must_belong_to_its_certificate(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+    good, bad = Certified(own).pem, Certified(other).pem
+    refuse_bad_certificate("--cert", str(good))
+    begin = "-----BEGIN CERTIFICATE-----"
+    [key, *_] = (part for part in bad.read_text().split(begin) if "PRIVATE KEY" in part)
+    certificate = begin + good.read_text().split(begin)[1].partition("-----BEGIN")[0]
+    bad.write_text(certificate + key[key.index("-----BEGIN") :])
+    with pytest.raises(InvalidOption, match="Its key does not belong to its certificate"):
+        refuse_bad_certificate("--cert", str(bad))

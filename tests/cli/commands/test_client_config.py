@@ -46,6 +46,8 @@ def test_clients_with_a_command_get_a_command(
     [
         ("cursor", {"mcpServers": {NAME: {"url": MINE}}}),
         ("vscode", {"servers": {NAME: {"type": "http", "url": MINE}}}),
+        ("windsurf", {"mcpServers": {NAME: {"serverUrl": MINE}}}),
+        ("zed", {"context_servers": {NAME: {"url": MINE}}}),
         (
             "claude-desktop",
             {"mcpServers": {NAME: {"command": "npx", "args": ["-y", "mcp-remote", MINE]}}},
@@ -65,6 +67,8 @@ def test_clients_with_a_file_get_what_goes_into_it(
         ("gemini", "--transport sse"),
         ("codex", "-- npx -y mcp-remote http://127.0.0.1:6273/sse"),
         ("vscode", '"type": "sse"'),
+        ("windsurf", '"serverUrl": "http://127.0.0.1:6273/sse"'),
+        ("zed", '"mcp-remote"'),
     ],
 )
 def test_an_upstream_of_the_older_transport_is_one_for_the_client_too(
@@ -173,6 +177,8 @@ def test_a_command_is_wrapped_for_clients_with_a_command(
         ("cursor", "mcpServers", {}),
         ("claude-desktop", "mcpServers", {}),
         ("vscode", "servers", {"type": "stdio"}),
+        ("windsurf", "mcpServers", {}),
+        ("zed", "context_servers", {}),
     ],
 )
 def test_a_command_is_wrapped_for_clients_with_a_file(

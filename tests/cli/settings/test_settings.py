@@ -151,6 +151,13 @@ def test_a_file_that_says_what_there_is_not_is_refused(
     assert part.replace("{file}", str(file)) in complaint("--config", str(file))
 
 
+def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "filter.toml"
+    file.write_bytes(b"\xff\xfe")
+    wanted = f"Error: The config file {file} is not UTF-8\nSave it as UTF-8"
+    assert complaint("--config", str(file)) == wanted
+
+
 def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
     assert "No such file" in complaint("--config", str(tmp_path / "none.toml"))
 
@@ -161,6 +168,16 @@ def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
 def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
     """Ignored it would leave open what the user thinks is closed."""
     assert f"did you mean MCP_TOOL_FILTER_{meant}?" in complaint(**{name: "^a"})
+
+
+def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert settings(quite_another="x", list_tools="1").port == 6273
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: MCP_TOOL_FILTER_QUITE_ANOTHER is no setting, and has no effect",
+        "Warning: MCP_TOOL_FILTER_LIST_TOOLS has no effect: type --list-tools on the command line",
+    ]
+    assert settings(wrapped="{}", wrapped_login="{}").port == 6273
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\n"])
@@ -215,6 +232,11 @@ def test_a_variable_of_somebody_else_is_not_ours() -> None:
             ["--connection-timeout", "soon"],
             "Error: Invalid value for --connection-timeout: 'soon'\n"
             "It is a number of milliseconds, 1 or more",
+        ),
+        (
+            ["--message-limit", "1000"],
+            "Error: Invalid value for --message-limit: '1000'\n"
+            "It is a size of at least 1KB, written with its unit, such as 500KB or 10MB",
         ),
         (
             ["--deny", "^[a-z"],

@@ -355,8 +355,35 @@ def make_tls_context(
         try:
             context.load_cert_chain(os.path.expanduser(client_cert))
         except OSError as error:
-            raise InvalidOption("client_certs", client_cert, why=why(error)) from None
+            raise InvalidOption("client_certs", client_cert, why=_why_not_pem(error)) from None
     return context
+
+
+def _why_not_pem(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return "Its key does not belong to its certificate"
+    if isinstance(error, ssl.SSLError):  # whose own words name OpenSSL's modules
+        return "It must be a PEM file with a certificate and its key"
+    return why(error)
+
+
+def refuse_bad_certificate(option: str, file: str) -> None:
+    """Raise InvalidOption unless a file has a certificate and its key, as a TLS server needs."""
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
+    except _NeedsPassword:
+        return  # mitmproxy's option cert_passphrase may have it
+    except OSError as error:
+        raise InvalidOption(option, file, why=_why_not_pem(error)) from None
+
+
+class _NeedsPassword(Exception):
+    pass
+
+
+def _refuse_password() -> str:
+    raise _NeedsPassword
 
 
 def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
@@ -372,7 +399,10 @@ def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
             os.path.expanduser(ca) if ca else None, os.path.expanduser(folder) if folder else None
         )
     except OSError as error:
-        raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=why(error)) from None
+        told = (
+            "It has no certificate in PEM form" if isinstance(error, ssl.SSLError) else why(error)
+        )
+        raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=told) from None
 
 
 def why(error: Exception, origin: Origin | None = None) -> str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_tool_filter.cli.commands.client_programs import (
+    WINDSURF,
+    ZED,
     Snippet,
     name_of_command,
     program_of,
@@ -204,6 +206,19 @@ def _gemini(place: Place) -> Snippet:
     return Snippet(shlex.join(words), "Run this command (--scope user: for all your projects):")
 
 
+def _windsurf(place: Place) -> Snippet:
+    return Snippet(_json({"mcpServers": {place.name: {"serverUrl": place.url}}}), WINDSURF)
+
+
+def _zed(place: Place) -> Snippet:
+    """It knows no HTTP+SSE."""
+    entry = _mcp_remote(place) if place.is_sse else {"url": place.url}
+    return Snippet(
+        _json({"context_servers": {place.name: entry}}),
+        ZED + (" Needs Node.js:" if place.is_sse else ""),
+    )
+
+
 def _mcp_remote(place: Place) -> dict[str, Any]:
     is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
     allow = [] if is_local else ["--allow-http"]
@@ -221,4 +236,6 @@ CLIENTS: dict[str, Callable[[Place], Snippet]] = {
     "vscode": _vscode,
     "codex": _codex,
     "gemini": _gemini,
+    "windsurf": _windsurf,
+    "zed": _zed,
 }

@@ -15,6 +15,8 @@ _RUNNERS = re.compile(
     r"(?:npx|uvx|uv|pipx|bunx|bun|deno|node|python[\d.]*|docker|podman|run|tool|exec|dlx|pnpm|yarn"
     r"|npm|sh|bash|env)(?:\.exe|\.cmd)?"
 )
+WINDSURF = "Into ~/.codeium/windsurf/mcp_config.json; then refresh the list of MCP servers:"
+ZED = "Into Zed's settings.json (zed: open settings file), or .zed/settings.json of a project:"
 _MCP_WORDS = re.compile(r"^(?:mcp-)?(?:server-)?(?:mcp-)?|(?:-mcp)?(?:-server)?$")
 
 
@@ -116,6 +118,14 @@ def _gemini(program: Program) -> Snippet:
     )
 
 
+def _windsurf(program: Program) -> Snippet:
+    return Snippet(_json({"mcpServers": {program.name: program.entry}}), WINDSURF)
+
+
+def _zed(program: Program) -> Snippet:
+    return Snippet(_json({"context_servers": {program.name: program.entry}}), ZED)
+
+
 def _variables(flag: str, program: Program) -> list[str]:
     return [word for name, value in program.env.items() for word in (flag, f"{name}={value}")]
 
@@ -131,4 +141,6 @@ _CLIENTS: dict[str, Callable[[Program], Snippet]] = {
     "vscode": _vscode,
     "codex": _codex,
     "gemini": _gemini,
+    "windsurf": _windsurf,
+    "zed": _zed,
 }

@@ -57,6 +57,7 @@ type Fetcher = Callable[[Target], Awaitable[Fetched]]
 def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # what the user got wrong is said before anything is begun
+    _refuse_bad_certificate(settings.cert)
     refuse_taken_port(settings)
     _refuse_missing_folder(settings.record)
     log_to_stderr(settings.verbosity, is_watched=settings.inspect)
@@ -267,6 +268,15 @@ def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
     """Return them in mitmproxy's form: all of ours are lists of texts."""
     given = {name: text for name, text in settings.texts.items() if text is not None}
     return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
+
+
+def _refuse_bad_certificate(cert: str | None) -> None:
+    """Say it in our words: mitmproxy's name its libraries."""
+    if cert is None:
+        return
+    from mcp_tool_filter.adapters.fetch.http_client import refuse_bad_certificate
+
+    refuse_bad_certificate("--cert", cert.partition("=")[2] or cert)  # mitmproxy: DOMAIN=FILE
 
 
 def _refuse_missing_folder(record: str | None) -> None:

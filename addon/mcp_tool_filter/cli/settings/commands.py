@@ -31,8 +31,9 @@ _OF_A_FILE: Final = (
 SETTINGS: Final = tuple(flag for flag in FLAGS.values() if not flag.only_typed)
 """The flags that say what the filter should do."""
 
-CLIENTS_TO_TELL: Final = ("claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini")
-CLIENTS_WITH_FILES: Final = (*CLIENTS_TO_TELL, "windsurf", "zed")
+CLIENTS: Final = (
+    "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
+)  # fmt: skip
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
@@ -220,7 +221,7 @@ _ALL: Final = (
             *_OF_A_FILE,
         ),
         most_words=2,
-        choices=CLIENTS_WITH_FILES,
+        choices=CLIENTS,
         notes="Undo: mcp-tool-filter unwrap CLIENT SERVER",
     ),
     Command(
@@ -233,7 +234,7 @@ _ALL: Final = (
             *_OF_A_FILE,
         ),
         most_words=2,
-        choices=CLIENTS_WITH_FILES,
+        choices=CLIENTS,
     ),
     Command(
         "config",
@@ -244,11 +245,11 @@ _ALL: Final = (
             "config CLIENT --upstream URL [--deny PATTERN] [FLAGS]",
         ),
         about=f"Prints what a client needs to use the filter. CLIENT is one of:"
-        f" {', '.join(CLIENTS_TO_TELL)}. --host and --port say where the filter will listen. For a"
+        f" {', '.join(CLIENTS)}. --host and --port say where the filter will listen. For a"
         f" command, and with --stdio, the client starts the filter itself.",
         has_settings=True,
         most_words=1,
-        choices=CLIENTS_TO_TELL,
+        choices=CLIENTS,
     ),
     Command(
         "check-pattern",

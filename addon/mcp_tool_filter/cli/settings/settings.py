@@ -275,7 +275,8 @@ def split_upstream(url: str) -> tuple[str, str]:
         why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
         raise UsageError("Missing --upstream URL", why=why)
     if re.search(r"\s", url.strip()):
-        why = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
+        command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
+        why = _LIKE_THIS if "://" in url else command  # it may hold a password
         raise UsageError("--upstream is not a valid URL", why=why)
     if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
         url = f"http://{url}"

@@ -18,6 +18,7 @@ from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
 from mcp_tool_filter.errors import EmptyList
 
 _PREFIX = "MCP_TOOL_FILTER_"
+_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # read by wrap, and by our tests
 _ADD_UP = ("deny", "deny-glob")
 _PATTERNS = ("deny", "allow", "deny-glob")
 _UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
@@ -54,7 +55,9 @@ def read_file(path: str) -> Given:
             table = tomllib.load(file)
     except OSError as error:
         raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
-    except ValueError as error:  # neither TOML nor UTF-8
+    except UnicodeDecodeError:
+        raise UsageError(f"The config file {path} is not UTF-8", why="Save it as UTF-8") from None
+    except ValueError as error:
         raise UsageError(f"The config file {path} is not TOML", why=str(error)) from None
     given: Given = {}
     for key, value in table.items():
@@ -131,9 +134,19 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
             if text:
                 lines = [line for line in text.splitlines() if line.strip()]
                 given[flag.name] = lines if flag.many else [text]
-        elif not flag and (meant := _meant(name, names)):
-            raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
+        elif flag:
+            _warn(f"{variable} has no effect: type --{flag.name} on the command line")
+        elif name not in _NOT_OURS:
+            if meant := _meant(name, names):
+                raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
+            _warn(f"{variable} is no setting, and has no effect")
     return given
+
+
+def _warn(text: str) -> None:
+    from mcp_tool_filter.cli.output.log import say  # seldom needed
+
+    say(f"Warning: {text}")
 
 
 def _meant(name: str, known: Mapping[str, object]) -> str | None:
