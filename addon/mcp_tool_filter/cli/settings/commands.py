@@ -356,6 +356,14 @@ _ALL: Final = (
         choices=TOPICS,
     ),
     Command(
+        "man",
+        "man",
+        "print the manual page",
+        usage=("man",),
+        about="Prints the manual page, which has all of --help: mcp-tool-filter man | man -l -\n"
+        "An installed package has it already: man mcp-tool-filter",
+    ),
+    Command(
         "addon-path",
         "addon_path",
         "print the path of the addon script, for mitmdump -s",

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER, Command
 from mcp_tool_filter.cli.settings.flags import GROUPS, Flag
 
-_TOP = """\
+TOP = """\
 mcp-tool-filter sits in front of an MCP server and removes the tools you do not want:
 your model does not see them, cannot call them, and spends no tokens on them.
 """
-_EXAMPLES = """\
+EXAMPLES = """\
 Examples:
   mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/work
   mcp-tool-filter --deny '^delete_' --port 8080 -- npx -y @modelcontextprotocol/server-memory
@@ -22,7 +22,7 @@ Examples:
   mcp-tool-filter -u http://localhost:3000/mcp --inspect         the same under mitmweb
   mcp-tool-filter config claude-code -u http://localhost:3000/mcp -d '^file_'
 """
-_BOTTOM = """\
+BOTTOM = """\
 Patterns are JavaScript regexes, searched for anywhere in a name: ^ and $ tie them to its ends.
 A comma within {}, [] or (), or after a backslash, does not separate.
 
@@ -40,7 +40,7 @@ _WIDTH = 96
 def render_help() -> str:
     """Write the page of the filter itself."""
     flags = (line for title, group in GROUPS.items() for line in _flag_lines(title, group))
-    return "\n".join([_TOP, *_usage(FILTER), _EXAMPLES, *_command_lines(), "", *flags, _BOTTOM])
+    return "\n".join([TOP, *_usage(FILTER), EXAMPLES, *_command_lines(), "", *flags, BOTTOM])
 
 
 def render_command_help(command: Command) -> str:
