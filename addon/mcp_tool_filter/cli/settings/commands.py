@@ -119,7 +119,7 @@ _ALL: Final = (
                 "deny", "allow", "deny-glob", "ignore-case", "new-tools", "rules",
             )),
             Flag("client", "whose files list the servers (default: known by the command)",
-                 "CLIENT", choices=CLIENTS_WITH_FILES),
+                 "CLIENT", choices=CLIENTS),
             Flag("server", "a further server that must come through the filter", "URL", many=True),
             *(FLAGS[name] for name in ("env", "cwd", "port", "message-limit", "max-clients")),
             FLAGS["ca"]._replace(help="trust the certificates in this PEM file, too"),
