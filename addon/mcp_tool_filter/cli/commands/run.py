@@ -36,7 +36,7 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
-from mcp_tool_filter.cli.settings.commands import CLIENTS_WITH_FILES, COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
 from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
@@ -60,8 +60,8 @@ def run(argv: Sequence[str]) -> int:
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
     for client in typed.get("client", []):
-        if client not in CLIENTS_WITH_FILES:
-            raise no_such("client", client, CLIENTS_WITH_FILES)
+        if client not in CLIENTS:
+            raise no_such("client", client, CLIENTS)
     given = {
         name: values
         for name, values in gather(typed, os.environ).items()
