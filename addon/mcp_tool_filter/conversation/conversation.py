@@ -84,7 +84,7 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     render_error,
 )
-from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tool_results import Envelope, find_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import Listing, parse_listing, parse_tool_call, shows_tool
 
 INVALID_ANSWER = "The server sent an invalid response"
@@ -349,49 +349,38 @@ class Conversation:
         """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
         policy = self.policy
         told = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
-        recalled = None if policy.links else self._recall(raw)
-        known = recalled or self._accept(raw)
+        may_be_list = self.exchanges.lists > 0 and not policy.links
+        known = self._recall(raw, told) if may_be_list else None
+        if known is None and (envelope := find_envelope(raw)):
+            known = self._accept(raw, envelope, told)
         if known and not policy.links:
-            told.message, verdict, told.snapshot = known
-            told.exchange = self.exchanges.answered_by(told.message)
-            return self._decided_for_upstream(told, verdict)
-        if known is None and self._may_be_long_list(raw):
+            return self._decided_for_upstream(told, known)
+        if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, told)
-        return self._read_from_upstream(raw, told, known)
+        return self._read_from_upstream(raw, told)
 
-    def _read_from_upstream(
-        self, raw: bytes, told: Judged, known: tuple[Response, Verdict, Snapshot] | None = None
-    ) -> Decision[Judged]:
+    def _read_from_upstream(self, raw: bytes, told: Judged) -> Decision[Judged]:
         policy = self.policy
-        message = known[0] if known else parse_message(raw, policy.config.limits)
-        told.message = message
+        is_accepted = told.message is not None
+        message = told.message = told.message or parse_message(raw, policy.config.limits)
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, told)
         told.exchange = self.exchanges.answered_by(message)
-        decision = self._decide_for_upstream(message, told, is_accepted=known is not None)
+        kind = self._kind_of(told.exchange)
+        decision = self._decide_for_upstream(message, told, kind, is_accepted=is_accepted)
         if waits(decision):
             return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
-        if (
-            isinstance(decision, Forward | Rewrite)
-            and not policy.links
-            and self._is_mere_list(message)
-        ):
-            policy.judged.remember(raw, decision, told.snapshot)
+        if not policy.links and isinstance(decision, Forward | Rewrite):
+            self._remember_list(raw, told, kind, decision)
         return self._decided_for_upstream(told, decision)
 
-    def _may_be_long_list(self, raw: bytes) -> bool:
-        """Tell whether a message may take so long to read that others should be served meanwhile.
-
-        (Where there are rules, they need to read all of it anyway.)
-        """
-        if len(raw) < _LONG or self.policy.links or not self.policy.reads_in_steps:
-            return False
-        return "tools/list" in self.exchanges.methods
-
     def _from_upstream_in_steps(self, raw: bytes, told: Judged) -> Deciding[Judged]:
-        """Read and decide on a long list; the patterns that are in force at the end count."""
+        """Read and decide on what may be a long list, so that others are served meanwhile.
+
+        The patterns that are in force at the end count.
+        """
         policy = self.policy
         try:
             found = None
@@ -472,7 +461,7 @@ class Conversation:
             for member in batch.members
         ]
         decisions = [
-            self._decide_for_upstream(member, each)
+            self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)
         ]
 
@@ -485,10 +474,9 @@ class Conversation:
         return together(decisions, decided)
 
     def _decide_for_upstream(
-        self, message: Single, told: Judged, *, is_accepted: bool = False
+        self, message: Single, told: Judged, kind: Kind, *, is_accepted: bool = False
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
-        kind = self._kind_of(told.exchange)
         told.in_force = kind.snapshot
         told.snapshot = self._snapshot_for(message, kind)
         decide = decide_accepted if is_accepted else decide_from_upstream
@@ -545,19 +533,30 @@ class Conversation:
             # Over HTTP nothing goes back on the stream that a request of the upstream came on.
             self.policy.answer_upstream(verdict.text, told.origin, self.client)
 
-    def _recall(self, raw: bytes) -> tuple[Response, Verdict, Snapshot] | None:
-        """Return a list that the upstream has said before, and what became of it."""
+    def _remember_list(
+        self, raw: bytes, told: Judged, kind: Kind, verdict: Forward | Rewrite
+    ) -> None:
+        """Remember what becomes of a list: the upstream will say it again."""
+        if told.message is not None and _is_list(told.message, told.exchange, kind):
+            self.policy.judged.remember(raw, verdict, told.snapshot)
+
+    def _recall(self, raw: bytes, told: Judged) -> Verdict | None:
+        """Return what became of a list that the upstream has said before."""
         if len(raw) > self.policy.config.limits.message:
             return None
-        snapshot = self._kind_of(None).snapshot
-        known = self.policy.judged.recall(raw, snapshot)
-        return (*known, snapshot) if known and self._is_mere_list(known[0]) else None
-
-    def _accept(self, raw: bytes) -> tuple[Response, Verdict, Snapshot] | None:
-        """Return the long result of a tool, not opened, if it is known that it may pass."""
-        envelope = find_envelope(raw)
-        if envelope is None:
+        kind = self.kind
+        known = self.policy.judged.recall(raw, kind.snapshot)
+        if known is None:
             return None
+        message, verdict = known
+        asked = self.exchanges.answered_by(message)
+        if not _is_list(message, asked, kind):
+            return None
+        told.message, told.exchange, told.snapshot = message, asked, kind.snapshot
+        return verdict
+
+    def _accept(self, raw: bytes, envelope: Envelope, told: Judged) -> Verdict | None:
+        """Read the long result of a tool, not opened, if it is known that it may pass."""
         asked = self.exchanges.answered_by(Response(envelope.id))
         if asked is None or asked.method != "tools/call":
             return None
@@ -565,16 +564,8 @@ class Conversation:
         snapshot = self._kind_of(asked).snapshot
         if found is None or shows_tool(found.rest, snapshot.denied):
             return None
-        return found.response, _FORWARD, snapshot
-
-    def _is_mere_list(self, message: Message) -> bool:
-        """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
-        if not isinstance(message, Response) or message.result is None:
-            return False
-        asked = self.exchanges.answered_by(message)
-        if asked is None or asked.method != "tools/list" or asked.capabilities is not None:
-            return False
-        return self._kind_of(asked).can_answer
+        told.message, told.exchange, told.snapshot = found.response, asked, snapshot
+        return _FORWARD
 
     def _learn(self, message: Response, asked: Exchange) -> None:
         """Keep what an answer says of its session and of the tools of its kind."""
@@ -623,6 +614,7 @@ class Conversation:
         return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in self.exchanges.take_all()]
 
     def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
+        """Begin to judge a message of which nothing is known yet."""
         snapshot = self.policy.kinds.start.snapshot
         return Judged(direction, None, _FORWARD, self.client, snapshot, None, size, origin)
 
@@ -637,6 +629,13 @@ class Conversation:
 
 
 _FORWARD = Forward()
+
+
+def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
+    """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
+    if not isinstance(message, Response) or message.result is None or asked is None:
+        return False
+    return asked.method == "tools/list" and asked.capabilities is None and kind.can_answer
 
 
 def _declares_changes(answer: Response) -> bool:

@@ -58,7 +58,21 @@ class _Listed:
 class Kind:
     """One kind of asker."""
 
-    __slots__ = ("_config", "_listed", "_lists", "_next", "envelope", "is_split", "is_stale")
+    __slots__ = (
+        "_config",
+        "_listed",
+        "_lists",
+        "_next",
+        "envelope",
+        "is_listed",
+        "is_split",
+        "is_stale",
+        "snapshot",
+    )
+    is_listed: bool
+    """Its whole list is known."""
+    snapshot: Snapshot
+    """What it is judged by: attributes, for every message asks for them."""
 
     def __init__(self, lists: _Lists, config: Config) -> None:
         self._lists = lists
@@ -71,23 +85,19 @@ class Kind:
         """The upstream has said that its list changed: the next one comes from there."""
         self.is_split = False
         """It has said so in one session: each of the others finds out for itself."""
-
-    @property
-    def is_listed(self) -> bool:
-        """Is its whole list known?"""
-        return self._listed is not None
+        self._follow_list()
 
     @property
     def can_answer(self) -> bool:
         """May its snapshot answer a list?"""
         return self._listed is not None and not self.is_stale
 
-    @property
-    def snapshot(self) -> Snapshot:
-        if self._listed is not None:
-            return self._listed.snapshot
-        assert self._next
-        return self._next.snapshot
+    def _follow_list(self) -> None:
+        """Be judged by what is known of the list now."""
+        self.is_listed = self._listed is not None
+        known = self._listed or self._next
+        assert known
+        self.snapshot = known.snapshot
 
     def snapshot_for(self, pages: Sequence[Listing]) -> Snapshot:
         """Return what a message that carries these lists is judged by; pin what is new in them."""
@@ -131,6 +141,7 @@ class Kind:
         self._listed = self._lists.listed(pages, self._config)
         self.close()
         self._next, self.is_stale, self.is_split = None, False, False
+        self._follow_list()
         self.learn_envelope(next(listings_in(pages), None))
 
     def close(self) -> None:
@@ -148,6 +159,7 @@ class Kind:
         if self._next is not None:
             self.close()
             self._next = UnlistedTools(config.deny, config.allow)
+        self._follow_list()
 
     def follow(self, config: Config) -> None:
         """Note another configuration with the same patterns."""
@@ -157,6 +169,7 @@ class Kind:
         """Begin with what another kind knows, which this one was a part of."""
         if other._listed is not None:
             self._listed, self._next = other._listed, None
+            self._follow_list()
 
     def _pinned(self, definition: Definition) -> Definition:
         """Return the definition of that name that came first."""
@@ -171,6 +184,7 @@ class Kind:
             self._listed = self._lists.listed(pages, self._config, whole)
         self.close()
         self._next, self.is_stale = None, False
+        self._follow_list()
 
     def _still_there(
         self, before: tuple[bytes, ...], now: tuple[bytes, ...]
@@ -246,8 +260,7 @@ class Kinds:
         session = client.session
         if capabilities is None and session is not None:
             capabilities = session.capabilities
-        revision = client.revision
-        who = client.who
+        revision, who = client.asks_as
         if self.are_one:
             who, capabilities = "", None
         if not who and (revision is None or self._is_of_start(revision, capabilities)):

@@ -23,20 +23,15 @@ type OnListed = Callable[[Snapshot], None]
 class OnlyKind(Kind):
     """Learns its list from what the client asks."""
 
-    __slots__ = ("_denied", "_envelopes", "_on_listed", "_revision", "_whole")
+    __slots__ = ("_denied", "_envelopes", "_on_listed", "_revision")
 
     def __init__(self, kind: Kind, on_listed: OnListed) -> None:
         """Take the place of a kind of which nothing is known."""
         super().__init__(kind._lists, kind._config)
         self._on_listed = on_listed
-        self._whole: Snapshot | None = None
-        self._denied = super().snapshot.denied
+        self._denied = self.snapshot.denied
         self._envelopes = Envelopes()
         self._revision = ""
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self._whole or super().snapshot
 
     def agree_on(self, revision: str) -> None:
         """Note which revision the upstream speaks: the form of its lists depends on it."""
@@ -48,12 +43,11 @@ class OnlyKind(Kind):
         self.envelope = self._envelopes.get(self._revision)
 
     def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
-        is_first = self._whole is None
-        self._whole = None
+        is_first = not self.is_listed
         super()._finish(pages, whole)
-        listed = super().snapshot
+        listed = self.snapshot
         # Denied by pattern: what the list lacks may still be shown elsewhere.
-        self._whole = replace(listed, denied=self._denied)
+        self.snapshot = replace(listed, denied=self._denied)
         if is_first:
             self._on_listed(listed)
 

@@ -25,6 +25,7 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
+_LIST = "tools/list"
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _LONGEST_KEY = 1024  # characters of a session's id
 _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
@@ -37,7 +38,7 @@ class Exchanges:
     kept as the client wrote it. Both the number and the bytes of what is kept are bounded.
     """
 
-    __slots__ = ("_most", "_most_bytes", "_size", "_waiting")
+    __slots__ = ("_most", "_most_bytes", "_size", "_waiting", "lists")
 
     def __init__(
         self, *, most: int = _LIMITS.exchanges, most_bytes: int = _LIMITS.exchange_bytes
@@ -46,16 +47,18 @@ class Exchanges:
         self._most_bytes = most_bytes
         self._size = 0
         self._waiting: dict[str, Exchange] = {}  # oldest first
+        self.lists = 0
+        """How many ask for a tool list."""
 
     def open(self, exchange: Exchange) -> None:
         """Remember a request that has been sent on; the oldest is forgotten if there are many."""
-        id = exchange.id
-        if id is None:
+        if exchange.id is None:
             return
-        waiting = self._waiting
-        if waiting:
-            self._forget(id_value(id))
-        waiting[id_value(id)] = exchange
+        waiting, value = self._waiting, id_value(exchange.id)
+        if value in waiting:
+            self._forget(value)
+        waiting[value] = exchange
+        self.lists += exchange.method == _LIST
         self._size += _size_of(exchange)
         while len(waiting) > self._most or self._size > self._most_bytes:
             self._forget(next(iter(waiting)))
@@ -105,13 +108,14 @@ class Exchanges:
     def take_all(self) -> list[str]:
         ids = self.ids
         self._waiting.clear()
-        self._size = 0
+        self._size = self.lists = 0
         return ids
 
     def _forget(self, value: str) -> Exchange | None:
         exchange = self._waiting.pop(value, None)
         if exchange is not None:
             self._size -= _size_of(exchange)
+            self.lists -= exchange.method == _LIST
         return exchange
 
     def __len__(self) -> int:

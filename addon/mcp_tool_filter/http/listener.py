@@ -116,10 +116,11 @@ class Listener:
             return self._refuse(f"request too large: {why}", origin, why=Why.OVERSIZED)
         if why := refuse_head(head):
             return self._refuse(why, origin)
-        if self.config.only_mcp and not self.serves(head.method, head.target):
+        config = self.policy.config
+        if config.only_mcp and not self.serves(head.method, head.target):
             self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
             return Answered(404, NOT_SERVED)
-        limit = self.config.limits.message
+        limit = config.limits.message
         try:
             if len(raw) > limit:
                 raise OverLimit(f"more than {limit} bytes")
@@ -148,7 +149,9 @@ class Listener:
             return self._refuse(why, origin, raw)
         if head.method == "DELETE" and head.said.session_id:
             self.sessions.close(head.said.session_id)
-        client = self._describe(Client(Via.HTTP, self._session_of(head)), head)
+        client = Client(Via.HTTP, self._session_of(head))
+        if self.policy.links:
+            self._describe(client, head)
         exchange = HttpExchange(Conversation(self.policy, client), head)
         self._note_asker(exchange, client.session)
         return Passed(exchange)
@@ -156,7 +159,8 @@ class Listener:
     def _carry_out(
         self, exchange: HttpExchange, raw: bytes, body: bytes, judged: Judged
     ) -> Outcome:
-        stream = self._stream_of(exchange.head.target)
+        endpoints = self.legacy.endpoints
+        stream = self.legacy.stream_of(exchange.head.target) if endpoints else None
         match judged.verdict:
             case Forward():
                 return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
@@ -177,30 +181,28 @@ class Listener:
 
     def _exchange_for(self, head: Head) -> HttpExchange:
         """Begin with what is known of who asks."""
-        said, target = head.said, head.target
-        is_endpoint = self._is_endpoint(target)
-        if target in self.legacy.endpoints and (stream := self.legacy.stream_of(target)):
-            conversation, is_legacy = stream.conversation, True
+        policy, said, target = self.policy, head.said, head.target
+        is_legacy = target in self.legacy.endpoints
+        is_endpoint = is_legacy or target == policy.fetched.endpoint
+        if is_legacy and (stream := self.legacy.stream_of(target)):
+            conversation = stream.conversation
         else:
-            revision = None if said.session_id else said.revision
-            client = self._describe(Client(Via.HTTP, self._session_of(head), revision), head)
-            conversation = Conversation(self.policy, client)
-            is_legacy = target in self.legacy.endpoints
+            id = said.session_id
+            session = self.sessions.get(id, policy.clock()) if id else None
+            client = Client(Via.HTTP, session, None if id else said.revision)
+            if policy.links:
+                self._describe(client, head)
+            conversation = Conversation(policy, client)
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
         self._note_asker(exchange, conversation.client.session)
         return exchange
 
-    def _stream_of(self, target: str) -> LegacyStream | None:
-        return self.legacy.stream_of(target) if self.legacy.endpoints else None
-
-    def _describe(self, client: Client, head: Head) -> Client:
+    def _describe(self, client: Client, head: Head) -> None:
         """Add what only links want to know: who asks, and from where."""
-        if self.policy.links:
-            client.identity = credentials_in(head)
-            client.address = head.address
-            client.claimed_session = head.said.session_id
-            client.upstream_has_sessions = self.fetched.sessions
-        return client
+        client.identity = credentials_in(head)
+        client.address = head.address
+        client.claimed_session = head.said.session_id
+        client.upstream_has_sessions = self.fetched.sessions
 
     def _session_of(self, head: Head) -> Session | None:
         id = head.said.session_id
@@ -208,10 +210,12 @@ class Listener:
 
     def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
         """Note whether the upstream can tell the client from us; it may remember for a session."""
-        config, head = self.config, exchange.head
+        config, head = self.policy.config, exchange.head
         replaced = config.header_names if config.header_override else frozenset()
-        page = page_of(head.get(b"origin"), head.target, has_cookie=False)
-        known = page is not None and self.cors.is_allowed(page)
+        known = False
+        if b"origin" in head.names:
+            page = page_of(head.get(b"origin"), head.target, has_cookie=False)
+            known = page is not None and self.cors.is_allowed(page)
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
         exchange.is_like_the_fetch = is_like and not self.keeps_host
         if exchange.is_like_the_fetch:
@@ -248,7 +252,7 @@ class Listener:
 
     def headers_for(self, head: Head) -> HeaderPairs:
         """Return which of the user's headers a request gets."""
-        config = self.config
+        config = self.policy.config
         if not config.upstream_headers or not self.takes_headers(head.target):
             return ()
         return headers_to_add(head, config.upstream_headers, override=config.header_override)
@@ -288,7 +292,7 @@ class Listener:
         origin: object = None,
     ) -> Decision[Answered | None]:
         """Decide on a whole answer; None if it goes on as it came."""
-        limit = self.config.limits.message
+        limit = self.policy.config.limits.message
         try:
             body = decode_body(raw, coding, limit=limit)
             if len(body) > limit:

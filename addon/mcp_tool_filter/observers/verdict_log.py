@@ -28,7 +28,9 @@ class VerdictLog:
     def tell_of(self, judged: Judged) -> None:
         """Tell what became of a message, and for which kind of asker a tool is hidden."""
         verdict = judged.verdict
-        if not isinstance(verdict, Forward) and verdict.reason.drift:
+        if isinstance(verdict, Forward):
+            return
+        if verdict.reason.drift:
             self._tell_hidden(verdict.reason.drift, _kind_of(judged))
         self.tell(verdict, with_drift=False)
 

@@ -66,18 +66,22 @@ class Client:
     """The upstream gives out session ids, and so knows a false one."""
 
     @property
-    def who(self) -> str:
-        """Tell askers apart by their credentials; empty for all who bring none."""
+    def asks_as(self) -> tuple[str | None, str]:
+        """What can change a list: the revision and ``who``."""
         session = self.session
         if session is None:
-            return self.credential
-        if session.is_on_its_own or not session.is_like_the_fetch:
-            return f"session {session.serial}"
-        return ""
+            return self.said_revision, self.credential
+        is_alone = session.is_on_its_own or not session.is_like_the_fetch
+        return session.revision, f"session {session.serial}" if is_alone else ""
+
+    @property
+    def who(self) -> str:
+        """Tell askers apart by their credentials; empty for all who bring none."""
+        return self.asks_as[1]
 
     @property
     def revision(self) -> str | None:
-        return self.session.revision if self.session else self.said_revision
+        return self.asks_as[0]
 
 
 @dataclass(slots=True, eq=False)

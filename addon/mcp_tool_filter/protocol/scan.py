@@ -316,7 +316,9 @@ def _read_object(
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
-    at = after_space(text, start + 1)
+    at = start + 1
+    if text[at] != '"':  # here and below: a call costs more than to look whether it is needed
+        at = after_space(text, at)
     if text[at] == "}":
         return Value(start, at + 1, None, ())
     while text[at] == '"':
@@ -324,18 +326,24 @@ def _read_object(
         colon = end if text[end] == ":" else after_space(text, end)
         if text[colon] != ":":
             break
-        part = outline.get(key)
-        value = _read(text, after_space(text, colon + 1), part, room, most, budget)
+        begin = colon + 1
+        if text[begin] in _SPACE:
+            begin = after_space(text, begin)
+        value = _read(text, begin, outline.get(key), room, most, budget)
         members.append(Member(key, at, value))
         if len(members) > most:
             raise OverLimit(_too_many(most))
-        end = after_space(text, value.end)
+        end = value.end
+        if text[end] in _SPACE:
+            end = after_space(text, end)
         if text[end] == "}":
             budget.spend(len(members))
             return Value(start, end + 1, None, tuple(members))
         if text[end] != ",":
             break
-        at = after_space(text, end + 1)
+        at = end + 1
+        if text[at] != '"':
+            at = after_space(text, at)
     raise ProtocolError("not valid JSON")
 
 

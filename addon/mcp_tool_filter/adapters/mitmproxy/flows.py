@@ -242,7 +242,7 @@ def stream_through(
 
 def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
     """Tell whether there is a field of one of these names, which are in lower case."""
-    return any(name.lower() in names for name, _ in headers.fields)
+    return not names.isdisjoint([name.lower() for name, _ in headers.fields])
 
 
 def client_address(flow: object) -> str:

@@ -142,7 +142,10 @@ class FlowObserver:
         listener, flow = self._listeners.get(spec), judged.origin
         if listener is None:
             return
-        self._statistics.setdefault(spec, Statistics()).note(judged, self._clock())
+        statistics = self._statistics.get(spec)
+        if statistics is None:
+            statistics = self._statistics[spec] = Statistics()
+        statistics.note(judged, self._clock())
         if not isinstance(flow, HTTPFlow) or not (seen := self._seen.get(flow)):
             return
         self._comment(flow, _sentence_about(judged), judged.verdict)
