@@ -6,6 +6,7 @@ snapshot. No URL is rewritten, because clients call each upstream by its own nam
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
@@ -17,6 +18,7 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow, Request
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.mode_servers import LocalRedirectorInstance, ServerInstance
 from mitmproxy.proxy.mode_specs import LocalMode
 from mitmproxy.tls import TlsData
 from mitmproxy_rs.local import LocalRedirector
@@ -59,6 +61,8 @@ log = logging.getLogger(__name__)
 MOST_LISTENERS = 1000
 """Endpoints that are remembered; the one used least recently is forgotten first."""
 _MOST_ENDPOINTS = 10_000
+_MOMENT = 1.0  # seconds within which local mode fails, if it does
+_ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would not be filtered any more"
 
 type Attach = Callable[[Listener], None]
 """Told of a new listener, before the first message is judged."""
@@ -90,6 +94,7 @@ class Interception:
         self._effects = effects
         self._attach = attach
         self._names: OrderedDict[tuple[str, str], str] = OrderedDict()  # by origin and target
+        self._at: dict[str, list[str]] = {}  # by origin
         self._endpoints: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.endpoints: set[str] = set()
         """URLs, without a query, to which MCP was sent."""
@@ -98,6 +103,9 @@ class Interception:
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
         self._told: set[str] = set()
+        self._redirector: asyncio.Future[None] | None = None
+        self.on_end: Callable[[str], None] = log.error
+        """Told when nothing is intercepted any more, and why."""
 
     # Start
 
@@ -120,9 +128,7 @@ class Interception:
                 continue
             self._told.add(instance.mode.full_spec)
             if isinstance(instance.mode, LocalMode):
-                if problem := LocalRedirector.unavailable_reason() or instance.last_exception:
-                    what = "Cannot intercept local programs"
-                    raise StartError(what, why=" ".join(str(problem).split()))
+                await self._watch_redirector(instance)
                 report("Filtering MCP of local programs. Their other traffic passes untouched.")
             elif instance.listen_addrs:
                 host, port, *_ = instance.listen_addrs[0]
@@ -131,6 +137,22 @@ class Interception:
                     f"Filtering MCP of all who use the proxy http://{where}."
                     " Their other traffic passes untouched."
                 )
+
+    async def _watch_redirector(self, instance: ServerInstance[LocalMode]) -> None:
+        """Raise StartError if local mode has not started; call ``on_end`` if it ends later.
+
+        mitmproxy says that it has started as soon as it has tried to.
+        """
+        what = "mitmproxy's local mode could not start"
+        problem = LocalRedirector.unavailable_reason() or instance.last_exception
+        redirector = LocalRedirectorInstance._server
+        if problem or redirector is None:
+            raise StartError(what, why=" ".join(str(problem or "It says no reason").split()))
+        self._redirector = asyncio.ensure_future(redirector.wait_closed())
+        await asyncio.wait([self._redirector], timeout=_MOMENT)
+        if self._redirector.done():
+            raise StartError(what, why="The system did not let it: it needs the rights of root")
+        self._redirector.add_done_callback(lambda _: self.on_end(_ENDED))
 
     # For streams: see ``safe/interception.Interceptor``
 
@@ -202,9 +224,8 @@ class Interception:
                 self._endpoints.popitem(last=False)
 
     def _is_endpoint(self, origin: str, target: str) -> bool:
-        return (origin, _path_of(target)) in self._endpoints or any(
-            target in listener.legacy.endpoints for listener in self._at(origin)
-        )
+        is_known = (origin, _path_of(target)) in self._endpoints
+        return is_known or self._legacy_name(origin, target) is not None
 
     # Events of other traffic that may be MCP's
 
@@ -256,25 +277,27 @@ class Interception:
     def name_of(self, flow: HTTPFlow) -> str:
         """Return the name under which the listener of a flow is known."""
         origin, target = _origin_of(flow.request), real_request(flow).path
-        for listener in self._at(origin.url):
-            if target in listener.legacy.endpoints:
-                return next(
-                    name for name, one in self._listeners.by_mode.items() if one is listener
-                )
+        if name := self._legacy_name(origin.url, target):
+            return name
         key = (origin.url, target)
         if key not in self._names:
             self._names[key] = self._open(origin, target)
         self._names.move_to_end(key)
         return self._names[key]
 
-    def _at(self, origin: str) -> list[Listener]:
-        return [one for one in self._listeners.by_mode.values() if one.upstream == origin]
+    def _legacy_name(self, origin: str, target: str) -> str | None:
+        """Return the name of the listener on whose stream this endpoint was named."""
+        for name in self._at.get(origin, ()):
+            if target in self._listeners.by_mode[name].legacy.endpoints:
+                return name
+        return None
 
     def _open(self, origin: Origin, target: str) -> str:
         name = _name_for(origin, target, self._listeners.by_mode.keys())
         while len(self._names) >= MOST_LISTENERS:
-            _, oldest = self._names.popitem(last=False)
-            self._listeners.by_mode.pop(oldest, None)
+            (at, _), oldest = self._names.popitem(last=False)
+            self._at[at].remove(oldest)
+            del self._listeners.by_mode[oldest]
         listener = open_listener(
             upstream=origin.url,
             config=self._listeners.config,
@@ -285,6 +308,7 @@ class Interception:
         if len(self.endpoints) < _MOST_ENDPOINTS:
             self.endpoints.add(origin.url + _path_of(target))
         self._listeners.by_mode[name] = listener
+        self._at.setdefault(origin.url, []).append(name)
         self._attach(listener)
         return name
 

@@ -149,8 +149,6 @@ class Requests:
         """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
         if flow.is_replay:  # from mitmweb or the console, by the user
             return None
-        if isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
-            return None  # it names the upstream itself, which can check both
         headers = flow.request.headers
         problem = problem_in_source(
             self._listeners.config.allowed_hosts,
@@ -159,6 +157,8 @@ class Requests:
             origins=headers.get_all("origin"),
             sites=headers.get_all("sec-fetch-site"),
         )
+        if problem and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
+            return None  # it names the upstream itself, which can check both
         may_visit = with_visits and problem == "Sec-Fetch-Site" and self._through.is_visit(flow)
         return None if may_visit else problem
 

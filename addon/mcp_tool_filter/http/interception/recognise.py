@@ -26,7 +26,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import is_like_a_call
-from mcp_tool_filter.protocol.scan import EACH, Value, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, Value, after_space, fold, scan
 
 BLANK = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
 """What may stand before JSON: white space, and what UTF-8, UTF-16 and UTF-32 put before it."""
@@ -136,7 +136,7 @@ def _values_in(text: str) -> Iterator[object]:
     read = json.JSONDecoder(object_pairs_hook=_Members).raw_decode
     at = 0
     for _ in range(_MOST_VALUES):
-        at = len(text) - len(text[at:].lstrip(" \t\r\n")) if text[at : at + 1].isspace() else at
+        at = after_space(text, at) if at < len(text) else at
         if at >= len(text):
             return
         value, at = read(text, at)

@@ -1,0 +1,229 @@
+"""What is MCP: every spelling that some server could read, and nothing of others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from functools import partial
+from timeit import repeat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.interception.body import BodyReader, Watch, Way
+from mcp_tool_filter.http.interception.events import EventPeeker
+from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
+from mcp_tool_filter.http.interception.recognise import (
+    Kind,
+    is_mcp_head,
+    kind_of_body,
+    mentions_message,
+)
+from mcp_tool_filter.protocol.limits import Limits
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"rm"}}'
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+LIMITS = Limits(message=2000)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        CALL,
+        ANSWER,
+        b"[" + CALL + b"]",
+        b"[1, " + CALL + b"]",
+        b"{}" + CALL,
+        CALL + b"{}",
+        CALL + b"garbage",
+        CALL[:-1],
+        b"\xef\xbb\xbf" + CALL,
+        CALL.decode().encode("utf-16"),
+        CALL.decode().encode("utf-32-be"),
+        CALL.replace(b"jsonrpc", b"JsonRPC"),
+        CALL.replace(b"jsonrpc", b"j\\u0073onrpc"),
+        CALL.replace(b"jsonrpc", "j\u017fonrpc".encode()),
+        CALL.replace(b'"method"', b'"method":"eth_call","method"'),
+        CALL.replace(b'"tools/call"', b'["tools/call"]'),
+        CALL.replace(b'"jsonrpc":"2.0",', b""),
+        CALL.replace(b"tools/call", b"tools\\/call"),
+        CALL.replace(b"tools/call", b"TOOLS/CALL"),
+        b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"," + CALL[1:],
+        b'{"a":NaN,' + CALL[1:],
+        b'{"a":' + b"9" * 5000 + b"," + CALL[1:],
+        b'{"a":"\\ud800",' + CALL[1:],
+        b'{"a":"\xff",' + CALL[1:],
+        b'{"a":1,},' + CALL,
+    ],
+)
+def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
+    assert kind_of_body(body) is Kind.MCP
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"   ",
+        b"{}",
+        b"[]",
+        b'"jsonrpc tools/call"',
+        b'{"messages":[{"jsonrpc":"2.0","method":"tools/call"}]}',
+        json.dumps({"text": CALL.decode()}).encode(),
+        b'{"method":"card","amount":1}',
+        b'{"method":"initialize"}',
+        b'{"a":1}\n{"b":2}\n',
+        b'{"jsonrpc_version":1}',
+    ],
+)
+def test_nothing_of_others_is_mcp(body: bytes) -> None:
+    assert kind_of_body(body) is Kind.OTHER
+
+
+@given(before=JSON, name=st.sampled_from(["jsonrpc", "JSONRPC", "jsonrpc "]))
+def test_a_message_is_found_among_any_members(before: object, name: str) -> None:
+    said = {"a": before, name: "2.0", "method": "tools/call", "z": before}
+    for body in (json.dumps(said), json.dumps([before, said], ensure_ascii=False)):
+        assert kind_of_body(body.encode("utf-8", "surrogatepass")) is Kind.MCP
+
+
+@given(
+    body=st.sampled_from([CALL, b" \n" + CALL, b"\x89PNG", b'{"a":1}', b"", b" ", b"[1]"]),
+    sizes=st.lists(st.integers(1, 9), min_size=1),
+    coding=st.sampled_from(["", "gzip", "identity"]),
+)
+def test_chunk_boundaries_do_not_matter(body: bytes, sizes: list[int], coding: str) -> None:
+    raw = gzip.compress(body, mtime=0) if coding == "gzip" else body
+    assert way_of(raw, coding, sizes) is way_of(raw, coding, [10**6])
+
+
+def way_of(raw: bytes, coding: str, sizes: list[int]) -> Way:
+    reader, at, number = BodyReader(coding, LIMITS), 0, 0
+    while at < len(raw):
+        size = sizes[number % len(sizes)]
+        if (way := reader.feed(raw[at : at + size])) is not None:
+            return way
+        at, number = at + size, number + 1
+    return reader.finish()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "gzip, gzip", "br, identity"])
+def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(coding: str) -> None:
+    """It looks like JSON as it is; what the upstream finds in it, nobody knows."""
+    assert way_of(CALL, coding, [10**6]) is Way.MCP
+
+
+def test_an_upload_is_known_by_its_first_bytes() -> None:
+    reader = BodyReader("", LIMITS)
+    assert reader.feed(b"\x00\x01\x02") is Way.OTHER
+    reader = BodyReader("gzip", LIMITS)
+    assert reader.feed(gzip.compress(b"PACK" * 9999)[:100]) is Way.OTHER
+
+
+def test_only_so_much_is_held() -> None:
+    reader = BodyReader("", LIMITS)
+    assert reader.feed(b'{"a":"' + b"x" * 1000) is None
+    assert reader.feed(b"x" * 1001) is Way.WATCHED
+    reader = BodyReader("", LIMITS)
+    assert reader.feed(b'{"jsonrpc":"2.0","a":"' + b"x" * 2000) is Way.MCP
+
+
+@given(at=st.integers(1, len(CALL) - 1))
+def test_the_watch_sees_a_message_wherever_it_is_cut(at: int) -> None:
+    watch = Watch(b"")
+    assert watch.may_pass(b"x" * 500)
+    assert not (watch.may_pass(CALL[:at]) and watch.may_pass(CALL[at:]))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Mcp-Session-Id", "1"),
+        ("MCP-Protocol-Version", "x"),
+        ("mcp_name", "x"),
+        ("Mcp-Param-A", "x"),
+        ("Sec-WebSocket-Protocol", "other, MCP"),
+    ],
+)
+def test_a_header_of_mcp_is_enough(name: str, value: str) -> None:
+    assert is_mcp_head(Head("POST", "/", ((name.encode(), value.encode()),)))
+
+
+def test_a_beta_of_a_models_api_is_not_mcp() -> None:
+    headers = ((b"anthropic-beta", b"mcp-client-2025-04-04"), (b"Sec-WebSocket-Protocol", b"chat"))
+    assert not is_mcp_head(Head("POST", "/", headers))
+
+
+@given(chunks=st.lists(st.binary(max_size=9) | st.just(b"data: x\n\n")))
+def test_events_of_others_lose_no_byte(chunks: list[bytes]) -> None:
+    peeker, seen = EventPeeker(), b""
+    for chunk in chunks:
+        passed, rest = peeker.feed(chunk)
+        seen += passed
+        if rest is not None:
+            seen += rest
+            break
+    else:
+        passed, rest = peeker.finish()
+        seen += passed + (rest or b"")
+    assert b"".join(chunks).startswith(seen)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "spoken"),
+    [
+        (b"", b"", Spoken.UNKNOWN),
+        (b"\x16", b"", Spoken.UNKNOWN),
+        (b"\x16\x03\x01", b"", Spoken.TLS),
+        (b"P", b"", Spoken.UNKNOWN),
+        (b"POST /mcp HTT", b"", Spoken.UNKNOWN),
+        (b"POST /mcp HTTP/1.1\r\n", b"", Spoken.HTTP),
+        (b"\r\n\r\nPOST /mcp HTTP/1.1\r\n", b"220 smtp", Spoken.HTTP),
+        (b"PRI * HTTP/2.0\r\n", b"", Spoken.HTTP),
+        (b"EHLO me\r\n", b"", Spoken.OTHER),
+        (b"SSH-2.0-x y\r\n", b"", Spoken.OTHER),
+        (b"\x00\x00\x00\x08\x04\xd2", b"", Spoken.OTHER),
+        (b"", b"220 smtp", Spoken.OTHER),
+        (b"", b"\r\nHT", Spoken.UNKNOWN),
+        (b"", b"HTTP/1.1 200 OK\r\n", Spoken.UNKNOWN),
+    ],
+)
+def test_first_bytes(client: bytes, server: bytes, spoken: Spoken) -> None:
+    assert first_bytes(client, server) is spoken
+
+
+def seconds(run: Callable[[], object]) -> float:
+    return min(repeat(run, number=1, repeat=5))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: b"[" + b'{"a":1},' * n + b"0]",
+        lambda n: b'{"a":1}\n' * n,
+        lambda n: b'{"a":' * n + b"1" + b"}" * n,
+        lambda n: b" \n" * n + b"{",
+    ],
+    ids=["elements", "lines", "levels", "blanks"],
+)
+def test_the_cost_grows_with_the_body_only(make: Callable[[int], bytes]) -> None:
+    """A ratio within one run; the best of several, for the machine is busy."""
+    small, large = (seconds(partial(kind_of_body, make(n))) for n in (20_000, 80_000))
+    assert large < 12 * small
+
+
+def test_a_mention_is_found_in_one_pass() -> None:
+    assert mentions_message(b"j\\u0053onrp\\u0043")
+    assert mentions_message(b"tools\\/call")
+    assert not mentions_message(b"jsonrp" * 100_000)
