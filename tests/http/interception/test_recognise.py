@@ -84,6 +84,7 @@ def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
         b'{"method":"card","amount":1}',
         b'{"method":"initialize"}',
         b'{"a":1}\n{"b":2}\n',
+        b'{"a":1} {"b":2} ',
         b'{"jsonrpc_version":1}',
     ],
 )

@@ -26,7 +26,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import is_like_a_call
-from mcp_tool_filter.protocol.scan import EACH, Value, after_space, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, Value, fold, scan
 
 BLANK = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
 """What may stand before JSON: white space, and what UTF-8, UTF-16 and UTF-32 put before it."""
@@ -38,6 +38,7 @@ _METHODS = (
     "subscriptions/",
 )  # fmt: skip
 _MCP_HEADER = re.compile(rb"[^a-z0-9]*mcp[^a-z0-9]")
+_SPACE = re.compile(r"[ \t\r\n]*")
 _MOST_VALUES = 100_000
 
 
@@ -128,7 +129,7 @@ def _kind_of_unusual(body: bytes) -> Kind:
     text = body.replace(b"\0", b"").lstrip(BLANK).decode("utf-8", "surrogateescape")
     try:
         return _most(map(_kind_of_python, _values_in(text)))
-    except (ValueError, RecursionError):
+    except (ValueError, IndexError, RecursionError):
         return Kind.MCP if mentions_message(body) else Kind.OTHER
 
 
@@ -136,7 +137,8 @@ def _values_in(text: str) -> Iterator[object]:
     read = json.JSONDecoder(object_pairs_hook=_Members).raw_decode
     at = 0
     for _ in range(_MOST_VALUES):
-        at = after_space(text, at) if at < len(text) else at
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
         if at >= len(text):
             return
         value, at = read(text, at)
