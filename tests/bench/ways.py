@@ -25,6 +25,7 @@ _MITMDUMP = "from mitmproxy.tools.main import mitmdump; mitmdump()"
 
 DIRECT, NGINX, FASTMCP_PROXY = "direct", "nginx", "FastMCP proxy"
 STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
+AUDITED = "mcp-tool-filter --audit-log"
 
 _NGINX = """\
 daemon off; worker_processes 1; pid {home}/nginx.pid; error_log {home}/nginx.log;
@@ -101,6 +102,10 @@ def way(name: str, upstream: int, home: Path, *more: str) -> Way:
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
             return Way(name, port, _nginx(home, upstream, port))
+        case "mcp-tool-filter --audit-log":
+            return Way(
+                name, port, (*ours, *listen, "--audit-log", str(home / "audit.jsonl"), *more)
+            )
         case _:
             return Way(name, port, (*ours, *listen, *more))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entries import Entry, Later
 
 STEP = 10.0
 """Seconds that are counted together."""
@@ -51,7 +51,9 @@ class Timeline:
     def note(self, entry: Entry) -> None:
         """Take an entry; see ``observers/audit/entries``."""
         self._number += 1
-        self._recent.appendleft((self._number, entry))
+        # Arguments and results may be long, and nobody reads them here.
+        short = {name: part for name, part in entry.items() if not isinstance(part, Later)}
+        self._recent.appendleft((self._number, short))
         step = self._step()
         if entry.get("verdict") in ("refused", "dropped"):
             step.refused += 1

@@ -7,30 +7,35 @@ compressed.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import os
 import shutil
+import stat
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from queue import Empty, Full, Queue
-from threading import Thread
+from threading import Event, Thread
+
+import orjson
 
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import START, hash_of, link
+from mcp_tool_filter.observers.audit.entries import Entry, Later
 
 log = logging.getLogger(__name__)
 
 _MOST_QUEUED = 10_000
+_MOST_HELD = 64 * 1024 * 1024  # characters of arguments and results in it
+_MOMENT = 0.02  # seconds in which entries gather
 _LONGEST_WAIT = 1.0  # seconds until what has been written is on the disk, and a failure tried anew
 _LONGEST_LINE = 1024 * 1024
-
-type Entry = dict[str, object]
 
 
 class Sync(StrEnum):
@@ -60,9 +65,14 @@ class AuditWriter:
     def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
         self._file = file
         self._now = now
-        self._queue: Queue[Entry | None] = Queue(_MOST_QUEUED)
-        self._dropped = 0
+        self._queue: deque[Entry] = deque()
+        self._wake = Event()
+        self._is_woken = False
+        self._is_closing = False
+        self._taken = self._given = 0  # characters that entries hold: what came, what was written
+        self._lost = self._failed = self._told = 0  # entries; each is counted by one thread only
         self._has_failed = False
+        self._is_stuck = False  # it cannot be put aside
         self._handle = -1
         self._is_synced = True
         self._synced_at = 0.0
@@ -80,19 +90,25 @@ class AuditWriter:
     @property
     def dropped(self) -> int:
         """Entries that could not be kept, and that no line tells of yet."""
-        return self._dropped
+        return self._lost + self._failed - self._told
 
     def write(self, entry: Entry) -> None:
         """Queue an entry; drop and count it if the queue is full."""
-        try:
-            self._queue.put_nowait(entry)
-        except Full:
-            self._dropped += 1
+        size = sum(part.size for part in entry.values() if isinstance(part, Later))
+        is_full = len(self._queue) >= _MOST_QUEUED
+        if is_full or (size and self._taken - self._given + size > _MOST_HELD):
+            self._lost += 1
+            return
+        self._taken += size
+        self._queue.append(entry)
+        if not self._is_woken:  # once for all that come until it looks: to wake a thread takes time
+            self._is_woken = True
+            self._wake.set()
 
     def close(self) -> None:
         """Write what is queued, and close the file."""
-        with suppress(Full):
-            self._queue.put(None, timeout=_LONGEST_WAIT)
+        self._is_closing = True
+        self._wake.set()
         self._thread.join(timeout=5 * _LONGEST_WAIT)
 
     # In the thread
@@ -104,7 +120,7 @@ class AuditWriter:
             try:
                 self._append(entries)
                 self._sync_if_due()
-            except (OSError, StartError) as error:
+            except Exception as error:
                 self._fail(entries, error)
         if self._handle >= 0:
             with suppress(OSError):
@@ -114,23 +130,27 @@ class AuditWriter:
 
     def _next(self) -> tuple[list[Entry], bool]:
         """Return what is queued, and whether more may come."""
+        if self._wake.wait(_LONGEST_WAIT):
+            if self._file.sync is not Sync.ALWAYS and not self._is_closing:
+                time.sleep(_MOMENT)  # more comes meanwhile, and is written together with it
+            self._wake.clear()
+            self._is_woken = False
+        is_open = not self._is_closing
         entries: list[Entry] = []
-        with suppress(Empty):
-            entry = self._queue.get(timeout=_LONGEST_WAIT)
-            while True:
-                if entry is None:
-                    return entries, False
-                entries.append(entry)
-                if len(entries) == _MOST_QUEUED:
-                    break
-                entry = self._queue.get_nowait()
-        return entries, True
+        while self._queue and len(entries) < _MOST_QUEUED:
+            entries.append(self._queue.popleft())
+        if self._queue:
+            self._wake.set()
+        return entries, is_open
 
     def _append(self, entries: list[Entry]) -> None:
+        if self._handle >= 0 and self._is_moved():
+            os.close(self._handle)
+            self._handle = -1
         if self._handle < 0:
             self._open()
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
+        if dropped := self.dropped:
+            self._told += dropped
             entries.insert(0, self._event("dropped", count=dropped))
         if not entries:
             self._rotate_if_due()
@@ -143,11 +163,16 @@ class AuditWriter:
             lines.append(line + b"\n")
         self._put(b"".join(lines))
         self._before = before
-        entries.clear()  # they are written, whatever comes now
+        self._forget(entries)  # they are written, whatever comes now
         if self._has_failed:
             self._has_failed = False
             log.warning("The audit log %s can be written again", self._file.path)
         self._rotate_if_due()
+
+    def _forget(self, entries: list[Entry]) -> None:
+        parts = [part for entry in entries for part in entry.values()]
+        self._given += sum(part.size for part in parts if isinstance(part, Later))
+        entries.clear()
 
     def _put(self, data: bytes) -> None:
         written = 0
@@ -157,7 +182,8 @@ class AuditWriter:
         except OSError:
             # Half a line would break the chain; what was written of it goes.
             with suppress(OSError):
-                os.ftruncate(self._handle, self._size)
+                if os.fstat(self._handle).st_size > self._size:
+                    os.ftruncate(self._handle, self._size)
             raise
         self._size += len(data)
         self._is_synced = False
@@ -165,7 +191,8 @@ class AuditWriter:
             self._sync()
 
     def _fail(self, entries: list[Entry], error: Exception) -> None:
-        self._dropped += sum(map(_count_of, entries))
+        self._failed += sum(map(_count_of, entries))
+        self._forget(entries)
         if not self._has_failed:
             self._has_failed = True
             log.error(
@@ -188,19 +215,40 @@ class AuditWriter:
         os.fsync(self._handle)
         self._is_synced, self._synced_at = True, time.monotonic()
 
+    def _is_moved(self) -> bool:
+        """Tell whether the name no longer leads to our file: somebody has moved or removed it."""
+        try:
+            there, ours = os.stat(self._file.path), os.fstat(self._handle)
+        except OSError:
+            return True
+        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+
     def _open(self) -> None:
         path = self._file.path
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        handle = os.open(path, flags, 0o600)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):  # /dev/null would get our mode
+                raise OSError(errno.EINVAL, "It is not a regular file")
             os.fchmod(handle, 0o600)
             _lock(handle, path)
-            self._begun = self._now()
             self._size = os.fstat(handle).st_size
+            self._begun = self._begun_at(handle)
             self._continue(handle)
         except BaseException:
             os.close(handle)
             raise
         self._handle = handle
+
+    def _begun_at(self, handle: int) -> float:
+        """Return when the first line was written, so that restarts make no file older."""
+        now = self._now()
+        first = os.pread(handle, _LONGEST_LINE, 0).partition(b"\n")[0]
+        try:
+            said = datetime.fromisoformat(orjson.loads(first)["time"]).timestamp()
+        except (ValueError, KeyError, TypeError):
+            return now
+        return min(said, now)  # a clock may have been put back
 
     def _continue(self, handle: int) -> None:
         """Go on with the chain of a file that is there; say so if its last line was cut."""
@@ -228,8 +276,16 @@ class AuditWriter:
         if self._size < self._file.largest and not (is_old and self._size):
             return
         path = self._file.path
-        aside = _free_name(path, self._now())
-        path.rename(aside)
+        try:
+            aside = _free_name(path, self._now())
+            path.rename(aside)
+        except OSError as error:  # a folder that nobody may write to; the file itself still works
+            if not self._is_stuck:
+                self._is_stuck = True
+                why = error.strerror or error
+                log.warning("Cannot put the audit log %s aside: %s; it grows on", path, why)
+            return
+        self._is_stuck = False
         os.close(self._handle)
         self._handle = -1
         self._open()  # which leaves the chain as it is: the new file is empty

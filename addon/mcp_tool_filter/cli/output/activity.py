@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint, shortened
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entries import Entry, made
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.report import estimate_tokens
 
@@ -80,7 +80,7 @@ class Activity:
 
     def _line(self, entry: Entry) -> str:
         if self._as_json:
-            return json.dumps(entry, ensure_ascii=False)
+            return json.dumps(entry, ensure_ascii=False, default=made)
         text, colour = line_of(entry)
         return paint(text, colour, self._stream) if colour else text
 

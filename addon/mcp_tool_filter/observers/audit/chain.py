@@ -11,10 +11,13 @@ r"""Lines that carry the hash of the line before, so that a missing or changed o
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import orjson
+
+from mcp_tool_filter.observers.audit.entries import Later, made
 
 START = "0" * 64
 """What the very first line carries."""
@@ -29,7 +32,16 @@ class Problem:
 
 def link(entry: dict[str, object], before: str) -> bytes:
     """Write an entry as a line without its end; ``before`` is the hash of the line before."""
-    return orjson.dumps(entry | {"prev": before})
+    linked = entry | {"prev": before}
+    try:
+        return orjson.dumps(linked, default=made)
+    except TypeError:  # such as half a surrogate pair, which orjson refuses
+        return json.dumps(linked, default=_anyhow).encode()
+
+
+def _anyhow(part: object) -> object:
+    """Write what nobody expected, too: a line that is missing would say less."""
+    return part.made() if isinstance(part, Later) else repr(part)
 
 
 def hash_of(line: bytes) -> str:

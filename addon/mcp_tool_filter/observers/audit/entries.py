@@ -7,13 +7,13 @@ we refuse or answer ourselves, at once. What is never answered is entered at the
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import orjson
@@ -31,7 +31,9 @@ if TYPE_CHECKING:  # most processes have no rules
 
 VERSION = 1
 _MOST_OPEN = 10_000
+_MOST_HASHES = 10_000
 _LONGEST_TEXT = 256  # characters of a URI, a method, an id
+_LONGEST_HELD = 16 * 1024  # characters of arguments that wait for an answer
 _LONGEST_FULL = 64 * 1024  # characters of arguments or of a result that are entered in full
 
 type Entry = dict[str, object]
@@ -44,6 +46,30 @@ class Arguments(StrEnum):
     HASH = "hash"
     FULL = "full"
     """All of it, but what looks like a secret."""
+
+
+class Later:
+    """A part of an entry that takes time to make: it is made where the entry is written."""
+
+    __slots__ = ("_made", "_make", "size")
+
+    def __init__(self, make: Callable[[], Entry], size: int) -> None:
+        self._make: Callable[[], Entry] | None = make
+        self._made: Entry = {}
+        self.size = size
+        """Characters that it holds on to."""
+
+    def made(self) -> Entry:
+        if make := self._make:
+            self._made, self._make = make(), None
+        return self._made
+
+
+def made(part: object) -> object:
+    """Return what a writer of JSON asks for. Raises TypeError for what no entry may hold."""
+    if isinstance(part, Later):
+        return part.made()
+    raise TypeError(f"an entry cannot hold {type(part).__name__}")
 
 
 @dataclass(slots=True)
@@ -64,6 +90,8 @@ class Auditor:
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     """Of the hashes: equal texts in a file are seen to be equal, and nothing else is."""
     _open: OrderedDict[int, tuple[Exchange, Entry, float]] = field(default_factory=OrderedDict)
+    _hashes: dict[str, str] = field(default_factory=dict)
+    """Of sessions and credentials, which come again with each message."""
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
@@ -82,7 +110,7 @@ class Auditor:
             "event": "rule",
             "level": effect.level,
             "rule": effect.rule,
-            "session": self._hash(effect.session) if effect.session else None,
+            "session": self._known_hash(effect.session) if effect.session else None,
             "message": redact(_cut(effect.message, _LONGEST_FULL)),
         }
         if effect.method is not None:
@@ -108,6 +136,9 @@ class Auditor:
         exchange = judged.exchange
         if isinstance(message, Request) and exchange and isinstance(verdict, Forward | Rewrite):
             self._open[id(exchange)] = (exchange, entry, self.clock())
+            arguments = entry.get("arguments")
+            if isinstance(arguments, Later) and arguments.size > _LONGEST_HELD:
+                arguments.made()  # the answer may take long, or never come
             if len(self._open) > _MOST_OPEN:
                 _, (_, oldest, _) = self._open.popitem(last=False)
                 self.write(oldest | {"answered": False})
@@ -120,11 +151,9 @@ class Auditor:
         if opened is None:
             return
         _, entry, sent = opened
-        entry |= {
-            "answered": True,
-            "answer_bytes": judged.size or message.place.end - message.place.start,
-            "upstream_ms": round((self.clock() - sent) * 1000, 3),
-        }
+        entry["answered"] = True
+        entry["answer_bytes"] = judged.size or message.place.end - message.place.start
+        entry["upstream_ms"] = round((self.clock() - sent) * 1000, 3)
         if message.result is None:
             entry["error_code"] = _error_code(message)
         elif result := self._shown(message.place.cut(message.result)):
@@ -140,11 +169,12 @@ class Auditor:
 
     def _entry(self, judged: Judged, message: Request | Notification, kind: Class) -> Entry:
         entry = self._head(judged)
-        entry |= {"method": shown(message.method[:_LONGEST_TEXT]), "class": kind.value}
+        entry["method"] = shown(message.method[:_LONGEST_TEXT])
+        entry["class"] = kind.value
         if isinstance(message, Request):
             entry["id"] = message.id[:_LONGEST_TEXT]
-        entry |= subject_of(message)
-        entry |= self._verdict_of(judged)
+        entry.update(subject_of(message))
+        entry.update(self._verdict_of(judged))
         if message.params and (arguments := self._shown(message.place.cut(message.params))):
             entry["arguments"] = arguments
         return entry
@@ -155,28 +185,27 @@ class Auditor:
 
     def _head(self, judged: Judged) -> Entry:
         client = judged.client
-        flow = self.flow_of(judged.origin) if judged.origin is not None else ""
-        return (
-            ({"flow": flow} if flow else {})
-            | self._moment()
-            | {
-                "session": self._hash(client.session.id) if client.session else None,
-                "client": self._client(client, judged.origin),
-                "from": judged.direction.value,
-                "transport": client.via.value,
-                "revision": client.revision,
-                "bytes": judged.size,
-            }
-        )
+        entry: Entry = {}
+        if judged.origin is not None and (flow := self.flow_of(judged.origin)):
+            entry["flow"] = flow
+        entry |= self._moment()
+        id = client.session.id if client.session else None
+        entry["session"] = None if id is None else self._known_hash(id)
+        entry["client"] = self._client(client, judged.origin)
+        entry["from"] = judged.direction.value
+        entry["transport"] = client.via.value
+        revision = client.revision  # which is what the upstream says
+        entry["revision"] = None if revision is None else shown(revision)
+        entry["bytes"] = judged.size
+        return entry
 
     def _moment(self) -> Entry:
-        now = self.now()
-        time = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
-        return {"v": VERSION, "time": time, "instance": self.instance}
+        time = self.now().isoformat(timespec="milliseconds").removesuffix("+00:00")
+        return {"v": VERSION, "time": f"{time}Z", "instance": self.instance}
 
     def _client(self, client: Client, origin: object) -> str:
         address = self.client_of(origin) if origin is not None else ""
-        credential = f"#{self._hash(client.credential)}" if client.credential else ""
+        credential = f"#{self._known_hash(client.credential)}" if client.credential else ""
         return address + credential
 
     def _verdict_of(self, judged: Judged) -> Entry:
@@ -196,20 +225,28 @@ class Auditor:
             entry["pattern"] = pattern
         return entry
 
-    def _shown(self, text: str) -> Entry | None:
+    def _shown(self, text: str) -> Later | None:
         """Return what may be entered of arguments or of a result."""
         if not text or self.arguments is Arguments.NONE:
             return None
-        size = len(text.encode("utf-8", "surrogatepass"))
-        if self.arguments is Arguments.HASH:
-            return {"hash": self._hash(text), "bytes": size}
-        return {"text": redact(_cut(text, _LONGEST_FULL)), "bytes": size}
+        return Later(partial(self._show, text), len(text))
 
-    def _hash(self, text: str | None) -> str | None:
-        if text is None:
-            return None
-        digest = hmac.new(self.key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
-        return digest.hexdigest()[:32]
+    def _show(self, text: str) -> Entry:
+        raw = text.encode("utf-8", "surrogatepass")
+        if self.arguments is Arguments.HASH:
+            return {"hash": self._hash(raw), "bytes": len(raw)}
+        return {"text": redact(_cut(text, _LONGEST_FULL)), "bytes": len(raw)}
+
+    def _known_hash(self, text: str) -> str:
+        if (known := self._hashes.get(text)) is None:
+            if len(self._hashes) >= _MOST_HASHES:
+                self._hashes.clear()
+            known = self._hashes[text] = self._hash(text.encode("utf-8", "surrogatepass"))
+        return known
+
+    def _hash(self, raw: bytes) -> str:
+        # Half of the digest: what is cut off keeps a text from being prolonged, as HMAC would.
+        return hashlib.sha256(self.key + raw).hexdigest()[:32]
 
 
 def _cut(text: str, longest: int) -> str:
