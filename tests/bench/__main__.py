@@ -31,6 +31,7 @@ from tests.bench.table import render_lists, render_resources, render_row, render
 from tests.bench.targets import Results, far_off, targets
 from tests.bench.ways import (
     ADDON,
+    AUDITED,
     DIRECT,
     FASTMCP_PROXY,
     LAUNCHER,
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="the median of them counts")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each way in each round")
     parser.add_argument(
-        "--only", default="calls,large,lists,resources,stages", help="some of the parts"
+        "--only", default="calls,large,audit,lists,resources,stages", help="some of the parts"
     )
     parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
     parser.add_argument("--json", metavar="FILE", help="where to write all of it")
@@ -111,6 +112,10 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
             ways = [way(name, ports[20], home) for name in _SHORT]
             with all_running(ways) as all_of_them:
                 _fill(results.large, all_of_them, large_scenarios(), args.rounds, args.seconds)
+        if "audit" in parts:
+            ways = [way(name, ports[20], home) for name in (LAUNCHER, AUDITED)]
+            with all_running(ways) as both:
+                _fill(results.audit, both, scenarios(short=True), args.rounds, args.seconds)
         if "lists" in parts:
             for number, port in ports.items():
                 results.lists[number] = _lists(number, port, home, args)

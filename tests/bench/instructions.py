@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.bench.load import Client, Question, connect
 from tests.bench.rounds import LIST, call
 from tests.bench.stages import collected_in
-from tests.bench.ways import LAUNCHER, SCRIPT, STOCK, Running, Way, running, upstreams, way
+from tests.bench.ways import AUDITED, LAUNCHER, SCRIPT, STOCK, Running, Way, running, upstreams, way
 
 _QUESTIONS = {
     "call, 1 KB": call(1024, "json"),
@@ -32,7 +32,7 @@ _WARM, _COUNTED = 30, 200
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.instructions", description=__doc__)
-    parser.add_argument("--ways", default=f"{STOCK},{SCRIPT},{LAUNCHER}")
+    parser.add_argument("--ways", default=f"{STOCK},{SCRIPT},{LAUNCHER},{AUDITED}")
     args = parser.parse_args(argv)
     if not shutil.which("valgrind"):
         print("valgrind is not installed: apt-get install valgrind", file=sys.stderr)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.bench.rounds import Measured, Table, added, ratio
-from tests.bench.ways import DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK
+from tests.bench.ways import AUDITED, DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK
 
 _ONE, _SIXTEEN = "call, 1 KB, 1 client", "call, 1 KB, 16 clients"
 _DENIED, _LIST = "denied call, 1 client", "list, 20 tools, 1 client"
@@ -19,6 +19,8 @@ class Results:
 
     calls: Table = field(default_factory=dict)
     large: Table = field(default_factory=dict)
+    audit: Table = field(default_factory=dict)
+    """With the audit log and without it."""
     lists: dict[int, Table] = field(default_factory=dict)
     """By the number of tools."""
     start_up: dict[str, float] = field(default_factory=dict)
@@ -60,6 +62,9 @@ def targets(results: Results) -> Iterator[Target]:
             f"launcher / FastMCP's proxy, {title}", calls, title, LAUNCHER, FASTMCP_PROXY, 10.0
         )
     yield from _large(results.large)
+    for title in (_ONE, _SIXTEEN):
+        what = f"with the audit log / without, {title}"
+        yield from _at_least(what, results.audit, title, AUDITED, LAUNCHER, 0.95)
     yield from _latencies(calls)
     yield from _answered_by_us(calls)
     yield from _resources(results)

@@ -102,7 +102,7 @@ def way(name: str, upstream: int, home: Path, *more: str) -> Way:
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
             return Way(name, port, _nginx(home, upstream, port))
-        case "mcp-tool-filter --audit-log":
+        case "mcp-tool-filter --audit-log":  # with hashes of arguments and results
             return Way(
                 name, port, (*ours, *listen, "--audit-log", str(home / "audit.jsonl"), *more)
             )

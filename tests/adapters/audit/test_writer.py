@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import resource
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +22,8 @@ import pytest
 from mcp_tool_filter.adapters.audit import writer as module
 from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import check
+from mcp_tool_filter.observers.audit.chain import START, check, link
+from mcp_tool_filter.observers.audit.entries import Later
 
 
 def lines_in(path: Path) -> list[bytes]:
@@ -183,3 +188,120 @@ def test_two_writers_cannot_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with writing(path), pytest.raises(StartError, match="Another process writes"):
         AuditWriter(AuditFile(path=path))
+
+
+def test_what_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """As root we would otherwise take /dev/null from everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o644)
+    with pytest.raises(StartError) as error:
+        AuditWriter(AuditFile(path=pipe))
+    assert error.value.why == "It is not a regular file"
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o644
+
+
+def test_an_entry_that_nothing_can_write_is_written_all_the_same(tmp_path: Path) -> None:
+    """One bad entry must not end the log."""
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        opened.write({"n": "\ud800"})
+        opened.write({"n": {1, 2}})
+        opened.write({"n": 3})
+    assert [json.loads(line)["n"] for line in lines_in(path)] == ["?", "{1, 2}", 3]
+    assert not list(check(lines_in(path), before="0" * 64))
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_a_file_that_somebody_takes_away_is_begun_again(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        opened.write({"n": 1})
+        eventually(lambda: path.stat().st_size)
+        first = lines_in(path)
+        path.rename(tmp_path / "moved") if how == "moved" else path.unlink()
+        opened.write({"n": 2})
+        eventually(path.exists)
+    assert not list(check([*first, *lines_in(path)], before="0" * 64))
+    assert json.loads(lines_in(path)[-1])["n"] == 2
+
+
+def test_a_folder_that_nobody_may_write_to_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "audit.jsonl"
+    monkeypatch.setattr(Path, "rename", refuse)
+    with writing(path, largest=1024) as opened:
+        for number in range(100):
+            opened.write({"n": number})
+            time.sleep(0.001)
+    assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
+    assert caplog.text.count("Cannot put the audit log") == 1
+    assert "can be written again" not in caplog.text
+
+
+def test_restarts_do_not_keep_a_file_from_growing_old(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    line = link({"v": 1, "time": "2026-11-18T09:00:00.000Z"}, START)
+    path.write_bytes(line + b"\n")
+    now = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
+    opened = AuditWriter(AuditFile(path=path, oldest=3600), now=lambda: now)
+    opened.write({"n": 1})
+    opened.close()
+    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.jsonl", [10_000.0]
+    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    for step in (0, -5000, 3):
+        now[0] += step
+        opened.write({"n": step})
+        time.sleep(0.05)
+    opened.close()
+    assert [json.loads(line)["n"] for line in lines_in(path)] == [0, -5000, 3]
+
+
+def test_long_texts_that_wait_are_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk must not make all arguments stay in memory."""
+    monkeypatch.setattr(module, "_MOST_HELD", 1000)
+    monkeypatch.setattr(module, "_MOMENT", 0.3)
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        for _ in range(10):
+            opened.write({"arguments": Later(lambda: {"bytes": 300}, 300)})
+        opened.write({"n": 1})
+        eventually(lambda: path.stat().st_size)
+        opened.write({"arguments": Later(lambda: {"bytes": 300}, 300)})
+    entries = [json.loads(line) for line in lines_in(path)]
+    assert [one.get("count") for one in entries] == [7, None, None, None, None, None]
+    assert sum("arguments" in one for one in entries) == 4
+
+
+def test_a_process_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    script = (
+        "import sys; from pathlib import Path;"
+        "from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter;"
+        f"w = AuditWriter(AuditFile(path=Path({str(path)!r})));"
+        "n = 0\nwhile True: n += 1; w.write({'n': n})"
+    )
+    for _ in range(3):
+        grown = path.stat().st_size if path.exists() else 0
+        with subprocess.Popen([sys.executable, "-c", script]) as process:
+            eventually(partial(_has_grown, path, grown + 10_000))
+            process.kill()
+    with writing(path) as opened:
+        opened.write({"n": "last"})
+    lines = lines_in(path)
+    torn = [n for n, line in enumerate(lines, 1) if b'"torn"' in line]
+    assert {problem.number + 1 for problem in check(lines)} <= set(torn)
+    assert json.loads(lines[-1])["n"] == "last"
+
+
+def _has_grown(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size > size

@@ -94,7 +94,7 @@ class AuditWriter:
 
     def write(self, entry: Entry) -> None:
         """Queue an entry; drop and count it if the queue is full."""
-        size = sum(part.size for part in entry.values() if isinstance(part, Later))
+        size = _held_by(entry)
         is_full = len(self._queue) >= _MOST_QUEUED
         if is_full or (size and self._taken - self._given + size > _MOST_HELD):
             self._lost += 1
@@ -170,8 +170,7 @@ class AuditWriter:
         self._rotate_if_due()
 
     def _forget(self, entries: list[Entry]) -> None:
-        parts = [part for entry in entries for part in entry.values()]
-        self._given += sum(part.size for part in parts if isinstance(part, Later))
+        self._given += sum(map(_held_by, entries))
         entries.clear()
 
     def _put(self, data: bytes) -> None:
@@ -290,6 +289,13 @@ class AuditWriter:
         self._handle = -1
         self._open()  # which leaves the chain as it is: the new file is empty
         Thread(target=_compress, args=(aside,), name="audit log gz", daemon=True).start()
+
+
+def _held_by(entry: Entry) -> int:
+    """Return the characters of its arguments and its result, if they are still to be made."""
+    arguments, result = entry.get("arguments"), entry.get("result")
+    size = arguments.size if type(arguments) is Later else 0
+    return size + result.size if type(result) is Later else size
 
 
 def _count_of(entry: Entry) -> int:

@@ -36,7 +36,8 @@ def link(entry: dict[str, object], before: str) -> bytes:
     try:
         return orjson.dumps(linked, default=made)
     except TypeError:  # such as half a surrogate pair, which orjson refuses
-        return json.dumps(linked, default=_anyhow).encode()
+        text = json.dumps(linked, default=_anyhow, ensure_ascii=False)
+        return text.encode("utf-8", "replace")
 
 
 def _anyhow(part: object) -> object:

@@ -33,6 +33,7 @@ VERSION = 1
 _MOST_OPEN = 10_000
 _MOST_HASHES = 10_000
 _LONGEST_TEXT = 256  # characters of a URI, a method, an id
+_SHORT = 4096  # characters; to hash fewer takes less time than to keep them for later
 _LONGEST_HELD = 16 * 1024  # characters of arguments that wait for an answer
 _LONGEST_FULL = 64 * 1024  # characters of arguments or of a result that are entered in full
 
@@ -170,7 +171,7 @@ class Auditor:
     def _entry(self, judged: Judged, message: Request | Notification, kind: Class) -> Entry:
         entry = self._head(judged)
         entry["method"] = shown(message.method[:_LONGEST_TEXT])
-        entry["class"] = kind.value
+        entry["class"] = str(kind)
         if isinstance(message, Request):
             entry["id"] = message.id[:_LONGEST_TEXT]
         entry.update(subject_of(message))
@@ -184,24 +185,29 @@ class Auditor:
         return self._head(judged) | {"class": Class.LOG.value} | self._verdict_of(judged)
 
     def _head(self, judged: Judged) -> Entry:
-        client = judged.client
-        entry: Entry = {}
-        if judged.origin is not None and (flow := self.flow_of(judged.origin)):
-            entry["flow"] = flow
-        entry |= self._moment()
+        client, origin = judged.client, judged.origin
         id = client.session.id if client.session else None
-        entry["session"] = None if id is None else self._known_hash(id)
-        entry["client"] = self._client(client, judged.origin)
-        entry["from"] = judged.direction.value
-        entry["transport"] = client.via.value
         revision = client.revision  # which is what the upstream says
-        entry["revision"] = None if revision is None else shown(revision)
-        entry["bytes"] = judged.size
+        entry: Entry = {
+            "v": VERSION,
+            "time": self._time(),
+            "instance": self.instance,
+            "session": None if id is None else self._known_hash(id),
+            "client": self._client(client, origin),
+            "from": str(judged.direction),
+            "transport": str(client.via),
+            "revision": None if revision is None else shown(revision),
+            "bytes": judged.size,
+        }
+        if origin is not None and (flow := self.flow_of(origin)):
+            entry["flow"] = flow
         return entry
 
     def _moment(self) -> Entry:
-        time = self.now().isoformat(timespec="milliseconds").removesuffix("+00:00")
-        return {"v": VERSION, "time": f"{time}Z", "instance": self.instance}
+        return {"v": VERSION, "time": self._time(), "instance": self.instance}
+
+    def _time(self) -> str:
+        return self.now().isoformat(timespec="milliseconds")[: -len("+00:00")] + "Z"
 
     def _client(self, client: Client, origin: object) -> str:
         address = self.client_of(origin) if origin is not None else ""
@@ -225,10 +231,12 @@ class Auditor:
             entry["pattern"] = pattern
         return entry
 
-    def _shown(self, text: str) -> Later | None:
-        """Return what may be entered of arguments or of a result."""
+    def _shown(self, text: str) -> Entry | Later | None:
+        """Return what may be entered of arguments or of a result; later, if that takes time."""
         if not text or self.arguments is Arguments.NONE:
             return None
+        if self.arguments is Arguments.HASH and len(text) < _SHORT:
+            return self._show(text)
         return Later(partial(self._show, text), len(text))
 
     def _show(self, text: str) -> Entry:
