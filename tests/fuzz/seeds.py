@@ -13,6 +13,7 @@ from itertools import cycle
 from pathlib import Path
 
 from tests.attacks import answers, honest, requests
+from tests.fuzz.rules import SECRET
 from tests.fuzz.target import ALLOWED, BETWEEN, DENIED, MARK
 from tests.fuzz.tokens import TOKENS, spelled
 from tests.make import answering, asking, calling, definition, event, listing
@@ -29,8 +30,9 @@ _LONGEST = 2048  # bytes
     _PARSERS,
     _EXCHANGE,
     _LINES,
+    _BY_RULES,
     _SPELLED,
-) = range(11)
+) = range(12)
 _HEAD = re.compile(rb"[A-Z]+ (\S+) HTTP/1\.[01]\r\n(.*?)\r\n\r\n(.*)", re.DOTALL)
 _PATTERNS = (
     r"^wipe", r"_disk$", r".*_database$", r"^a{1,2}$,[,],(?:b,c),d\,e", r"(?i:x)", r"(a+)+$",
@@ -91,8 +93,36 @@ def _seeds() -> Iterator[bytes]:
     for body in _answers():
         for circumstances in range(0, 16, 2):
             yield _seed(_LINES, circumstances, body + b"\n\n" + body)
+    for said in _guarded_calls():
+        for _ in range(6):
+            yield _seed(_BY_RULES, next(how), said + BETWEEN + _SAID_BACK)
     for pattern in _PATTERNS:
         yield _seed(_PATTERN, next(how), f"{pattern}\0{DENIED}".encode())
+
+
+def _guarded_calls() -> Iterator[bytes]:
+    """Calls that some guards block and some do not, plain and disguised."""
+    for arguments in (
+        '{"path":"/etc/passwd"}', '{"path":"\\u002fetc/passwd","n":2}', '{"p\\u0061th":null}',
+        '{"path":"/home","path":"/etc/passwd"}', '{"path":"/etc/passwd","Path":"/home"}',
+        '{"PATH":["/etc/passwd"]}', '{"path":"/home", "other":"/etc/passwd","n":1.50}', "{ }",
+        '{"paths":["/home",["/etc"],"/etc"],"path":"/home"}', '{"path":"/home","safe":false}',
+        '{"path":[1],"other":"wipe_disk"}', '{"path\\u0000":"/etc/x","path":"/home"}', "[]", "null",
+        '{"path":"/home","other":"write_file"}', f'{{"path":"/home","other":"{SECRET}"}}',
+    ):  # fmt: skip
+        said = calling(ALLOWED, arguments=arguments)
+        yield from (
+            said,
+            said.replace(b'"id":1,', b""),
+            b"[" + said + b"," + asking("ping", id="2") + b"]",
+        )
+        yield said.replace(b'"arguments"', b'"arguments":{"path":"/home"},"arguments"')
+
+
+_SAID_BACK = (
+    f'{{"jsonrpc":"2.0","id":1,"result":{{"content":[{{"type":"text","text":"{SECRET}"}},'
+    f'{{"text":"s\\u006b-burns"}}],"k":["sk-{SECRET}"]}}}}'
+).encode()
 
 
 def tokens() -> str:

@@ -48,6 +48,7 @@ from tests.fuzz.oracle import (
     no_tool_in_stream,
     require,
 )
+from tests.fuzz.rules import judge_by_rules
 from tests.fuzz.tokens import TOKENS
 from tests.make import asking, at_once, calling, definition, listing, message
 
@@ -464,6 +465,15 @@ def _parsers(how: int, raw: bytes) -> None:
         decode_body(raw, _CODINGS[how & 7], limit=1 << 20)
 
 
+# The rules behind the filter
+
+
+def _by_rules(how: int, raw: bytes) -> None:
+    """What a client says under some policy, and behind two NULs what the upstream says to it."""
+    said, _, heard = raw.partition(BETWEEN)
+    judge_by_rules(how, said, heard)
+
+
 # Words instead of bytes
 
 
@@ -485,5 +495,6 @@ _DOORS: tuple[Callable[[int, bytes], None], ...] = (
     _parsers,
     _exchange,
     _lines,
+    _by_rules,
     _spelled,
 )
