@@ -95,11 +95,10 @@ class EventParser:
             self._has_cr = True
         self._pending.write(chunk)
         events: list[Event | Oversized] = []
-        new = self._last + chunk
-        if self._goes_on(new):
-            self._last = new[-3:]
+        if self._goes_on(chunk):
+            self._last = (self._last + chunk[-3:])[-3:]
         else:
-            events = self._cut(len(new))
+            events = self._cut(len(self._last) + len(chunk))
         if self._skipped is not None or self._pending.tell() > self._max_pending:
             self._let_go()
         return events
@@ -110,13 +109,13 @@ class EventParser:
         self._hold(b"")
         return rest
 
-    def _goes_on(self, new: bytes) -> bool:
+    def _goes_on(self, chunk: bytes) -> bool:
         """Tell whether what has begun to come does not end here: all the rest is not looked at."""
         if self._end is None:
             return False
-        if b"\n" not in new and b"\r" not in new:
+        if b"\n" not in chunk and b"\r" not in chunk:
             return True
-        return self._search(self._end, new, 0) is None
+        return self._search(self._end, self._last + chunk, 0) is None
 
     def _cut(self, new: int) -> list[Event | Oversized]:
         """Take off the events that have come. None ends before the last ``new`` bytes."""

@@ -22,6 +22,11 @@ from mcp_tool_filter.cli import hosts
 
 # Found by nobody but people: what we patch or copy without a subclass, and lean on in detail.
 PATCHED_OR_COPIED = {
+    "h11._readers:ChunkedReader": "fast/bodies.py counts in its place",
+    "h11._readers:ContentLengthReader": "fast/bodies.py counts in its place",
+    "h11._readers:Http10Reader": "fast/bodies.py reads in its place",
+    "mitmproxy.proxy.layers.http._http1:Http1Connection.read_body": "fast/bodies.py does it, too",
+    "mitmproxy.proxy.layers.http._http1:Http1Server.send": "fast/bodies.py does it, too",
     "mitmproxy.addonmanager:AddonManager._iter_hooks": "fast/hooks.py calls it",
     "mitmproxy.addonmanager:AddonManager.invoke_addon": "fast/hooks.py does what it does",
     "mitmproxy.addonmanager:AddonManager.register": "addon/tool_filter.py puts us into the chain",
@@ -52,6 +57,9 @@ PATCHED_OR_COPIED = {
 }
 
 AS_READ = {
+    "h11._readers:ChunkedReader": "f4672e4e971c",
+    "h11._readers:ContentLengthReader": "f4d6518c4aed",
+    "h11._readers:Http10Reader": "ba19aa241caa",
     "mitmproxy.addonmanager:AddonManager.__init__": "80272c36ac1c",
     "mitmproxy.addonmanager:AddonManager._iter_hooks": "3272db94de93",
     "mitmproxy.addonmanager:AddonManager.handle_lifecycle": "5975604ee789",
@@ -87,6 +95,7 @@ AS_READ = {
     "mitmproxy.proxy.layers.http._http1:Http1Connection.read_body": "9d64abb7fef7",
     "mitmproxy.proxy.layers.http._http1:Http1Connection.wait": "7ef13af59f3d",
     "mitmproxy.proxy.layers.http._http1:Http1Server.read_headers": "23fa629cea80",
+    "mitmproxy.proxy.layers.http._http1:Http1Server.send": "eaaa373dedd3",
     "mitmproxy.proxy.layers.http:HttpClient": "73c48829eb70",
     "mitmproxy.proxy.layers.http:HttpLayer._handle_event": "f675d84e3db3",
     "mitmproxy.proxy.layers.http:HttpLayer.event_to_child": "13f04830ea46",

@@ -26,6 +26,7 @@ from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import RequestHeaders
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 
+from mcp_tool_filter.adapters.mitmproxy.fast.bodies import carry_body
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, PatientHttp1Client
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     FilteredHttpLayer,
@@ -87,8 +88,10 @@ class QuickHttpLayer(FilteredHttpLayer):
                 yield command
 
 
-def _told(connection: Http1Connection, event: events.Event) -> Steps:
+def _told(connection: Http1Connection, event: events.Event) -> Iterable[commands.Command]:
     """Let an event happen to a connection, which ``handle_event`` does in two steps more."""
+    if (carried := carry_body(connection, event)) is not None:
+        return carried
     if isinstance(event, HttpEvent):
         return connection.send(event)
     if isinstance(event, events.DataReceived) and connection.state != connection.passthrough:

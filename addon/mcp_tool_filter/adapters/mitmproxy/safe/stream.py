@@ -287,7 +287,7 @@ class SafeStream(LookedAtStream):
                         steps.close()
                         yield from self._repeat()
                         return
-                else:
+                elif not _says_that_it_streams(command):
                     self._is_dropped |= isinstance(command, DropStream)
                     reply = yield command
         except StopIteration:
@@ -523,6 +523,11 @@ class SafeStream(LookedAtStream):
         if self._upstream_asked and self.server_state not in (self.state_done, self.state_errored):
             error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
             yield SendHttp(error, self.context.server)
+
+
+def _says_that_it_streams(command: commands.Command) -> bool:
+    """Tell whether it is mitmproxy's line in the log for each response that is streamed."""
+    return isinstance(command, commands.Log) and command.message.startswith("Streaming response")
 
 
 def nothing(_event: events.Event) -> Steps:

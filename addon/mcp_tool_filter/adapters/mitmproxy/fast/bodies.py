@@ -1,0 +1,64 @@
+"""Large bodies, passed through HTTP/1 connections with fewer copies.
+
+mitmproxy puts what it receives into a buffer, from which h11 takes it out again, and that copies it
+four times. But while a body goes on, what has come is the next part of the body as it is. And
+mitmproxy copies a large chunk to write its length before it; here the three parts are sent one by
+one.
+
+Internals that are used: the buffer, the reader and the states of ``Http1Connection``, how
+``Http1Server.send`` writes a chunk, and how h11's readers count.
+"""
+
+from __future__ import annotations
+
+from h11._readers import ChunkedReader, ContentLengthReader, Http10Reader
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._events import ResponseData
+from mitmproxy.proxy.layers.http._http1 import Http1Connection, Http1Server
+
+_LARGE = 64 * 1024  # bytes; less is copied faster than it is sent in three parts
+
+type Commands = list[commands.Command]
+
+
+def carry_body(connection: Http1Connection, event: events.Event) -> Commands | None:
+    """Return what a connection makes of a part of a body; None if it has to be asked itself."""
+    if type(event) is events.DataReceived:
+        if connection.state == connection.read_body and not connection.buf and event.data:
+            return _receive(connection, event.data)
+    elif type(event) is ResponseData and len(event.data) > _LARGE:
+        return _send(connection, event)
+    return None
+
+
+def _receive(connection: Http1Connection, data: bytes) -> Commands | None:
+    if connection.stream_id is None or not _count(connection.body_reader, len(data)):
+        return None
+    return [ReceiveHttp(connection.ReceiveData(connection.stream_id, data))]
+
+
+def _count(reader: object, size: int) -> bool:
+    """Count bytes as read, if that many belong to the body and more are to come."""
+    match reader:
+        case ContentLengthReader(_remaining=left) if left > size:
+            reader._remaining -= size
+        case ChunkedReader(_reading_trailer=False, _bytes_to_discard=b"", _bytes_in_chunk=left) if (
+            left > size
+        ):
+            reader._bytes_in_chunk -= size
+        case Http10Reader():  # whatever comes
+            pass
+        case _:
+            return False
+    return True
+
+
+def _send(connection: Http1Connection, event: ResponseData) -> Commands | None:
+    if not isinstance(connection, Http1Server) or event.stream_id != connection.stream_id:
+        return None
+    response = connection.response
+    if not response or "chunked" not in response.headers.get("transfer-encoding", "").lower():
+        return None
+    parts = b"%x\r\n" % len(event.data), event.data, b"\r\n"
+    return [commands.SendData(connection.conn, part) for part in parts]
