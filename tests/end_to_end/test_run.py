@@ -186,3 +186,38 @@ async def test_a_server_that_is_a_command_is_named(tmp_path: Path) -> None:
     assert "mcp-tool-filter wrap claude-code files" in ran.stderr
     assert "safe" not in ran.stderr
     assert "mcp-remote uses the filter only with --enable-proxy" in ran.stderr
+
+
+async def test_the_doctor_says_what_was_not_seen(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("a")]) as there:
+        list_servers(
+            tmp_path,
+            used={"url": there.url + "/mcp"},
+            unused={"url": there.url + "/other"},
+            local={"command": "npx", "args": ["a-server"]},
+        )
+        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+        words = ("curl", "-s", "-d", call, there.url + "/mcp")
+        before = await doctor(tmp_path)
+        await run(tmp_path, "--client", "claude-code", "--", *words)
+        after = await doctor(tmp_path)
+    assert [one["ok"] for one in before["checks"][-3:]] == [True, True, False]
+    used, unused, local = after["checks"][-3:]
+    assert used["ok"]
+    assert "came through the filter in the run of" in used["text"]
+    assert not unused["ok"]
+    assert "did not come through the filter in the run of" in unused["text"]
+    assert local["advice"] == "mcp-tool-filter wrap claude-code local --deny PATTERN"
+
+
+async def doctor(home: Path) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mcp_tool_filter", "doctor", "--client", "claude-code", "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        env=surroundings(home),
+        cwd=home,
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 1
+    found: dict[str, Any] = json.loads(out)
+    return found

@@ -7,18 +7,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from mcp_tool_filter.adapters.fetch.upstream import login_to
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
-from mcp_tool_filter.cli.output.terminal import Colour, paint
-from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.output.finding import Finding
+from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
+from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings.usage import no_such
 from mcp_tool_filter.errors import ConnectFailed, StartError
 from mcp_tool_filter.observers.report import estimate_tokens
 
@@ -39,40 +40,32 @@ _ADVICE = {  # what a reason contains, to what to do about it
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    is_well: bool
-    text: str
-    advice: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        """This form is stable: members may be added, none changes."""
-        return {"ok": self.is_well, "text": self.text, "advice": self.advice or None}
-
-
 def run(argv: Sequence[str]) -> int:
     """Print a line for each check; return 0 if all is well, else 1."""
     command = COMMANDS["doctor"]
     typed = command.parse(argv)
     if "help" in typed:
         return show_help(command)
-    settings = settle(gather(typed, os.environ))
     findings = []
-    for finding in examine(settings):
+    for finding in _examine(typed):
         findings.append(finding)
         if "json" not in typed:
-            _print(finding)
+            finding.print()
     all_well = all(finding.is_well for finding in findings)
     if "json" in typed:
         print(json.dumps({"ok": all_well, "checks": [one.as_json() for one in findings]}, indent=2))
     return 0 if all_well else 1
 
 
-def _print(finding: Finding) -> None:
-    mark = paint("ok  ", Colour.GREEN) if finding.is_well else paint("FAIL", Colour.RED)
-    print(f"{mark} {finding.text}", flush=True)
-    if finding.advice:
-        print(f"     {finding.advice}", flush=True)
+def _examine(typed: Given) -> Iterator[Finding]:
+    if "client" not in typed:
+        return examine(settle(gather(typed, os.environ)))
+    from mcp_tool_filter.cli.commands.doctor_client import examine_client
+
+    client = typed["client"][-1]
+    if client not in CLIENTS:
+        raise no_such("client", client, CLIENTS)
+    return examine_client(client)
 
 
 def examine(settings: Settings) -> Iterator[Finding]:

@@ -137,11 +137,20 @@ _ALL: Final = (
         "doctor",
         "doctor",
         "check the upstream, the patterns and the port, and say what to do",
-        usage=("doctor --upstream URL [--deny PATTERN] [FLAGS]", "doctor [FLAGS] -- COMMAND ARGS"),
+        usage=(
+            "doctor --upstream URL [--deny PATTERN] [FLAGS]",
+            "doctor [FLAGS] -- COMMAND ARGS",
+            "doctor --client CLIENT",
+        ),
         about="Checks one thing after another: Python and mitmproxy, the patterns and other"
         " settings, the port, whether the upstream can be reached, how it speaks MCP, whether it"
-        " lets us in, and its tools.",
-        flags=(_JSON,),
+        " lets us in, and its tools. With --client: which of the client's servers run filters, and"
+        " which it has seen the last time.",
+        flags=(
+            _JSON,
+            Flag("client", "look at the servers in this client's files", "CLIENT",
+                 only_typed=True, choices=CLIENTS),
+        ),
         has_settings=True,
         notes="Exit status: 0 if everything is fine, else 1.",
     ),

@@ -1,0 +1,24 @@
+"""What ``doctor`` has found, one line for each check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcp_tool_filter.cli.output.terminal import Colour, paint
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    is_well: bool
+    text: str
+    advice: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """This form is stable: members may be added, none changes."""
+        return {"ok": self.is_well, "text": self.text, "advice": self.advice or None}
+
+    def print(self) -> None:
+        mark = paint("ok  ", Colour.GREEN) if self.is_well else paint("FAIL", Colour.RED)
+        print(f"{mark} {self.text}", flush=True)
+        if self.advice:
+            print(f"     {self.advice}", flush=True)
