@@ -41,6 +41,7 @@ class Grant:
     scopes: list[str]
     resource: str | None
     is_over: bool = False
+    user: int = 0
 
 
 @dataclass
@@ -69,6 +70,8 @@ class OAuthUpstream:
     binds_audience: bool = True
     sends_issuer: bool = False
     gives_refresh: bool = True
+    tools_of: tuple[tuple[str, ...], ...] = ()
+    """Which tools each user has: whoever logs in next is the next user."""
     takes_documents: bool = False
     fixed_client: tuple[str, str] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -138,6 +141,7 @@ class OAuthUpstream:
     def authorize(self, asked: dict[str, str]) -> tuple[int, str]:
         """Log the user in at once; the status, and where the browser goes or what is wrong."""
         self.authorizations.append(asked)
+        asked = {**asked, "user": str(len(self.authorizations) - 1)}
         client = self._clients.get(asked.get("client_id", ""))
         if client and asked.get("redirect_uri") not in client["redirect_uris"]:
             return 400, "redirect_uri"
@@ -190,6 +194,7 @@ class OAuthUpstream:
         if self.binds_audience and asked.get("resource") != self.url:
             return 400, {"error": "invalid_target"}
         grant = Grant(begun.get("scope", "").split(), begun.get("resource"))
+        grant.user = int(begun["user"])
         return 200, self._issue(grant, asked.get("client_id", ""))
 
     def _renew(self, asked: dict[str, str]) -> tuple[int, dict[str, Any]]:
@@ -226,9 +231,12 @@ class OAuthUpstream:
             return None
         return None if self.binds_audience and grant.resource != self.url else grant
 
-    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+    def answer(self, message: dict[str, Any], grant: Grant | None = None) -> dict[str, Any] | None:
         if "id" not in message:
             return None
+        has = [tool["name"] for tool in TOOLS]
+        if self.tools_of and grant:
+            has = list(self.tools_of[grant.user % len(self.tools_of)])
         result: dict[str, Any] = {}
         match message["method"]:
             case "initialize":
@@ -238,7 +246,10 @@ class OAuthUpstream:
                     "serverInfo": {"name": "behind a login", "version": "1"},
                 }
             case "tools/list":
-                result = {"tools": TOOLS}
+                result = {"tools": [{**TOOLS[0], "name": name} for name in has]}
+            case "tools/call" if message["params"]["name"] not in has:
+                error = {"code": -32602, "message": "no such tool"}
+                return {"jsonrpc": "2.0", "id": message["id"], "error": error}
             case "tools/call":
                 result = {"content": [{"type": "text", "text": "done"}]}
             case "server/discover":
@@ -307,7 +318,7 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted and wanted not in grant.scopes:
             challenge = f'Bearer error="insufficient_scope", scope="{wanted}"'
             return self._say(403, {"error": "insufficient_scope"}, WWW_Authenticate=challenge)
-        said = upstream.answer(message)
+        said = upstream.answer(message, grant)
         opened = upstream.session if message.get("method") == "initialize" else ""
         return self._say(202 if said is None else 200, said, Mcp_Session_Id=opened)
 

@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need
-from tests.oauth_upstream import OAuthUpstream, oauth_upstream
-from tests.proxy import RunningProxy, proxy
+from tests.browser import browser, need_browser
+from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need, upstream
+from tests.oauth_upstream import oauth_upstream
+from tests.proxy import RunningProxy, certified, proxy
 
 PLACES: dict[str, dict[str, Any]] = {
     "same origin": {},
@@ -36,7 +44,18 @@ PLACES: dict[str, dict[str, Any]] = {
         "challenge": "Bearer",
     },
 }
-CLIENTS = ("mcp1", "mcp2", "ts1")
+CLIENTS = ("mcp1", "mcp2", "fastmcp", "ts1", "ts2", "remote")
+SERVERS = ("login_mcp1", "login_mcp2", "login_ts1")
+ALL = os.environ.get("MCP_TOOL_FILTER_LOGINS") == "all"
+"""Whether to try everything, as .ci/full does, or each client and each place once."""
+
+
+def combinations(others: Sequence[str]) -> list[tuple[str, str]]:
+    """Return clients with the others: all pairs, or so many that each is among them."""
+    if ALL:
+        return list(product(CLIENTS, others))
+    count = max(len(CLIENTS), len(others))
+    return [(CLIENTS[n % len(CLIENTS)], others[n % len(others)]) for n in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,31 +65,37 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def through(
-    home: Path, upstream: OAuthUpstream, **options: Any
-) -> AsyncIterator[RunningProxy]:
+async def through(home: Path, origin: str, **options: Any) -> AsyncIterator[RunningProxy]:
     given = {"deny": ["^delete_"], "endpoint": ["/mcp"], **options}
-    async with proxy(ToolFilter(), to=upstream.origin, home=home, **given) as it:
+    async with proxy(ToolFilter(), to=origin, home=home, **given) as it:
         yield it
 
 
-async def log_in(client: str, url: str, seconds: float = 0) -> dict[str, Any]:
+def command_of(client: str) -> list[str]:
+    """Return the command of a client that logs in."""
+    if client == "remote":
+        program = INSTALLED / "remote" / "node_modules" / "mcp-remote" / "dist" / "proxy.js"
+        return [sys.executable, str(SCRIPTS / "login_remote.py"), str(NODE), str(program)]
+    if client.startswith("ts"):
+        loader = ("--import", str(SCRIPTS / "packages.mjs"))
+        return [str(NODE), *loader, str(SCRIPTS / f"login_{client}.mjs")]
+    script = "login_fastmcp.py" if client == "fastmcp" else "login_python.py"
+    return [str(INSTALLED / client / "bin" / "python"), str(SCRIPTS / script)]
+
+
+async def log_in(
+    client: str, url: str, seconds: float = 0, ca: Path | None = None
+) -> dict[str, Any]:
     """Let a client log in, list and call; what it saw."""
-    if client == "ts1":
-        command = [
-            str(NODE),
-            "--import",
-            str(SCRIPTS / "packages.mjs"),
-            str(SCRIPTS / "login_ts1.mjs"),
-        ]
-    else:
-        command = [str(INSTALLED / client / "bin" / "python"), str(SCRIPTS / "login_python.py")]
+    need(*(("node", "remote") if client == "remote" else (client,)))
+    trusted = {"SSL_CERT_FILE": str(ca), "NODE_EXTRA_CA_CERTS": str(ca)} if ca else {}
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *command_of(client),
         url,
         str(seconds),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **trusted},
     )
     try:
         async with asyncio.timeout(60):
@@ -83,45 +108,132 @@ async def log_in(client: str, url: str, seconds: float = 0) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_logs_in(
+@pytest.mark.parametrize(("client", "place"), combinations(tuple(PLACES)))
+async def test_a_client_logs_in(
     client: str, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    need(client)
+    """And again with the refresh token, for an access token lives three seconds."""
     caplog.set_level(logging.DEBUG)
-
-    async def main() -> None:
-        with oauth_upstream(**PLACES[place]) as upstream:
-            async with through(tmp_path, upstream) as running:
-                ours = f"http://127.0.0.1:{running.port}"
-                seen = await log_in(client, ours + "/mcp")
-            assert seen["tools"] == ["read_file"]
-            assert seen["called"] == "done"
-            assert seen["visited"][0].startswith(ours)
-            if upstream.sends_issuer:
-                assert seen["iss"] == ours
-                registered = upstream.registrations[0]["redirect_uris"]
-                assert [urlsplit(uri).netloc for uri in registered] == [urlsplit(ours).netloc]
-            for asked in (*upstream.authorizations, *upstream.token_requests):
-                assert asked.get("resource", upstream.url) == upstream.url
-            said = "\n".join(record.getMessage() for record in running.said) + caplog.text
-            assert not [secret for secret in upstream.all_secrets() if secret in said]
-
-    asyncio.run(main())
+    with oauth_upstream(lifetime=3, **PLACES[place]) as server:
+        async with through(tmp_path, server.origin) as running:
+            ours = f"http://127.0.0.1:{running.port}"
+            seen = await log_in(client, ours + "/mcp", 3.5)
+        assert seen["tools"] == ["read_file"]
+        assert seen["called"] == seen["called_later"] == "done"
+        assert seen["visited"][0].startswith(ours)
+        assert server.renewals > 0
+        if server.sends_issuer:
+            assert seen["iss"] == ours
+            registered = server.registrations[0]["redirect_uris"]
+            assert [urlsplit(uri).netloc for uri in registered] == [urlsplit(ours).netloc]
+        for asked in (*server.authorizations, *server.token_requests):
+            assert asked.get("resource", server.url) == server.url
+        said = "\n".join(record.getMessage() for record in running.said) + caplog.text
+        assert not [secret for secret in server.all_secrets() if secret in said]
 
 
-@pytest.mark.parametrize("place", ["other origin, sends iss", "same origin"])
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_token_that_expires_is_refreshed(client: str, place: str, tmp_path: Path) -> None:
-    need(client)
+@pytest.mark.parametrize(("client", "kind"), combinations(SERVERS))
+async def test_a_client_logs_in_to_a_server_of_an_sdk(
+    client: str, kind: str, tmp_path: Path
+) -> None:
+    """With that SDK's own authorization server and its check of each token."""
+    with upstream(kind, "--lifetime=3") as behind:
+        async with through(tmp_path, behind.origin) as running:
+            ours = f"http://127.0.0.1:{running.port}"
+            seen = await log_in(client, ours + "/mcp", 3.5)
+    assert seen["tools"] == ["read_file"]
+    assert seen["called"] == seen["called_later"] == "the text of a"
+    assert seen["visited"][0].startswith(ours)
 
-    async def main() -> None:
-        with oauth_upstream(lifetime=3, **PLACES[place]) as upstream:
-            async with through(tmp_path, upstream) as running:
-                seen = await log_in(client, f"http://localhost:{running.port}/mcp", 3.5)
-            assert seen["called_later"] == "done"
-            assert upstream.renewals > 0
-            assert all(one.get("resource") == upstream.url for one in upstream.token_requests)
 
-    asyncio.run(main())
+@pytest.mark.parametrize("client", CLIENTS if ALL else ("mcp2", "ts2"))
+@pytest.mark.parametrize("place", ["same origin", "other origin, sends iss"])
+async def test_https_on_both_sides(client: str, place: str, tmp_path: Path) -> None:
+    """Each side with a certificate of a CA of its own."""
+    with oauth_upstream(tls=certified(tmp_path), lifetime=3, **PLACES[place]) as server:
+        theirs = tmp_path / "upstream-ca-cert.pem"
+        options = {"ssl_insecure": False, "ssl_verify_upstream_trusted_ca": str(theirs)}
+        async with through(tmp_path, server.origin, **options) as running:
+            both = tmp_path / "both.pem"
+            own = tmp_path / "mitmproxy-ca-cert.pem"
+            both.write_bytes(own.read_bytes() + theirs.read_bytes())
+            ours = f"https://localhost:{running.port}"
+            seen = await log_in(client, ours + "/mcp", 3.5, both)
+    assert seen["tools"] == ["read_file"]
+    assert seen["called"] == seen["called_later"] == "done"
+    assert seen["visited"][0].startswith(ours)
+
+
+@pytest.mark.parametrize("one", CLIENTS if ALL else ("mcp1", "ts1"))
+async def test_each_user_has_the_list_and_the_rights_of_their_own(one: str, tmp_path: Path) -> None:
+    """At once, through one proxy, and also after their tokens were renewed."""
+    has = (("read_file", "delete_file"), ("read_file", "write_file", "delete_file"))
+    with oauth_upstream(lifetime=3, elsewhere=True, tools_of=has) as server:
+        async with through(tmp_path, server.origin) as running:
+            url = f"http://127.0.0.1:{running.port}/mcp"
+            both = await asyncio.gather(log_in(one, url, 3.5), log_in("ts2", url, 3.5))
+        lists = sorted((seen["tools"] for seen in both), key=len)
+        assert lists == [["read_file"], ["read_file", "write_file"]]
+        assert {seen["called_later"] for seen in both} == {"done"}
+        tokens = {token for method, token in server.calls if method == "tools/call"}
+        assert len(tokens - {None}) == 4
+
+
+async def test_a_real_browser_logs_in(tmp_path: Path) -> None:
+    """From the authorization endpoint to the client's page, across four origins."""
+    need_browser()
+    with oauth_upstream(elsewhere=True, sends_issuer=True) as server, landing() as (page_at, came):
+        async with through(tmp_path, server.origin) as running:
+            ours = f"http://localhost:{running.port}"
+            await asyncio.to_thread(visit_in_browser, tmp_path, ours, page_at)
+        (said,) = [one for one in came if "code=" in one]
+        back = parse_qs(urlsplit(said).query)
+        assert back["state"] == ["mine"]
+        assert back["iss"] == [ours]
+
+
+def visit_in_browser(home: Path, ours: str, page_at: str) -> None:
+    json_type = {"Content-Type": "application/json"}
+    for path, body in (
+        ("/mcp", {"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+        ("/register", {"redirect_uris": [page_at]}),
+    ):
+        asked = urllib.request.Request(ours + path, json.dumps(body).encode(), json_type)
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=20):
+            pass
+    query = {
+        "client_id": "client-1",
+        "redirect_uri": page_at,
+        "state": "mine",
+        "code_challenge": "c" * 43,
+        "code_challenge_method": "S256",
+        "resource": f"{ours}/mcp",
+    }
+    with browser(home) as page:
+        page.go(f"{ours}/authorize?{urlencode(query)}")
+        page.wait_for("You are logged in")
+
+
+@contextmanager
+def landing() -> Iterator[tuple[str, list[str]]]:
+    """A client's page after the login: its URL, and who came."""
+    came: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            came.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<p>You are logged in</p>")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/callback", came
+    finally:
+        server.shutdown()
+        server.server_close()

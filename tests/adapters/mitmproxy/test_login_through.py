@@ -217,6 +217,19 @@ def test_nobody_is_redirected_who_has_not_begun_here(tmp_path: Path) -> None:
     run(tmp_path, test, sends_issuer=True)
 
 
+def test_an_upstream_without_metadata_is_named_as_the_resource(tmp_path: Path) -> None:
+    async def test(it: Between) -> None:
+        await it.register()
+        got = await it.authorize(resource="http://localhost/mcp", code_challenge_method="S256")
+        assert got.status == 302
+        assert it.upstream.authorizations[-1]["resource"] == it.upstream.url
+        await it.ask_token(client_id="client-1", grant_type="x", resource="http://localhost/mcp")
+        assert it.upstream.token_requests[-1]["resource"] == it.upstream.url
+
+    how = {"has_resource_metadata": False, "has_server_metadata": False, "challenge": "Bearer"}
+    run(tmp_path, test, binds_audience=False, **how)
+
+
 def test_a_restart_does_not_forget_who_has_registered(tmp_path: Path) -> None:
     async def main() -> None:
         with oauth_upstream(sends_issuer=True) as upstream:

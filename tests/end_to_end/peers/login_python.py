@@ -98,7 +98,7 @@ async def main() -> None:
 
 
 async def call(session):
-    return (await session.call_tool("read_file", {})).content[0].text
+    return (await session.call_tool("read_file", {"path": "a"})).content[0].text
 
 
 if __name__ == "__main__":

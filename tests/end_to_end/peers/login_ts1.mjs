@@ -49,7 +49,7 @@ async function connect() {
 }
 
 const client = await connect();
-const call = async () => (await client.callTool({ name: "read_file", arguments: {} })).content[0].text;
+const call = async () => (await client.callTool({ name: "read_file", arguments: { path: "a" } })).content[0].text;
 seen.tools = (await client.listTools()).tools.map((tool) => tool.name);
 seen.called = await call();
 await setTimeout(1000 * Number(seconds));

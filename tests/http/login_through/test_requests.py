@@ -20,6 +20,7 @@ from mcp_tool_filter.http.login_through.requests import (
     registration_request,
     their_resource,
     token_request,
+    with_their_resource,
 )
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
@@ -272,3 +273,17 @@ def test_a_host_that_is_allowed_no_longer_is_sent_nobody() -> None:
 def test_what_is_no_list_of_registrations_is_not_read(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"version|written|Expecting"):
         Registrations().learn(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (f"a=1&resource={OURS}/mcp", "a=1&resource=https%3A%2F%2Fmcp.example%2Fmcp"),
+        ("a=1&resource=https://other.example/mcp", None),
+        ("a=1", None),
+        ("a=1&a=2&resource=" + OURS, None),  # for the upstream to refuse
+        ("%ff", None),
+    ],
+)
+def test_only_a_resource_of_ours_is_translated(text: str, changed: str | None) -> None:
+    assert with_their_resource(text, OURS, THEIRS) == changed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,16 @@ class LoginsThrough:
             return _response(204, b"", _PREFLIGHT, head) if is_ours else None
         said = await through.answer(head, body, _our_origin(flow))
         return None if said is None else _response(said.status, said.body, said.headers, head)
+
+    def translate(self, flow: HTTPFlow, through: Through, head: Head, raw: bytes) -> Head | None:
+        """Let a request of a login name the upstream; None if it is as it should be."""
+        if head.get(b"content-encoding"):
+            return None
+        changed = through.translated(head, raw, _our_origin(flow))
+        if changed is None:
+            return None
+        flow.request.path, flow.request.content = changed
+        return replace(head, target=changed[0])
 
     def rewrite_head(self, flow: HTTPFlow, response: Response) -> None:
         """Let the challenges of an answer name us."""

@@ -183,6 +183,12 @@ class Requests:
                 settle_answer(flow)
             elif problem := self._problem_in_source(flow, with_visits=False):
                 raise ProtocolError(f"{problem} forbids what is no login")
+            elif changed := self._through.translate(flow, through, head, raw):
+                raw = flow.request.raw_content or b""
+                self._hidden.hide_head(flow)
+                self._hidden.hide_body(flow)
+                if waiting := self._judge_message(flow, listener, changed, raw):
+                    await waiting
             elif waiting := self._judge_message(flow, listener, head, raw):
                 await waiting
 

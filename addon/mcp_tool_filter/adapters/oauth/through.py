@@ -42,6 +42,7 @@ from mcp_tool_filter.http.login_through.requests import (
     registration_answer,
     registration_request,
     token_request,
+    with_their_resource,
 )
 from mcp_tool_filter.http.oauth_metadata import (
     ResourceMetadata,
@@ -175,6 +176,25 @@ class Through:
             return _error(400, "invalid_request", str(error))
         except WebFailed:
             return _error(502, "server_error", "The authorization server gave no usable answer")
+
+    def translated(self, head: Head, body: bytes, ours: str) -> tuple[str, bytes] | None:
+        """Return the target and body of a request that the upstream shall answer, if they change.
+
+        A client names us as the resource also where there is no metadata that says so.
+        """
+        path, mark, query = head.target.partition("?")
+        if path not in (AUTHORIZE, TOKEN) or self.is_plain:
+            return None
+        theirs = self.listener.upstream
+        if path == AUTHORIZE:
+            changed = with_their_resource(query, ours, theirs)
+            return None if changed is None else (path + mark + changed, body)
+        try:
+            form = body.decode("ascii")
+        except UnicodeDecodeError:
+            return None
+        changed = with_their_resource(form, ours, theirs)
+        return None if changed is None else (head.target, changed.encode())
 
     def _metadata(self, found: _Found, path: str, ours: str) -> Said | None:
         if found.document is None:

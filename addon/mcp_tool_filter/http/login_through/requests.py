@@ -86,6 +86,22 @@ def authorize(query: str, between: Between, now: float) -> str:
     return endpoint + joint + urlencode(_translated(fields, changed, between))
 
 
+def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
+    """Return a query or form with the upstream's resource in place of ours; None if it has none.
+
+    For what passes on to an upstream whose metadata we do not know.
+    """
+    try:
+        fields = _parse_fields(text)
+    except ProtocolError:
+        return None
+    changed = [
+        (name, their_resource(value, ours, theirs) if name == "resource" else value)
+        for name, value in fields
+    ]
+    return None if changed == fields else urlencode(changed)
+
+
 def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
     """Return where to send the browser of a user who has logged in. Raises ProtocolError.
 
