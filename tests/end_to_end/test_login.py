@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.test_logins import log_in_to
 from tests.cli.launched import launched
+from tests.end_to_end.logins import PLACES, SERVERS, combinations, log_in
 from tests.end_to_end.peer import Step, play, upstream
-from tests.oauth_upstream import browser_command
-from tests.proxy import REPOSITORY
+from tests.oauth_upstream import browser_command, oauth_upstream
+from tests.proxy import REPOSITORY, certified, proxy
 
 READ = {"call": "read_file", "arguments": {"path": "a"}}
 STEPS: list[Step] = [
@@ -39,9 +42,10 @@ def login(url: str, home: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("client", ["mcp1", "mcp2", "ts1", "ts2"])
-@pytest.mark.parametrize("server", ["login_mcp1", "login_mcp2", "login_ts1"])
-async def test_a_client_that_knows_no_login(tmp_path: Path, server: str, client: str) -> None:
+@pytest.mark.parametrize(
+    ("client", "server"), combinations(SERVERS, ("mcp1", "mcp2", "ts1", "ts2"))
+)
+async def test_a_client_that_knows_no_login(tmp_path: Path, client: str, server: str) -> None:
     with upstream(server, "--lifetime=3") as behind:
         await asyncio.to_thread(login, behind.url, tmp_path)
         flags = ("--upstream", behind.url, "--deny", "^delete_")
@@ -56,3 +60,24 @@ async def test_a_client_that_knows_no_login(tmp_path: Path, server: str, client:
     assert denied["error"]["code"] == -32601
     for outcome in (first, *many["outcomes"], last):
         assert outcome["result"]["content"][0]["text"] == "the text of a", outcome
+
+
+@pytest.mark.parametrize(("client", "place"), combinations(tuple(PLACES)))
+async def test_a_client_that_could_log_in_need_not(
+    tmp_path: Path, client: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the authorization server is; over https, and after the token has expired."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with oauth_upstream(tls=certified(tmp_path), lifetime=3, **PLACES[place]) as server:
+        theirs = str(tmp_path / "upstream-ca-cert.pem")
+        await log_in_to(server, theirs)
+        given = {"deny": ["^delete_"], "endpoint": ["/mcp"], "ssl_insecure": False}
+        trusted = {"ssl_verify_upstream_trusted_ca": theirs}
+        home = tmp_path
+        async with proxy(ToolFilter(), to=server.origin, home=home, **given, **trusted) as running:
+            ca = tmp_path / "mitmproxy-ca-cert.pem"
+            seen = await log_in(client, f"https://localhost:{running.port}/mcp", 3.5, ca)
+    assert seen["tools"] == ["read_file"]
+    assert seen["called"] == seen["called_later"] == "done"
+    assert seen["visited"] == []
+    assert server.renewals > 0

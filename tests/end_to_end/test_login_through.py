@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -22,40 +19,10 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.browser import browser, need_browser
-from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need, upstream
+from tests.end_to_end.logins import ALL, CLIENTS, PLACES, SERVERS, combinations, log_in
+from tests.end_to_end.peer import upstream
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
-
-PLACES: dict[str, dict[str, Any]] = {
-    "same origin": {},
-    "other origin, any audience": {"elsewhere": True, "binds_audience": False},
-    "other origin": {"elsewhere": True},
-    "other origin, sends iss": {"elsewhere": True, "sends_issuer": True},
-    "same origin, sends iss": {"sends_issuer": True},
-    "2025-03-26": {
-        "has_resource_metadata": False,
-        "binds_audience": False,
-        "challenge": 'Bearer error="invalid_token"',
-    },
-    "2025-03-26, without metadata": {
-        "has_resource_metadata": False,
-        "has_server_metadata": False,
-        "binds_audience": False,
-        "challenge": "Bearer",
-    },
-}
-CLIENTS = ("mcp1", "mcp2", "fastmcp", "ts1", "ts2", "remote")
-SERVERS = ("login_mcp1", "login_mcp2", "login_ts1")
-ALL = os.environ.get("MCP_TOOL_FILTER_LOGINS") == "all"
-"""Whether to try everything, as .ci/full does, or each client and each place once."""
-
-
-def combinations(others: Sequence[str]) -> list[tuple[str, str]]:
-    """Return clients with the others: all pairs, or so many that each is among them."""
-    if ALL:
-        return list(product(CLIENTS, others))
-    count = max(len(CLIENTS), len(others))
-    return [(CLIENTS[n % len(CLIENTS)], others[n % len(others)]) for n in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -69,43 +36,6 @@ async def through(home: Path, origin: str, **options: Any) -> AsyncIterator[Runn
     given = {"deny": ["^delete_"], "endpoint": ["/mcp"], **options}
     async with proxy(ToolFilter(), to=origin, home=home, **given) as it:
         yield it
-
-
-def command_of(client: str) -> list[str]:
-    """Return the command of a client that logs in."""
-    if client == "remote":
-        program = INSTALLED / "remote" / "node_modules" / "mcp-remote" / "dist" / "proxy.js"
-        return [sys.executable, str(SCRIPTS / "login_remote.py"), str(NODE), str(program)]
-    if client.startswith("ts"):
-        loader = ("--import", str(SCRIPTS / "packages.mjs"))
-        return [str(NODE), *loader, str(SCRIPTS / f"login_{client}.mjs")]
-    script = "login_fastmcp.py" if client == "fastmcp" else "login_python.py"
-    return [str(INSTALLED / client / "bin" / "python"), str(SCRIPTS / script)]
-
-
-async def log_in(
-    client: str, url: str, seconds: float = 0, ca: Path | None = None
-) -> dict[str, Any]:
-    """Let a client log in, list and call; what it saw."""
-    need(*(("node", "remote") if client == "remote" else (client,)))
-    trusted = {"SSL_CERT_FILE": str(ca), "NODE_EXTRA_CA_CERTS": str(ca)} if ca else {}
-    process = await asyncio.create_subprocess_exec(
-        *command_of(client),
-        url,
-        str(seconds),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, **trusted},
-    )
-    try:
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()[-3000:]
-    seen: dict[str, Any] = json.loads(out)
-    return seen
 
 
 @pytest.mark.parametrize(("client", "place"), combinations(tuple(PLACES)))

@@ -51,6 +51,9 @@ class Browser:
     back: dict[str, list[str]]
     visited: list[str]
 
+    def __init__(self) -> None:
+        self.back, self.visited = {}, []
+
     async def open(self, url: str) -> None:
         self.visited = []
         async with httpx.AsyncClient() as http:

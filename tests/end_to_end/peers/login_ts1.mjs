@@ -54,6 +54,6 @@ seen.tools = (await client.listTools()).tools.map((tool) => tool.name);
 seen.called = await call();
 await setTimeout(1000 * Number(seconds));
 seen.called_later = await call();
-seen.iss = back.get("iss");
+seen.iss = back?.get("iss") ?? null;
 console.log(JSON.stringify(seen));
 await client.close();
