@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from mcp_tool_filter.adapters.effects.redis_state import RedisState
 from mcp_tool_filter.policy.rule_effects import (
@@ -119,6 +120,54 @@ async def test_a_group_keeps_the_newest_entries(server: Server) -> None:
         return found
 
     assert await act() == [None, None, None, b"v", b"v"]
+
+
+async def bytes_in(server: Server) -> int:
+    """Return how many bytes all keys take; check that each of them ends by itself."""
+    async with Redis.from_url(server.url) as redis:
+        keys = [key async for key in redis.scan_iter()]
+        assert [key for key in keys if await redis.pttl(key) < 0] in ([], [b"mcp:salt"])
+        return sum([await redis.memory_usage(key) or 0 for key in keys])
+
+
+async def test_cached_results_are_bounded_in_bytes(server: Server) -> None:
+    """A client chooses how many keys there are, and how large what is stored under them."""
+    state = RedisState(server.url, "mcp:", most_bytes=100_000)
+    for number in range(1000):
+        await state.carry_out(WriteCache(f"c{number}", b"v" * 1000, 60.0, "g", 10_000))
+    assert await bytes_in(server) < 150_000
+    found = [await state.carry_out(ReadCache(f"c{number}", 5.0)) for number in range(1000)]
+    kept = [number for number, value in enumerate(found) if value is not None]
+    assert kept == list(range(kept[0], 1000))
+    assert 50 < len(kept) < 100
+    await state.carry_out(WriteCache("c999", b"w" * 200_000, 60.0, "g", 10_000))
+    assert await state.carry_out(ReadCache("c999", 5.0)) == b"v" * 1000  # too large to be kept
+    await state.close()
+
+
+async def test_windows_are_bounded_in_bytes(server: Server) -> None:
+    state = RedisState(server.url, "mcp:", most_bytes=100_000)
+    long, short = ((2, 3600.0),), ((2, 60.0),)
+    assert await state.carry_out(CountUse("k", long, 5.0)) is None
+    for number in range(3000):
+        assert await state.carry_out(CountUse(f"k{number}", short, 5.0)) is None
+    assert await bytes_in(server) < 150_000
+    assert await state.carry_out(CountUse("k", long, 5.0)) is None
+    assert isinstance(await state.carry_out(CountUse("k", long, 5.0)), float)
+    await state.close()
+
+
+async def test_what_has_ended_makes_room(server: Server) -> None:
+    state = RedisState(server.url, "mcp:", most_bytes=5000)
+    for number in range(3):
+        await state.carry_out(WriteCache(f"short{number}", b"v" * 1000, 0.05, "g", 100))
+    await state.carry_out(WriteCache("long", b"v" * 1000, 60.0, "g", 100))
+    await asyncio.sleep(0.1)
+    for number in range(2):
+        await state.carry_out(WriteCache(f"new{number}", b"v" * 1000, 60.0, "g", 100))
+    for key in ("long", "new0", "new1"):
+        assert await state.carry_out(ReadCache(key, 5.0)) is not None
+    await state.close()
 
 
 async def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +26,52 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT = 2.0
 _LOST = "the state in Redis cannot be reached"
+_PER_ENTRY = 300  # bytes that an entry costs beside its value
+_PER_USE = 80  # bytes
+# Clients choose how many keys there are, so what is kept is registered: all of a kind together
+# takes no more than so many bytes, and what ends first is forgotten first. The last three KEYS are
+# what is kept, a sorted set of all names by their end (in milliseconds), and a hash of their sizes.
+_REGISTER = """
+local name, ends, sizes = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+local function forget(old)
+  redis.call('ZREM', ends, old)
+  local known = redis.call('HGET', sizes, old)
+  if not known then return end
+  local size, group = string.match(known, '(%d+) (.*)')
+  redis.call('HINCRBY', sizes, '', '-' .. size)
+  redis.call('HDEL', sizes, old)
+  if group ~= '' then redis.call('ZREM', group, old) end
+end
+local function keep(size, group, lasts, now, most)
+  forget(name)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, 100)) do
+    forget(old)
+  end
+  redis.call('HSET', sizes, name, size .. ' ' .. group)
+  redis.call('ZADD', ends, string.format('%.0f', now + lasts), name)
+  if group ~= '' then redis.call('ZADD', group, string.format('%.0f', now + lasts), name) end
+  local total = redis.call('HINCRBY', sizes, '', size)
+  while total > most do
+    local first = redis.call('ZRANGE', ends, 0, 1)
+    local old = first[1] == name and first[2] or first[1]
+    if not old or old == name then break end
+    redis.call('DEL', old)
+    forget(old)
+    total = tonumber(redis.call('HGET', sizes, ''))
+  end
+  local register = math.max(redis.call('PTTL', ends), lasts)
+  redis.call('PEXPIRE', ends, register)
+  redis.call('PEXPIRE', sizes, register)
+end
+"""
 # All of a window's steps at once: no other process counts in between. The time is Redis's own, for
-# the clocks of several machines differ. KEYS: the window. ARGV: a name for this use, then for each
-# limit how many uses, in how many microseconds.
-_COUNT_USE = """
+# the clocks of several machines differ. KEYS: as above. ARGV: a name for this use, the most bytes
+# of all windows, then for each limit how many uses, in how many microseconds.
+_COUNT_USE = f"""{_REGISTER}
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local wait, longest = 0, 0
-for i = 2, #ARGV, 2 do
+for i = 3, #ARGV, 2 do
   local limit, window = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   if window > longest then longest = window end
   local count = redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now - window), '+inf')
@@ -50,20 +87,25 @@ end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - longest))
 if wait > 0 then return tostring(wait) end
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
-redis.call('PEXPIRE', KEYS[1], math.ceil(longest / 1000))
+local lasts = math.ceil(longest / 1000)
+redis.call('PEXPIRE', KEYS[1], lasts)
+local size = {_PER_ENTRY} + {_PER_USE} * redis.call('ZCARD', KEYS[1])
+keep(size, '', lasts, math.floor(now / 1000), tonumber(ARGV[2]))
 return false
 """
-# KEYS: the entry, its group (a sorted set of entries by time), the number of bytes of all entries
-# of this prefix is bounded by the group sizes. ARGV: value, milliseconds, most entries, now.
-_WRITE_CACHE = """
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.call('ZADD', KEYS[2], ARGV[4], KEYS[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[5])
-local over = redis.call('ZCARD', KEYS[2]) - tonumber(ARGV[3])
-if over > 0 then
-  for _, key in ipairs(redis.call('ZPOPMIN', KEYS[2], over)) do redis.call('DEL', key) end
+# KEYS: the group (a sorted set of entries by their end), then as above. ARGV: value, milliseconds,
+# most entries of the group, most bytes of all entries.
+_WRITE_CACHE = f"""{_REGISTER}
+local clock = redis.call('TIME')
+local now, lasts = clock[1] * 1000 + math.floor(clock[2] / 1000), tonumber(ARGV[2])
+redis.call('SET', name, ARGV[1], 'PX', lasts)
+keep({_PER_ENTRY} + #ARGV[1], KEYS[1], lasts, now, tonumber(ARGV[4]))
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+for _, old in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1 - tonumber(ARGV[3]))) do
+  redis.call('DEL', old)
+  forget(old)
 end
-redis.call('PEXPIRE', KEYS[2], math.max(redis.call('PTTL', KEYS[2]), tonumber(ARGV[2])))
+redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), lasts))
 return false
 """
 
@@ -77,8 +119,11 @@ class NoRedis(StartError):
 
 
 class RedisState:
-    def __init__(self, url: str, prefix: str) -> None:
-        """Raises StartError if the library is missing or the URL cannot be read."""
+    def __init__(self, url: str, prefix: str, *, most_bytes: int = MOST_BYTES) -> None:
+        """Windows may take ``most_bytes``, and cached results as many again.
+
+        Raises StartError if the library is missing or the URL cannot be read.
+        """
         try:
             from redis.asyncio import Redis
             from redis.asyncio.retry import Retry
@@ -97,6 +142,7 @@ class RedisState:
             raise StartError(f"Invalid URL of the rules' state: {url}", why=str(error)) from None
         self._errors = (RedisError, OSError)
         self._prefix = prefix
+        self._most_bytes = most_bytes
         self._salt: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -137,7 +183,10 @@ class RedisState:
                     number for limit, window in limits for number in (limit, int(window * 1e6))
                 ]
                 use = secrets.token_hex(8)
-                wait = await self._redis.eval(_COUNT_USE, 1, self._prefix + key, use, *pairs)
+                keys = self._keys("window", key)
+                wait = await self._redis.eval(
+                    _COUNT_USE, len(keys), *keys, use, self._most_bytes, *pairs
+                )
                 return None if wait is None else float(wait) / 1e6
             case ReadCache(key):
                 return await self._redis.get(self._prefix + key)
@@ -160,17 +209,21 @@ class RedisState:
             await self.carry_out(effect)
 
     async def _store(self, effect: WriteCache) -> None:
-        if len(effect.value) > MOST_BYTES:
+        if len(effect.value) > self._most_bytes:
             return
-        now, lasts = time.time() * 1000, max(1, int(effect.ttl * 1000))
+        keys = (self._prefix + effect.group, *self._keys("cache", effect.key))
+        lasts = max(1, int(effect.ttl * 1000))
         await self._redis.eval(
             _WRITE_CACHE,
-            2,
-            self._prefix + effect.key,
-            self._prefix + effect.group,
+            len(keys),
+            *keys,
             effect.value,
             lasts,
             effect.max_entries,
-            int(now),
-            int(now - lasts),
+            self._most_bytes,
         )
+
+    def _keys(self, kind: str, key: str) -> tuple[str, str, str]:
+        """Return the name of what is kept, and those of its register."""
+        prefix = self._prefix
+        return prefix + key, f"{prefix}register:{kind}:ends", f"{prefix}register:{kind}:sizes"
