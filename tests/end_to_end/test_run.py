@@ -221,3 +221,14 @@ async def doctor(home: Path) -> dict[str, Any]:
     assert process.returncode == 1
     found: dict[str, Any] = json.loads(out)
     return found
+
+
+async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("a")]) as there:
+        call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}'
+        words = ("curl", "-s", "-d", call, there.url + "/mcp?key=secret")
+        ran = await run(tmp_path, "--deny", "^rm$", "--audit-log", "log", "--", *words)
+        [line] = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert line["upstream"] == there.url + "/mcp"
+    assert f" {there.url}/mcp tools/call rm: refused (denied by ^rm$)" in ran.stderr
+    assert "secret" not in ran.stderr + (tmp_path / "log").read_text()

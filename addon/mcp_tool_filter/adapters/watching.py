@@ -33,6 +33,7 @@ class Watching:
         client_of: Callable[[object], str] = lambda _origin: "",
         flow_of: Callable[[object], str] = lambda _origin: "",
         *,
+        upstream_of: Callable[[object], str] | None = None,
         metrics_port: int | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
@@ -46,6 +47,7 @@ class Watching:
             clock=time.monotonic,
             client_of=client_of,
             flow_of=flow_of,
+            upstream_of=upstream_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
         )

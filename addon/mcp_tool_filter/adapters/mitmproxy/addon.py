@@ -325,6 +325,7 @@ class ToolFilter:
                 self._listeners, self._known, self._effects, self._attach, self._hidden.hide_head
             )
             self.interception.on_end = self._stop
+            self._watchers.upstream_of = self.interception.upstream_of
 
     def _attach(self, listener: Listener) -> None:
         """Let a new listener have all that stands behind the tool filter."""

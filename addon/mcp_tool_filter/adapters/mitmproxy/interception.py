@@ -274,6 +274,12 @@ class Interception:
         """Return what judges a flow that is MCP; make it if the endpoint is new."""
         return self._listeners.by_mode[self.name_of(flow)]
 
+    def upstream_of(self, flow: object) -> str:
+        """Return the URL of an upstream, without its query; nothing for a flow of another mode."""
+        if isinstance(flow, HTTPFlow) and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
+            return _origin_of(flow.request).url + _path_of(flow.request.path)
+        return ""
+
     def name_of(self, flow: HTTPFlow) -> str:
         """Return the name under which the listener of a flow is known."""
         origin, target = _origin_of(flow.request), real_request(flow).path

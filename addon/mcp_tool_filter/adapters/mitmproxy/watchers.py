@@ -44,6 +44,8 @@ class Watchers:
         self._on_end = on_end
         self._state = state
         self._watching: Watching | None = None
+        self.upstream_of: Callable[[object], str] | None = None
+        """Names the upstream of a flow; to be set before ``begin``, where there are many."""
         self._tracer: Tracer | None = None
         self.log = VerdictLog(warn)
 
@@ -65,6 +67,7 @@ class Watchers:
             sinks,
             client_address,
             flow_id,
+            upstream_of=self.upstream_of,
             metrics_port=config.metrics_port,
             state=self._state,
         )

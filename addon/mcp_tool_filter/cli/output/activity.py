@@ -116,6 +116,8 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
         parts.append(" -> ".join(sizes))
     clock = str(entry.get("time", ""))[11:23]
     client = str(entry.get("client") or "-").partition("#")[0]
+    if upstream := entry.get("upstream"):  # of many: that tells more than where the client is
+        client = str(upstream)
     return f"{clock} {client} {shortened(what, 100)}: {', '.join(parts)}", colour
 
 

@@ -85,6 +85,8 @@ class Auditor:
     """Names the client behind a message's origin, such as its address."""
     flow_of: Callable[[object], str] = lambda _origin: ""
     """Names what the host calls a message's flow."""
+    upstream_of: Callable[[object], str] | None = None
+    """Names the upstream of a message, where there are many."""
     arguments: Arguments = Arguments.HASH
     includes_passed: bool = False
     """Make entries of messages of class pass, too."""
@@ -201,6 +203,8 @@ class Auditor:
         }
         if origin is not None and (flow := self.flow_of(origin)):
             entry["flow"] = flow
+        if self.upstream_of and (upstream := self.upstream_of(origin)):
+            entry["upstream"] = upstream
         return entry
 
     def _moment(self) -> Entry:
