@@ -180,3 +180,12 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
                 text = (await asyncio.to_thread(fetched, metrics, "/metrics"))[1]
                 assert all(f"\n{name}" in text for name in names), names
                 assert await asyncio.to_thread(queried, asked, known) is not None
+
+
+async def test_a_free_port_is_told(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("read")]) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", "0", "--quiet"]
+        async with launched(*flags, home=tmp_path) as it:
+            address = (await it.says(r"Metrics: (http://\S+)"))[1]
+            port = int(address.split(":")[2].partition("/")[0])
+            assert (await asyncio.to_thread(fetched, port, "/healthz")) == (200, "ok\n")

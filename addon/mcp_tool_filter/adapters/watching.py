@@ -36,7 +36,10 @@ class Watching:
         upstream_of: Callable[[object], str] | None = None,
         metrics_port: int | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        """``say`` is told where the metrics are, if nobody could know."""
+        self._say = say
         self._closing: list[Callable[[], None]] = []
         self._count = self._serve_metrics(metrics_port, state)
         self._kept = self._open_log(audit)
@@ -76,7 +79,10 @@ class Watching:
         from mcp_tool_filter.adapters.metrics import Metrics
 
         metrics = Metrics(state)
-        self._closing.append(metrics.serve(port).close)
+        server = metrics.serve(port)
+        self._closing.append(server.close)
+        if not port:  # any free one
+            self._say(f"Metrics: http://127.0.0.1:{server.port}/metrics")
         return metrics.show
 
     def observe(self, judged: Judged) -> None:

@@ -126,3 +126,66 @@ def test_it_follows_a_file_and_the_one_that_takes_its_place(file: Path) -> None:
         file.write_bytes(link(entry("newer", "2026-11-18T14:00:00.000Z"), START) + b"\n")
         assert "newer" in it.stdout.readline()
         it.terminate()
+
+
+@pytest.mark.parametrize("argv", [[], ["verify"], ["suggest"], ["--json"], ["--follow"]])
+@pytest.mark.parametrize("text", ["# Read me\n", '{"name": "package"}\n', "\x00\xff\n\n"])
+def test_what_is_no_audit_log_is_said_in_a_sentence(
+    argv: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.write_text(text)
+    assert main(["audit", *argv, str(other)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{other} is not an audit log" in err
+
+
+def test_a_log_without_a_line_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "audit.jsonl"
+    empty.touch()
+    assert "0 entries" in said([str(empty)], capsys)
+    assert "0 lines, none changed" in said(["verify", str(empty)], capsys)
+
+
+@pytest.mark.parametrize("change", ["none", "cut", "changed"])
+def test_a_hash_kept_elsewhere_shows_what_the_file_alone_does_not(
+    change: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(["verify", str(file)], capsys)
+    assert "Not checked: whether the last line was changed" in text
+    last = text.split("the last hash is ")[1][:64]
+    lines = file.read_bytes().splitlines(keepends=True)
+    if change == "cut":
+        del lines[-1]
+    elif change == "changed":
+        lines[-1] = lines[-1].replace(b'"count":3', b'"count":0')
+    file.write_bytes(b"".join(lines))
+    assert main(["audit", "verify", str(file), "--last", last]) == (change != "none")
+    assert (f"No line has the hash {last}" in capsys.readouterr().out) is (change != "none")
+
+
+def test_files_can_be_named_in_any_order(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell sorts the file in use before those that were put aside."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    names = ["20261118T100000Z", "20261118T100000Z-1", "20261118T100000Z-10.gz"]
+    for name, part in zip(names, (lines[:1], lines[1:2], lines[2:3]), strict=True):
+        raw = b"".join(part)
+        aside = tmp_path / f"audit.jsonl.{name}"
+        aside.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    file.write_bytes(b"".join(lines[3:]))
+    argv = ["verify", *map(str, sorted(tmp_path.glob("audit.jsonl*")))]
+    assert "5 lines, none changed" in said(argv, capsys)
+    assert "The first line follows one" in said(["verify", str(file)], capsys)
+
+
+def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z")
+    file.write_bytes(link(bad, START) + b"\n" + link(bad | {"verdict": "refused"}, START) + b"\n")
+    for argv in ([str(file)], ["suggest", str(file)]):
+        assert "\x1b" not in said(argv, capsys)

@@ -43,6 +43,7 @@ class Watchers:
         self._sinks = sinks
         self._on_end = on_end
         self._state = state
+        self._warn = warn
         self._watching: Watching | None = None
         self.upstream_of: Callable[[object], str] | None = None
         """Names the upstream of a flow; to be set before ``begin``, where there are many."""
@@ -70,6 +71,7 @@ class Watchers:
             upstream_of=self.upstream_of,
             metrics_port=config.metrics_port,
             state=self._state,
+            say=self._warn,
         )
 
     def attach(self, policy: PolicyInForce) -> None:

@@ -6,9 +6,8 @@ import gzip
 import json
 import re
 import shlex
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import check, hash_of
+from mcp_tool_filter.observers.audit.chain import START, check, hash_of
 from mcp_tool_filter.observers.audit.entries import Entry
 from mcp_tool_filter.observers.audit.suggest import (
     FEWEST,
@@ -38,6 +37,7 @@ from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_ASIDE = re.compile(r".+\.(\d{8}T\d{6}Z)(?:-(\d+))?(?:\.gz)?")  # as the writer names them
 _PAUSE = 0.2  # seconds between two looks at a file that is followed
 
 
@@ -49,13 +49,13 @@ def run(argv: Sequence[str]) -> int:
         return show_help(command)
     files = typed.get(WORDS, [])
     if files[:1] == ["verify"]:
-        return _verify(_paths(files[1:]))
+        return _verify(_paths(files[1:]), typed.get("last", [""])[-1])
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
     if files[:1] == ["suggest"]:
-        return _suggest(look_through(_entries(_lines_of(_paths(files[1:])), since)), typed)
+        return _suggest(look_through(_entries(_paths(files[1:]), since)), typed)
     if "follow" in typed:
         return _follow(_paths(files)[-1], since, "json" in typed)
-    entries = _entries(_lines_of(_paths(files)), since)
+    entries = _entries(_paths(files), since)
     _print_summary(summarise(entries), "json" in typed)
     return 0
 
@@ -112,20 +112,38 @@ def _suggestions(
 def _paths(files: Sequence[str]) -> list[Path]:
     if not files:
         raise UsageError("Which file? mcp-tool-filter audit FILE", why="See --audit-log")
-    return [Path(file) for file in files]
+    return sorted(map(Path, files), key=_age)
 
 
-def _verify(paths: Sequence[Path]) -> int:
+def _age(path: Path) -> tuple[bool, str, int]:
+    """Sort files that were put aside before the others, oldest first, as no shell does.
+
+    >>> sorted(["a.jsonl", "a.jsonl.20261118T210000Z-1.gz", "a.jsonl.20261118T210000Z.gz"],
+    ...        key=lambda name: _age(Path(name)))
+    ['a.jsonl.20261118T210000Z.gz', 'a.jsonl.20261118T210000Z-1.gz', 'a.jsonl']
+    """
+    aside = _ASIDE.fullmatch(path.name)
+    return (False, aside[1], int(aside[2] or "0")) if aside else (True, "", 0)
+
+
+def _verify(paths: Sequence[Path], known: str) -> int:
+    """Check the chain; ``known`` is the hash of a line that must still be there."""
     lines = 0
-    last = ""
+    last = first = ""
+    is_there = False
 
     def counted() -> Iterator[bytes]:
-        nonlocal lines, last
+        nonlocal lines, last, first, is_there
         for line in _lines_of(paths):
             lines += 1
             last = hash_of(line)
+            is_there = is_there or last == known.lower()
+            if lines == 1:
+                first = str((_parse(line) or {}).get("prev", ""))
             yield line
 
+    if not any(map(_parse, _lines_of(paths))) and any(_lines_of(paths)):
+        raise _not_a_log(paths)
     problems = 0
     for problem in check(counted()):
         problems += 1
@@ -133,8 +151,25 @@ def _verify(paths: Sequence[Path]) -> int:
     if problems:
         print(f"{problems} of {lines} lines are wrong")
         return 1
+    if known and not is_there:
+        print(f"No line has the hash {known}: it was changed, or cut off the end")
+        return 1
     print(f"{lines} lines, none changed; the last hash is {last or 'none'}")
+    if first not in ("", START):
+        print("The first line follows one that is in none of these files")
+    if known:
+        print("The line with the hash that you know is there, and so is all before it")
+    elif lines:
+        print(
+            "Not checked: whether the last line was changed, or lines were cut off the end. Keep"
+            " the last hash\nelsewhere, and ask for it later: audit verify FILE --last HASH"
+        )
     return 0
+
+
+def _not_a_log(paths: Sequence[Path]) -> UsageError:
+    names = ", ".join(map(str, paths))
+    return UsageError(f"{names} is not an audit log", why="It is what --audit-log FILE has written")
 
 
 def _lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
@@ -154,23 +189,27 @@ def _open(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def _entries(lines: Iterable[bytes], since: str) -> Iterator[Entry]:
-    wrong = 0
-    for line in lines:
+def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
+    wrong = right = 0
+    for line in _lines_of(paths):
         if (entry := _parse(line)) is None:
             wrong += 1
-        elif str(entry.get("time", "")) >= since:
+            continue
+        right += 1
+        if str(entry.get("time", "")) >= since:
             yield entry
+    if wrong and not right:
+        raise _not_a_log(paths)
     if wrong:
-        say(f"Warning: {wrong} lines are not lines of an audit log")
+        say(f"Warning: {count(wrong, 'line')} cannot be read: see audit verify")
 
 
 def _parse(line: bytes) -> Entry | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) else None
+    return entry if isinstance(entry, dict) and "prev" in entry else None
 
 
 def _parse_since(text: str) -> str:
@@ -189,8 +228,12 @@ def _parse_since(text: str) -> str:
 
 def _follow(path: Path, since: str, as_json: bool) -> int:
     show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
+    is_log = False
     for line in _growing(path):
         entry = _parse(line)
+        if entry is None and not is_log:
+            raise _not_a_log([path])
+        is_log = True
         if entry is not None and str(entry.get("time", "")) >= since:
             print(show(entry), flush=True)
     return 0
@@ -198,18 +241,23 @@ def _follow(path: Path, since: str, as_json: bool) -> int:
 
 def _growing(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as they come; one that takes its place is read on."""
-    file, rest = _open_or_fail(path), b""
     while True:
-        piece = file.read(64 * 1024)
-        if piece:
+        with _open_or_fail(path) as file:
+            yield from _lines_until_replaced(path, file)
+
+
+def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    rest, is_last = b"", False
+    while True:
+        if piece := file.read(64 * 1024):
             *lines, rest = (rest + piece).split(b"\n")
             yield from lines
-            continue
-        if _is_another(path, file):
-            file.close()
-            file, rest = _open_or_fail(path), b""
-            continue
-        time.sleep(_PAUSE)
+        elif is_last:
+            return
+        elif _is_another(path, file):
+            is_last = True  # but some may have been written since we looked
+        else:
+            time.sleep(_PAUSE)
 
 
 def _open_or_fail(path: Path) -> BinaryIO:
@@ -232,7 +280,7 @@ def line_for_people(entry: Entry) -> str:
     """Return an entry as one short line."""
     if "event" in entry:
         said = [entry.get(key) for key in ("time", "event", "count", "rule", "level", "message")]
-        return " ".join(str(one) for one in said if one is not None)
+        return " ".join(shown(str(one)) for one in said if one is not None)
     subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
     took = entry.get("upstream_ms")
     parts = [
@@ -240,7 +288,7 @@ def line_for_people(entry: Entry) -> str:
         entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
         f"{took} ms" if took is not None else "",
     ]  # fmt: skip
-    return " ".join(str(part) for part in parts if part)
+    return " ".join(shown(str(part)) for part in parts if part)
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:
@@ -259,8 +307,8 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         if counts:
             print(f"\n{title}")
             for name, count in counts.most_common(20):
-                print(f"  {count:>7}  {name}")
+                print(f"  {count:>7}  {shown(name)}")
     if summary.slowest:
         print("\nslowest calls")
         for took, tool in reversed(summary.slowest):
-            print(f"  {took:>9.1f} ms  {tool}", file=sys.stdout)
+            print(f"  {took:>9.1f} ms  {shown(tool)}")

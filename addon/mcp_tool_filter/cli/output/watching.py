@@ -57,6 +57,7 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         [activity.show] if is_shown else [],
         metrics_port=config.metrics_port,
         state=lambda: _READY,
+        say=say,
     )
 
     def end() -> None:

@@ -312,7 +312,7 @@ _ALL: Final = (
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
-            "audit verify FILE [FILE …]",
+            "audit verify FILE [FILE …] [--last HASH]",
             "audit suggest FILE [FILE …] [--upstream URL] [--policy]",
         ),
         about="Adds up what an audit log says: calls by tool and session, refusals, errors, the"
@@ -324,12 +324,15 @@ _ALL: Final = (
                  " 30m, 7d ago", "TIME"),
             Flag("follow", "print entries as they are written", short="f"),
             FLAGS["upstream"],
+            Flag("last", "with verify: the line with this hash must still be there", "HASH"),
             Flag("policy", "with suggest: print a rules file that allows what was seen"),
         ),
         most_words=_ANY_NUMBER,
         choices=("verify", "suggest"),
         notes="verify checks that every line carries the hash of the line before, and prints the"
-        " last hash: keep\nthat elsewhere, and lines that were cut off the end show, too.\n\n"
+        " last hash. It\ncannot see by itself that the last line was changed, that lines were cut"
+        " off the end, or that\nsomebody wrote the whole file anew: keep the last hash elsewhere,"
+        " and --last HASH shows it.\n\n"
         "suggest names tools that were never called (with --upstream), and calls that are unlike"
         " the others,\neach with its reason.",
     ),

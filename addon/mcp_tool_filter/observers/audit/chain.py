@@ -23,6 +23,9 @@ START = "0" * 64
 """What the very first line carries."""
 
 
+_CUT = "it was cut while it was written, and what was to follow is lost"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     number: int
@@ -55,7 +58,8 @@ def check(lines: Iterable[bytes], before: str | None = None) -> Iterator[Problem
         try:
             said = orjson.loads(line)["prev"]
         except (ValueError, KeyError, TypeError):
-            yield Problem(number, "not a line of an audit log")
+            is_cut = line.startswith(b"{") and not line.endswith(b"}")
+            yield Problem(number, _CUT if is_cut else "not a line of an audit log")
             before = hash_of(line)
             continue
         if before is not None and said != before:
