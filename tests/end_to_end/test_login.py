@@ -18,6 +18,7 @@ from tests.end_to_end.peer import Step, play, upstream
 from tests.oauth_upstream import browser_command, oauth_upstream
 from tests.proxy import REPOSITORY, certified, proxy
 
+PLAYERS = ("mcp1", "mcp2", "ts1", "ts2")
 READ = {"call": "read_file", "arguments": {"path": "a"}}
 STEPS: list[Step] = [
     {"list": "tools"},
@@ -42,9 +43,7 @@ def login(url: str, home: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("client", "server"), combinations(SERVERS, ("mcp1", "mcp2", "ts1", "ts2"))
-)
+@pytest.mark.parametrize(("client", "server"), combinations(SERVERS, PLAYERS))
 async def test_a_client_that_knows_no_login(tmp_path: Path, client: str, server: str) -> None:
     with upstream(server, "--lifetime=3") as behind:
         await asyncio.to_thread(login, behind.url, tmp_path)
