@@ -34,7 +34,7 @@ PLACES: dict[str, dict[str, Any]] = {
 CLIENTS = ("mcp1", "mcp2", "fastmcp", "ts1", "ts2", "remote")
 SERVERS = ("login_mcp1", "login_mcp2", "login_ts1")
 ALL = os.environ.get("MCP_TOOL_FILTER_PAIRS") == "all"
-"""Whether to try everything, as .ci/full does, or each client and each place once (about a minute)."""
+"""Whether to try everything, as .ci/full does, or each client and each place once."""
 
 
 def combinations(others: Sequence[str], clients: Sequence[str] = CLIENTS) -> list[tuple[str, str]]:
