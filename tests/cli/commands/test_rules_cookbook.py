@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
 
-DOCS = Path(__file__).parents[3] / "addon" / "mcp_tool_filter" / "docs"
+README = Path(__file__).parents[3] / "README.md"
+DOCS = README.parent / "addon" / "mcp_tool_filter" / "docs"
 EXAMPLES = sorted(
     path for path in (DOCS / "rules").glob("*.yaml") if not path.name.endswith(".cases.yaml")
 )
@@ -27,3 +30,25 @@ def test_the_page_names_each_example(example: Path) -> None:
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 11
+
+
+def test_the_rule_in_the_readme_keeps_files_inside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "policy.yaml").write_text(shown)
+    inside = ["/home/me/work", "/home/me/work/notes/a b.txt"]
+    outside = ["/etc/passwd", "/home/me/work/../.ssh/id", "/home/me/working", ["/home/me/work"], 1]
+    paths = [(path, "pass") for path in inside] + [(path, "block") for path in outside]
+    cases = [
+        {"name": str(path), "message": reading(path), "expect": expected}
+        for path, expected in paths
+    ]
+    (tmp_path / "cases.yaml").write_text(json.dumps({"cases": cases}))
+    words = ["rules", "test", str(tmp_path / "policy.yaml"), str(tmp_path / "cases.yaml")]
+    assert main(words) == 0, capsys.readouterr()
+
+
+def reading(path: object) -> dict[str, object]:
+    params = {"name": "read_file", "arguments": {"path": path}}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
