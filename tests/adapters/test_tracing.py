@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from mcp_tool_filter.adapters import tracing
 from mcp_tool_filter.adapters.tracing import Tracer
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.trace_context import context_in, replace_parents
 from mcp_tool_filter.policy.config import parse_config

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.config import parse_config

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.conversation.conversation import Arrival, Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.judged import Arrival, Judged
 from mcp_tool_filter.conversation.kinds import (
     ALL_CAPABILITIES,
     MOST_BYTES,

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.conversation import conversation as conversations
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation import from_upstream
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Decision, Delay, waits
@@ -58,7 +59,7 @@ def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps() -> None:
 def test_the_result_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, raw = policy_of(*NAMES), listing(*NAMES, more=',"ttlMs":5')
     judged, _ = last_of(asking_for_a_list(policy).from_upstream(raw))
-    monkeypatch.setattr(conversations, "_LONG", 1 << 40)
+    monkeypatch.setattr(from_upstream, "_LONG", 1 << 40)
     at_once = asking_for_a_list(policy_of(*NAMES)).from_upstream(raw)
     assert isinstance(at_once, Judged)
     assert judged.verdict == at_once.verdict
@@ -101,7 +102,7 @@ def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
 def test_another_long_message_takes_the_usual_way() -> None:
     policy = policy_of(*NAMES)
     opened = asking_for_a_list(policy)
-    text = "x" * conversations._LONG
+    text = "x" * from_upstream._LONG
     said = f'{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{text}"}}}}'
     judged, _ = last_of(opened.from_upstream(said.encode()))
     assert judged.message is not None

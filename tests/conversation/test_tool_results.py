@@ -10,8 +10,9 @@ import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.adapters.recordings.replay import replay
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config

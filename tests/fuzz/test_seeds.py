@@ -61,7 +61,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("protocol.tools._folded", _as_it_is),
         ("policy.tool_filter.shows_tool", _nothing),
         ("http.other_answers.shows_tool", _nothing),
-        ("conversation.conversation.shows_tool", _nothing),
+        ("conversation.from_upstream.shows_tool", _nothing),
         ("http.head._is_utf8", _yes),
         ("http.head._spells_a_call", _nothing),
         ("http.listener.refuse_head", _nothing),

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.head import Head
@@ -703,7 +704,7 @@ def test_a_list_that_has_been_judged_is_not_read_again(monkeypatch: pytest.Monke
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
     for_it = waiting_for(door, asking("tools/list", id="2"))
-    monkeypatch.delattr("mcp_tool_filter.conversation.conversation.parse_message")
+    monkeypatch.delattr("mcp_tool_filter.conversation.from_client.parse_message")
     again = listing("read", "rm", id="2")
     assert answer(door, for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.observers.span_attributes import (
     attributes_of,

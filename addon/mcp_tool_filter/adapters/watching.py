@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Entry
 from mcp_tool_filter.policy.config import Audit

@@ -23,7 +23,7 @@ from mcp_tool_filter.protocol.messages import Message
 from mcp_tool_filter.protocol.tools import Listing
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.conversation.conversation import Judged
+    from mcp_tool_filter.conversation.judged import Judged
 
 type Observer = Callable[[Judged], None]
 """Told of each message after it has been decided on; cannot change anything."""

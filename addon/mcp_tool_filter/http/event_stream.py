@@ -20,8 +20,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import assert_never
 
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.other_answers import could_show_tool
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcp_tool_filter.conversation.conversation import Arrival, Conversation, oversized
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.judged import Arrival, oversized
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head, refuse_body, refuse_mismatch
 from mcp_tool_filter.http.identity import has_usual_params

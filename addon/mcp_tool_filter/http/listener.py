@@ -17,13 +17,9 @@ from functools import partial
 from secrets import token_bytes
 from typing import assert_never
 
-from mcp_tool_filter.conversation.conversation import (
-    INVALID_ANSWER,
-    LOST_ANSWER,
-    Conversation,
-    Judged,
-)
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER, Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.conversation.session import Sessions
 from mcp_tool_filter.errors import ProtocolError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import orjson
 
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.entries import pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Via
 from mcp_tool_filter.policy.snapshot import shown

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Verdict, Why

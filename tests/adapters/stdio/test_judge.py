@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.conversation import conversation
+from mcp_tool_filter.conversation.judged import Judged as Told
 from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
@@ -34,8 +34,8 @@ class Judged:
             on_listed=self.listed.append,
         )
 
-    def _observe(self, judged: conversation.Judged) -> None:
-        self.verdicts.append(judged.verdict)
+    def _observe(self, told: Told) -> None:
+        self.verdicts.append(told.verdict)
 
     def client(self, line: bytes | CutLine) -> Verdict:
         verdict = self.judge.from_client(line)
@@ -329,8 +329,8 @@ def test_an_error_of_ours_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) 
     def stumble(*_: object) -> Verdict:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.decide_from_client", stumble)
-    monkeypatch.setattr("mcp_tool_filter.conversation.conversation.decide_from_upstream", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.from_client.decide_from_client", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.from_upstream.decide_from_upstream", stumble)
     assert error_in(judged.client(asking("ping", id="2"))) == (-32603, "Internal error")
     assert error_in(judged.upstream(answering("{}")))[0] == -32603
 
@@ -344,7 +344,7 @@ def test_what_the_upstream_calls_itself_is_known() -> None:
 
 
 def test_observers_hear_of_each_line_once_and_of_a_batch_with_its_members() -> None:
-    told: list[conversation.Judged] = []
+    told: list[Told] = []
     judge = LineJudge(parse_config(deny=["^rm"]), observe=told.append, on_listed=lambda _: None)
     judge.from_client(b"[" + calling("a", id="1") + b"," + calling("rm_rf", id="2") + b"]")
     judge.from_client(b"hello")

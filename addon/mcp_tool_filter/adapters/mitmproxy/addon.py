@@ -99,7 +99,7 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
 from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers, serve_dashboard
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import render_report, warnings_about

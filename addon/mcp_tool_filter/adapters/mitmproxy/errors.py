@@ -10,7 +10,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     ErrorAnswer,
     Failure,
 )
-from mcp_tool_filter.conversation.conversation import INVALID_ANSWER, LOST_ANSWER
+from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.protocol.messages import (

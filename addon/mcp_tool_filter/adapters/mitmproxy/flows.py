@@ -12,7 +12,7 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Injected,
 )
-from mcp_tool_filter.conversation.conversation import LOST_ANSWER
+from mcp_tool_filter.conversation.judged import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
 from mcp_tool_filter.http.event_stream import EventStream

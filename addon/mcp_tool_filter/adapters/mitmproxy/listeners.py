@@ -30,8 +30,8 @@ from mcp_tool_filter.adapters.fetch.upstream import (
     target_for,
 )
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
-from mcp_tool_filter.conversation.conversation import Judged
 from mcp_tool_filter.conversation.fetched import Fetched, unlisted
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import InvalidOption, ListsAfterLogin, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames

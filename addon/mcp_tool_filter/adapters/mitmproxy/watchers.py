@@ -13,7 +13,7 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.flows import client_address, flow_id
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.verdict_log import VerdictLog

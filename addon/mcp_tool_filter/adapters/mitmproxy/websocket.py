@@ -13,8 +13,9 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 from mitmproxy.websocket import WebSocketMessage
 
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite

@@ -14,13 +14,9 @@ from functools import partial
 from threading import RLock
 from typing import Protocol, cast
 
-from mcp_tool_filter.conversation.conversation import (
-    Arrival,
-    Conversation,
-    Judged,
-    oversized,
-)
+from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import unlisted
+from mcp_tool_filter.conversation.judged import Arrival, Judged, oversized
 from mcp_tool_filter.conversation.only_kind import OnlyKinds
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce, Propagate
 from mcp_tool_filter.conversation.session import Exchanges

@@ -24,7 +24,7 @@ from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import only_warnings, render_report, warnings_about

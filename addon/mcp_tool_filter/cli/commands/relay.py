@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.stdio.judge import LineJudge
     from mcp_tool_filter.adapters.stdio.relay import Happened
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
-    from mcp_tool_filter.conversation.conversation import Judged
+    from mcp_tool_filter.conversation.judged import Judged
     from mcp_tool_filter.policy.snapshot import Snapshot
 
 

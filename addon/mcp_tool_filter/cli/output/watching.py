@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.cli.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.conversation.conversation import Judged
+    from mcp_tool_filter.conversation.judged import Judged
     from mcp_tool_filter.conversation.policy_in_force import Observer, Propagate
     from mcp_tool_filter.policy.rule_effects import WriteLog
 

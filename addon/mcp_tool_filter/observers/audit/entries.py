@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import orjson
 
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class, class_of
 from mcp_tool_filter.observers.redaction.finder import redact
 from mcp_tool_filter.policy.exchange import Client, Exchange

@@ -46,7 +46,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_head,
     keep_request,
 )
-from mcp_tool_filter.conversation.conversation import Judged
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.sentences import describe, is_refusal

@@ -1,0 +1,201 @@
+"""Reads what a client says, asks the policy, remembers requests, and tells the observers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+from mcp_tool_filter.conversation.both_sides import BothSides
+from mcp_tool_filter.conversation.judged import (
+    FORWARD,
+    Arrival,
+    Judged,
+    oversized,
+)
+from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.session import exchange_for, refuse_taken
+from mcp_tool_filter.errors import FetchFailed, ProtocolError
+from mcp_tool_filter.policy.chain import (
+    Situation,
+    decide_from_client,
+    join_from_client,
+    refusal,
+)
+from mcp_tool_filter.policy.effects import (
+    CannotList,
+    Deciding,
+    Decision,
+    FetchTools,
+    begin,
+    then,
+    together,
+    waits,
+)
+from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.list_from import ListFrom
+from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import (
+    Batch,
+    Request,
+    Response,
+    Single,
+    parse_message,
+)
+from mcp_tool_filter.protocol.tools import parse_tool_call
+
+_PLAIN = Arrival()
+
+
+class FromClient(BothSides):
+    """Decides on requests, notifications and responses of a client."""
+
+    __slots__ = ()
+
+    def from_client(
+        self, raw: bytes, origin: object = None, arrival: Arrival = _PLAIN
+    ) -> Decision[Judged]:
+        """Decide on a message on its way to the upstream."""
+        policy = self.policy
+        limits = policy.config.limits
+        told = self._judged(Direction.FROM_CLIENT, len(raw), origin)
+        try:
+            message = parse_message(raw, limits)
+        except ProtocolError as error:
+            verdict = arrival.judge_unreadable(raw, error, limits)
+            return told if isinstance(verdict, Forward) else self._tell(told, verdict)
+        if problem := arrival.problem_in(message, raw, limits):
+            return self._tell(told, problem)
+        try:
+            told.message = message
+            if isinstance(message, Batch):
+                return self._batch_from_client(message, told, arrival)
+            told.exchange = exchange_for(message, len(raw), policy.clock())
+            decision = self._decide_for_client(message, told, arrival)
+        except ProtocolError as error:
+            told.message = told.exchange = None
+            refused = refusal(raw, Why.MALFORMED, limits=limits)
+            return self._tell(told, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
+        if waits(decision):
+            return then(decision, partial(self._waited_for_client, told))
+        return self._decided_for_client(told, decision)
+
+    def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
+        """Refuse what is too large to be read; ``beginning`` is what is there of it."""
+        return self.refuse_from_client(oversized(beginning, detail), len(beginning), origin)
+
+    def refuse_from_client(self, verdict: Verdict, size: int = 0, origin: object = None) -> Judged:
+        """Tell the observers of a message that the transport has refused unread."""
+        return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
+
+    def _batch_from_client(self, batch: Batch, told: Judged, arrival: Arrival) -> Decision[Judged]:
+        members = [
+            Judged(
+                told.direction,
+                member,
+                FORWARD,
+                told.client,
+                told.snapshot,
+                exchange_for(member, member.place.end - member.place.start, self.policy.clock()),
+                member.place.end - member.place.start,
+                told.origin,
+            )
+            for member in batch.members
+        ]
+        decisions = [
+            self._decide_for_client(member, each, arrival)
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_client(each, self._by_policy_now(each, verdict))
+            return self._tell(told, join_from_client(batch, [one.verdict for one in members]))
+
+        told.members = tuple(members)
+        return together(decisions, decided)
+
+    def _decide_for_client(
+        self, message: Single, told: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that this is."""
+        exchange = told.exchange
+        if exchange is not None and exchange.id is not None:
+            exchange.capabilities = capabilities_in(message)
+        kind = self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+        told.snapshot = told.in_force = kind.snapshot
+        if not kind.is_listed and self._needs_list(message, kind):
+            if arrival.can_list:
+                return begin(self._list_first(message, told, kind, arrival))
+            if self.policy.kinds.start.is_listed:  # the next best, where we cannot ask
+                told.snapshot = self.policy.snapshot
+        return decide_from_client(message, self._situation(message, told, kind, arrival))
+
+    def _needs_list(self, message: Single, kind: Kind) -> bool:
+        """Tell whether only the asker's list says if there is the tool that is called."""
+        if isinstance(message, Response) or message.method != "tools/call":
+            return False
+        name = parse_tool_call(message).tool_name
+        if name in kind.snapshot.denied:
+            return False
+        # Who says no revision shows no session either: the upstream will mostly refuse that itself.
+        return self.client.revision is not None or name not in self.policy.snapshot.allowed
+
+    def _list_first(
+        self, message: Single, told: Judged, kind: Kind, arrival: Arrival
+    ) -> Deciding[Verdict]:
+        """Ask the upstream for the asker's list while the call waits."""
+        try:
+            pages = yield FetchTools(kind, arrival, message)
+            if not kind.is_listed:
+                kind.take(cast("tuple[bytes, ...]", pages))
+                if faults := kind.snapshot.faults:
+                    self.policy.tell_hidden(faults, told)
+        except (CannotList, FetchFailed):
+            pass  # the upstream answers the call itself: it may want a login first
+        told.snapshot = told.in_force = kind.snapshot
+        decision = decide_from_client(message, self._situation(message, told, kind, arrival))
+        return (yield from decision) if waits(decision) else decision
+
+    def _situation(self, message: Single, told: Judged, kind: Kind, arrival: Arrival) -> Situation:
+        policy = self.policy
+        situation = Situation(
+            snapshot=told.snapshot,
+            client=self.client,
+            exchange=told.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+            origin=told.origin,
+        )
+        if isinstance(message, Request) and message.method == "tools/list":
+            situation.list_from = policy.config.tools_list
+            situation.envelope = kind.envelope
+            if not kind.can_answer:
+                situation.list_from = ListFrom.UPSTREAM
+            else:
+                situation.may_use_cache = arrival.may_use_snapshot(message)
+        return situation
+
+    def _waited_for_client(self, told: Judged, verdict: Verdict) -> Judged:
+        return self._decided_for_client(told, self._by_policy_now(told, verdict))
+
+    def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_client(told, verdict)
+        return self._tell(told, told.verdict)
+
+    def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:
+        """Remember a request that goes on, unless its id is taken."""
+        told.verdict = verdict
+        exchange = told.exchange
+        if exchange is not None and isinstance(verdict, Forward | Rewrite):
+            if self.policy.keeps_requests and isinstance(told.message, Request):
+                exchange.request = self._as_forwarded(told.message, verdict)
+            if self.policy.links and self.exchanges.is_taken(exchange):
+                told.verdict = refuse_taken(exchange)
+            else:
+                self.exchanges.open(exchange)
+
+    def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
+        if isinstance(verdict, Forward):
+            return message
+        changed = parse_message(verdict.text, self.policy.config.limits)
+        return changed if isinstance(changed, Request) else message

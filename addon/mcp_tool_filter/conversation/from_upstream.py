@@ -1,0 +1,301 @@
+"""Reads what the upstream says, asks the policy, learns from it, and tells the observers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from mcp_tool_filter.conversation.both_sides import BothSides
+from mcp_tool_filter.conversation.judged import (
+    FORWARD,
+    INVALID_ANSWER,
+    Judged,
+)
+from mcp_tool_filter.conversation.kinds import Kind
+from mcp_tool_filter.conversation.list_changed import (
+    ACKNOWLEDGED,
+    LIST_CHANGED,
+    agreed_subscription,
+)
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.chain import (
+    decide_accepted,
+    decide_from_upstream,
+    join_from_upstream,
+    keep_space,
+)
+from mcp_tool_filter.policy.effects import (
+    Deciding,
+    Decision,
+    Delay,
+    then,
+    together,
+    waits,
+)
+from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
+from mcp_tool_filter.policy.tool_filter import decide_in_steps
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.long_lists import read_in_steps
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    Batch,
+    Message,
+    Notification,
+    Response,
+    Single,
+    ids_guessed_in,
+    parse_message,
+    render_error,
+)
+from mcp_tool_filter.protocol.tool_results import Envelope, find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
+
+_LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
+_LET_OTHERS_GO_ON = Delay(0.0)
+_LONGEST_REVISION = 64  # characters
+
+
+class FromUpstream(BothSides):
+    """Decides on answers, notifications and requests of the upstream."""
+
+    __slots__ = ()
+
+    def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
+        policy = self.policy
+        told = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
+        may_be_list = self.exchanges.lists > 0 and not policy.links
+        known = self._recall(raw, told) if may_be_list else None
+        if known is None and (envelope := find_envelope(raw)):
+            known = self._accept(raw, envelope, told)
+        if known and not policy.links:
+            return self._decided_for_upstream(told, known)
+        if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
+            return self._from_upstream_in_steps(raw, told)
+        return self._read_from_upstream(raw, told)
+
+    def _read_from_upstream(self, raw: bytes, told: Judged) -> Decision[Judged]:
+        policy = self.policy
+        is_accepted = told.message is not None
+        message = told.message = told.message or parse_message(raw, policy.config.limits)
+        if isinstance(message, Batch):
+            return self._batch_from_upstream(message, told)
+        told.exchange = self.exchanges.answered_by(message)
+        kind = self._kind_of(told.exchange)
+        decision = self._decide_for_upstream(message, told, kind, is_accepted=is_accepted)
+        if waits(decision):
+            return then(decision, partial(self._waited_for_upstream, told))
+        if isinstance(decision, Rewrite):
+            decision = keep_space(message.place.text, decision)
+        if not policy.links and isinstance(decision, Forward | Rewrite):
+            self._remember_list(raw, told, kind, decision)
+        return self._decided_for_upstream(told, decision)
+
+    def _from_upstream_in_steps(self, raw: bytes, told: Judged) -> Deciding[Judged]:
+        """Read and decide on what may be a long list, so that others are served meanwhile.
+
+        The patterns that are in force at the end count.
+        """
+        policy = self.policy
+        try:
+            found = None
+            for found in read_in_steps(raw, policy.config.limits):
+                if found is None:
+                    yield _LET_OTHERS_GO_ON
+            asked = self.exchanges.answered_by(found.response) if found else None
+            kind = self._kind_of(asked)
+            usual = not kind.is_listed or policy.config.judges_new_tools
+            if usual or not (found and asked and asked.method == "tools/list"):
+                judged = self._read_from_upstream(raw, told)
+                return (yield from judged) if waits(judged) else judged
+            told.message, told.exchange = found.response, asked
+            decided = yield from self._decide_in_steps(told, found.listing)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
+        verdict = keep_space(found.response.place.text, decided)
+        if not kind.can_answer or kind.envelope is None or policy.config.judges_new_tools:
+            kind.learn(asked.cursor, found.listing)
+        elif isinstance(verdict, Forward | Rewrite):  # which it is
+            policy.judged.remember(raw, verdict, told.snapshot)
+        return self._decided_for_upstream(told, verdict)
+
+    def _decide_in_steps(self, told: Judged, listing: Listing) -> Deciding[Verdict]:
+        while True:
+            told.snapshot = self._kind_of(told.exchange).snapshot
+            for verdict in decide_in_steps(listing, told.snapshot):
+                if verdict is None:
+                    yield _LET_OTHERS_GO_ON
+                elif told.snapshot is self._kind_of(told.exchange).snapshot:
+                    return verdict
+
+    def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
+        """Decide on a message; whoever waits for one that cannot be judged gets an error."""
+        try:
+            return self.from_upstream(raw, origin)
+        except ProtocolError as error:
+            return self.unreadable_from_upstream(raw, str(error), origin=origin)
+
+    def unreadable_from_upstream(
+        self,
+        beginning: bytes,
+        detail: str,
+        *,
+        is_cut: bool = False,
+        ids: list[str] | None = None,
+        origin: object = None,
+    ) -> Judged:
+        """Replace what cannot be judged by errors for those who wait for it, if any do.
+
+        The errors are the text of the verdict and what it owes; ``is_cut`` tells that only the
+        beginning is there. ``ids`` are those that it may answer, where they are known better.
+        """
+        ids = self.exchanges.take(ids_guessed_in(beginning) if ids is None else ids)
+        if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
+            ids = self.exchanges.take_all()  # it can only have been for this one
+        return self.fail(ids, detail, origin=origin)
+
+    def fail(self, ids: list[str], detail: str, *, origin: object = None) -> Judged:
+        """Tell the observers of an invalid answer; return the errors for those who waited."""
+        errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
+        reason = Reason(Why.INVALID, detail=detail)
+        verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
+        return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+
+    def _batch_from_upstream(self, batch: Batch, told: Judged) -> Decision[Judged]:
+        members = [
+            Judged(
+                told.direction,
+                member,
+                FORWARD,
+                told.client,
+                told.snapshot,
+                self.exchanges.answered_by(member),
+                member.place.end - member.place.start,
+                told.origin,
+            )
+            for member in batch.members
+        ]
+        decisions = [
+            self._decide_for_upstream(member, each, self._kind_of(each.exchange))
+            for member, each in zip(batch.members, members, strict=True)
+        ]
+
+        def decided(verdicts: list[Verdict]) -> Judged:
+            for each, verdict in zip(members, verdicts, strict=True):
+                self._settle_for_upstream(each, self._by_policy_now(each, verdict))
+            return self._tell(told, join_from_upstream(batch, [one.verdict for one in members]))
+
+        told.members = tuple(members)
+        return together(decisions, decided)
+
+    def _decide_for_upstream(
+        self, message: Single, told: Judged, kind: Kind, *, is_accepted: bool = False
+    ) -> Decision[Verdict]:
+        """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
+        told.in_force = kind.snapshot
+        told.snapshot = self._snapshot_for(message, kind)
+        decide = decide_accepted if is_accepted else decide_from_upstream
+        return decide(message, self._answer_situation(told))
+
+    def _waited_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(told, verdict)
+        if isinstance(told.message, Response) and isinstance(verdict, Rewrite):
+            verdict = keep_space(told.message.place.text, verdict)
+        return self._decided_for_upstream(told, verdict)
+
+    def _decided_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_upstream(told, verdict)
+        return self._tell(told, verdict)
+
+    def _settle_for_upstream(self, told: Judged, verdict: Verdict) -> None:
+        """Learn from an answer; nobody waits for it any more."""
+        told.verdict = verdict
+        message, exchange = told.message, told.exchange
+        if isinstance(message, Response):
+            if exchange is not None and message.result is not None:
+                self._learn(message, exchange)
+            self.exchanges.close(message)
+        elif isinstance(message, Notification):
+            if message.method == LIST_CHANGED:
+                self.policy.kinds.note_change(self.client)
+            elif message.method == ACKNOWLEDGED:
+                self._note_subscription(message)
+        elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
+            # Over HTTP nothing goes back on the stream that a request of the upstream came on.
+            self.policy.answer_upstream(verdict.text, told.origin, self.client)
+
+    def _remember_list(
+        self, raw: bytes, told: Judged, kind: Kind, verdict: Forward | Rewrite
+    ) -> None:
+        """Remember what becomes of a list: the upstream will say it again."""
+        if told.message is not None and _is_list(told.message, told.exchange, kind):
+            self.policy.judged.remember(raw, verdict, told.snapshot)
+
+    def _recall(self, raw: bytes, told: Judged) -> Verdict | None:
+        """Return what became of a list that the upstream has said before."""
+        if len(raw) > self.policy.config.limits.message:
+            return None
+        kind = self.kind
+        known = self.policy.judged.recall(raw, kind.snapshot)
+        if known is None:
+            return None
+        message, verdict = known
+        asked = self.exchanges.answered_by(message)
+        if not _is_list(message, asked, kind):
+            return None
+        told.message, told.exchange, told.snapshot = message, asked, kind.snapshot
+        return verdict
+
+    def _accept(self, raw: bytes, envelope: Envelope, told: Judged) -> Verdict | None:
+        """Read the long result of a tool, not opened, if it is known that it may pass."""
+        asked = self.exchanges.answered_by(Response(envelope.id))
+        if asked is None or asked.method != "tools/call":
+            return None
+        found = read_tool_result(raw, envelope, self.policy.config.limits)
+        snapshot = self._kind_of(asked).snapshot
+        if found is None or shows_tool(found.rest, snapshot.denied):
+            return None
+        told.message, told.exchange, told.snapshot = found.response, asked, snapshot
+        return FORWARD
+
+    def _learn(self, message: Response, asked: Exchange) -> None:
+        """Keep what an answer says of its session and of the tools of its kind."""
+        if asked.method == "initialize" and (session := self.client.session) and message.result:
+            version = message.result.get("protocolVersion")
+            said = version.text if version else None
+            session.revision = said[:_LONGEST_REVISION] if said else None
+            session.capabilities = asked.capabilities
+            session.declares_changes = _declares_changes(message)
+        elif asked.method == "tools/list":
+            kind = self._kind_of(asked)
+            is_known = kind.can_answer and kind.envelope is not None
+            is_known = is_known and not self.policy.config.judges_new_tools
+            if not is_known and (listing := parse_listing(message)):
+                kind.learn(asked.cursor, listing)
+
+    def _note_subscription(self, message: Notification) -> None:
+        """Note that the upstream tells the client of each change of the list, if it says so."""
+        if id := agreed_subscription(message):
+            for spelling in (id, id.strip('"')):  # some write a number as a text
+                asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
+                if asked is not None and asked.method == "subscriptions/listen":
+                    asked.subscription = id
+                    return
+
+
+def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
+    """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
+    if not isinstance(message, Response) or message.result is None or asked is None:
+        return False
+    return asked.method == "tools/list" and asked.capabilities is None and kind.can_answer
+
+
+def _declares_changes(answer: Response) -> bool:
+    """Tell whether an answer to initialize says ``"tools":{"listChanged":true}``."""
+    declared = answer.result.get("capabilities") if answer.result else None
+    try:
+        capabilities = json.loads(answer.place.cut(declared)) if declared else None
+    except (ValueError, RecursionError):
+        return False
+    tools = capabilities.get("tools") if isinstance(capabilities, dict) else None
+    return isinstance(tools, dict) and tools.get("listChanged") is True
