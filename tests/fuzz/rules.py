@@ -14,7 +14,8 @@ from functools import cache
 from random import Random
 from textwrap import indent
 
-from mcp_tool_filter.conversation.conversation import Conversation, Judged
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.load import load_policy
 from mcp_tool_filter.policy.rules.model import Policy
