@@ -75,6 +75,7 @@ async def mcp_upstream(
     session: bytes = b"",
     lists: Callable[[RawRequest, str], bytes] | None = None,
     tls: SSLContext | None = None,
+    port: int = 0,
 ) -> AsyncIterator[McpUpstream]:
     """Run one. ``lists`` answers tools/list otherwise; ``session`` is the id it hands out."""
     respond = respond or saying(RESULT)
@@ -91,7 +92,7 @@ async def mcp_upstream(
             else:
                 await respond(request, peer)
 
-    async with raw_upstream(script, tls=tls) as raw:
+    async with raw_upstream(script, tls=tls, port=port) as raw:
         running = McpUpstream(raw, tools)
         yield running
 

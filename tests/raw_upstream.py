@@ -145,9 +145,9 @@ class RawUpstream:
 
 @asynccontextmanager
 async def raw_upstream(
-    script: Script, *, tls: ssl.SSLContext | None = None
+    script: Script, *, tls: ssl.SSLContext | None = None, port: int = 0
 ) -> AsyncIterator[RawUpstream]:
-    """Listen on a free port of the loopback; run ``script`` for each connection."""
+    """Listen on a port of the loopback (0: a free one); run ``script`` for each connection."""
     upstream = RawUpstream(port=0, scheme="https" if tls else "http")
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -157,7 +157,7 @@ async def raw_upstream(
             await script(peer)
         peer.gone.set()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(connected, "127.0.0.1", port, ssl=tls)
     upstream.port = server.sockets[0].getsockname()[1]
     upstream._server = server
     try:

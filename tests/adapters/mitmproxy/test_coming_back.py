@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -88,3 +89,26 @@ async def test_an_upstream_that_is_back_is_noticed_without_a_client(tmp_path: Pa
         f"Warning: Lost connection to upstream MCP {lost.url}; waiting for it to come back"
     )
     assert back == f"The upstream {lost.url} is back: new tool comes"
+
+
+async def test_a_client_that_keeps_its_connection_reaches_an_upstream_that_is_back(
+    tmp_path: Path,
+) -> None:
+    """mitmproxy would answer all its requests with the error of the first that failed."""
+    tool_filter = ToolFilter(report=lambda _text: None, warn=lambda _text: None)
+    options = {"deny": ["^x"], "endpoint": ["/mcp"], "fail_fast": ["false"]}
+    request = post(call("read"), headers=MCP_HEADERS)
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        async with mcp_upstream(tools=[tool("read")], respond=saying(RESULT), port=port) as first:
+            running = await stack.enter_async_context(
+                proxy(tool_filter, to=first.url, home=tmp_path, **options)
+            )
+            client = await stack.enter_async_context(raw_client(running.port))
+            assert (await client.ask(request)).body == RESULT
+        for _ in range(2):
+            assert b"Upstream connection lost" in (await client.ask(request)).body
+        await stack.enter_async_context(
+            mcp_upstream(tools=[tool("read")], respond=saying(RESULT), port=port)
+        )
+        assert (await client.ask(request)).body == RESULT

@@ -43,7 +43,9 @@ export class Offer {
     return end < tools.length ? { ...page, nextCursor: String(end) } : page;
   }
 
+  /** Add a tool, or describe it anew; an empty description takes it away. */
   add(name, description) {
+    if (!description) return void this.tools.delete(name);
     const bare = { name, inputSchema: { type: "object" } };
     this.tools.set(name, { ...(this.tools.get(name) ?? bare), description });
   }

@@ -53,6 +53,10 @@ class Offer:
         return tools[start:end], str(end) if end < len(tools) else None
 
     def add(self, name: str, description: str) -> None:
+        """Add a tool, or describe it anew; an empty description takes it away."""
+        if not description:
+            del self.tools[name]
+            return
         bare = {"name": name, "inputSchema": {"type": "object"}}
         self.tools[name] = self.tools.get(name, bare) | {"description": description}
 

@@ -62,6 +62,10 @@ class FilteredHttpLayer(layers.HttpLayer):
         if not command.err:
             make_patient(self.connections[command.connection])
         yield from super().register_connection(command)
+        if command.err:
+            # mitmproxy would let every later request of this client fail with the same error, also
+            # when the upstream is back.
+            self.connections.pop(command.connection, None)
 
     def _handle_event(self, event: events.Event) -> Steps:
         if isinstance(event, events.Start) and self._speaks_http1:

@@ -1,0 +1,220 @@
+"""A dev server restarts again and again, under load, and the filter goes on (--keep-running).
+
+Each call is answered. It fails only if the server was away at some moment of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.conversation.conversation import LOST_ANSWER
+from tests.proxy import REPOSITORY, SCRIPT
+from tests.raw_client import MCP_HEADERS, Answer, post, raw_client
+from tests.raw_upstream import free_port
+
+from .peer import upstream
+
+RESTARTS = 4
+CLIENTS = 6
+PATIENCE = 60.0  # generous, and only met by what hangs
+LOST = -32000
+HEADERS = MCP_HEADERS + b"MCP-Protocol-Version: 2025-11-25\r\n"
+NOT_FOUND = {"code": -32601, "message": "Tool not found: delete_file"}
+
+
+@dataclass
+class Traffic:
+    """What several clients asked, when, and what they got."""
+
+    port: int
+    clients: list[asyncio.Task[None]] = field(default_factory=list)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: list[tuple[float, float, dict[str, object]]] = field(default_factory=list)
+    refused: list[object] = field(default_factory=list)
+
+    async def call(self, number: int) -> None:
+        """Call one tool after the other; some keep their connection, others open new ones."""
+        most = 3 if number % 2 else sys.maxsize
+        while not self.done.is_set():
+            async with raw_client(self.port) as client:
+                for _ in takewhile(lambda _: not self.done.is_set(), range(most)):
+                    begun = time.monotonic()
+                    said = await self._ask(client.ask, number, "slow", {"ms": 20})
+                    self.calls.append((begun, time.monotonic(), said))
+                    denied = await self._ask(client.ask, number, "delete_file", {"path": "/"})
+                    self.refused.append(denied.get("error"))
+
+    async def _ask(
+        self, ask: Callable[[bytes], Awaitable[Answer]], number: int, tool: str, given: object
+    ) -> dict[str, object]:
+        id = f"{number}-{len(self.calls)}"
+        params = {"name": tool, "arguments": given}
+        call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        async with asyncio.timeout(PATIENCE):
+            got = await ask(post(json.dumps(call).encode(), headers=HEADERS))
+        assert got.status == 200, got
+        # Some answer with JSON, some with one event.
+        said: dict[str, object] = json.loads(re.sub(rb"(?m)^event: .*|^data: ", b"", got.body))
+        assert said["id"] == id
+        return said
+
+    async def goes_on(self) -> None:
+        """Wait until some calls have succeeded."""
+        begin = len(self.calls)
+        async with asyncio.timeout(PATIENCE):
+            while sum("result" in said for _, _, said in self.calls[begin:]) < 5 * CLIENTS:
+                assert not any(one.done() for one in self.clients), self.clients
+                await asyncio.sleep(0.02)
+
+    def failures(self, away: list[tuple[float, float]]) -> list[object]:
+        """Return what failed although the server was there all the time."""
+        return [
+            (begun, ended, said)
+            for begun, ended, said in self.calls
+            if "result" not in said
+            and not any(begun < back and ended > gone for gone, back in away)
+        ]
+
+
+@asynccontextmanager
+async def mitmdump(origin: str, home: Path) -> AsyncIterator[tuple[int, Path]]:
+    port, words = free_port(), ["-s", SCRIPT]
+    for option in (f"confdir={home}", "deny=^delete_", "endpoint=/mcp", "fail_fast=false"):
+        words += ["--set", option]
+    words += ["--mode", f"reverse:{origin}@{port}", "--listen-host", "127.0.0.1"]
+    program = "from mitmproxy.tools.main import mitmdump; mitmdump()"
+    async with running(["-c", program, *words], home) as stderr:
+        yield port, stderr
+
+
+@asynccontextmanager
+async def launcher(origin: str, home: Path) -> AsyncIterator[tuple[int, Path]]:
+    port = free_port()
+    words = ["-m", "mcp_tool_filter", "-u", f"{origin}/mcp", "--deny", "^delete_"]
+    async with running([*words, "--port", str(port), "--keep-running", "-q"], home) as stderr:
+        yield port, stderr
+
+
+@asynccontextmanager
+async def running(words: list[str], home: Path) -> AsyncIterator[Path]:
+    """Run Python until the end of the block; it must not end before."""
+    stderr = home / "stderr"
+    with stderr.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=file,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "addon"), "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        yield stderr
+        assert process.returncode is None, stderr.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0, stderr.read_text()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+type Filtered = Callable[[str, Path], AbstractAsyncContextManager[tuple[int, Path]]]
+
+
+class DevServer:
+    """A real server on a port that it keeps, killed and started again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running = ExitStack()
+        self.port = free_port()
+        self.away: list[tuple[float, float]] = []
+        """When it was killed, and when it could be reached again."""
+        self._start()
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _start(self) -> None:
+        flags = ("--stateless", "--json")
+        self._there = self._running.enter_context(upstream(self._name, *flags, port=self.port))
+
+    async def restart(self, when: Callable[[], Awaitable[None]]) -> None:
+        """Kill it; start it again after ``when``."""
+        gone = time.monotonic()
+        self._there.process.kill()
+        await when()
+        self.close()
+        await asyncio.to_thread(self._start)
+        self.away.append((gone, time.monotonic()))
+
+    def close(self) -> None:
+        self._running.close()
+
+
+@pytest.mark.parametrize("server", ["mcp1", "ts2"])
+@pytest.mark.parametrize("filtered", [mitmdump, launcher])
+async def test_no_call_is_lost_that_was_not_in_flight(
+    filtered: Filtered, server: str, tmp_path: Path
+) -> None:
+    with closing(DevServer(server)) as upstream:
+        async with filtered(upstream.origin, tmp_path) as (port, stderr):
+
+            async def say(text: str, times: int) -> None:
+                async with asyncio.timeout(PATIENCE):
+                    while stderr.read_text().count(text) < times:
+                        await asyncio.sleep(0.02)
+
+            await reachable(port)
+            traffic = Traffic(port)
+            for number in range(CLIENTS):
+                traffic.clients.append(asyncio.create_task(traffic.call(number)))
+            for number in range(1, RESTARTS + 1):
+                await traffic.goes_on()
+                await upstream.restart(partial(say, "waiting for it to come back", number))
+                await say("is back: its tools are the same", number)
+            await traffic.goes_on()
+            traffic.done.set()
+            await asyncio.gather(*traffic.clients)
+        said = stderr.read_text()
+        assert traffic.failures(upstream.away) == []
+    errors = [said["error"] for _, _, said in traffic.calls if "error" in said]
+    assert errors
+    assert all(error == {"code": LOST, "message": LOST_ANSWER} for error in errors)
+    assert traffic.refused
+    assert all(error == NOT_FOUND for error in traffic.refused)
+    assert said.count("waiting for it to come back") == RESTARTS
+    assert said.count("is back") == RESTARTS
+    assert "Traceback" not in said
+
+
+async def reachable(port: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return
+            await asyncio.sleep(0.02)
