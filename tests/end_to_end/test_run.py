@@ -17,6 +17,7 @@ from tests.end_to_end.peer import INSTALLED, NODE, SCRIPTS, need, upstream
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import certified
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
 
 STEPS = '[{"list": "tools"}, {"call": "write_file", "arguments": {"path": "a", "text": "b"}}]'
 CLIENTS = ("mcp1", "mcp2", "ts1", "ts2")
@@ -174,6 +175,13 @@ async def test_a_client_that_does_not_trust_us_is_noticed(tmp_path: Path) -> Non
     assert f"{url}  (named by --server): the client does not trust our certificate" in ran.stderr
 
 
+async def test_a_server_that_we_do_not_trust_is_named(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("a")], tls=certified(tmp_path)) as there:
+        ran = await run(tmp_path, "--", "curl", "-sS", there.url + "/mcp")
+    assert "Warning: No connection to 127.0.0.1: " in ran.stderr
+    assert "--ca FILE" in ran.stderr
+
+
 async def test_a_server_that_is_a_command_is_named(tmp_path: Path) -> None:
     list_servers(
         tmp_path,
@@ -221,6 +229,56 @@ async def doctor(home: Path) -> dict[str, Any]:
     assert process.returncode == 1
     found: dict[str, Any] = json.loads(out)
     return found
+
+
+async def test_the_proxy_of_the_environment_is_used(tmp_path: Path) -> None:
+    """With its login; but not for this machine, which it could not reach."""
+    call = '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    async with mcp_upstream(tools=[tool("a")]) as behind, mcp_upstream() as here:
+        asks = [
+            f"curl -sS -d '{call}' http://mcp.example/mcp",
+            f"curl -sS -d '{call}' {here.url}/mcp",
+            "curl -sS http://mcp.example/page",
+            f"curl -sS {here.url}/page",
+        ]
+        proxy = behind.url.replace("://", "://me:secret@")
+        words = ("sh", "-c", "; ".join(asks))
+        ran = await run(tmp_path, "--", *words, http_proxy=proxy, NO_PROXY="other.example")
+        assert "secret" not in ran.stderr
+    basic = ["Basic bWU6c2VjcmV0"]
+    listed, page = behind.asked
+    assert listed.line == "POST http://mcp.example/mcp HTTP/1.1"
+    assert page.line == "GET http://mcp.example/page HTTP/1.1"
+    assert listed.all("proxy-authorization") == page.all("proxy-authorization") == basic
+    assert [one.line for one in here.asked] == ["POST /mcp HTTP/1.1", "GET /page HTTP/1.1"]
+    assert not [one for one in here.asked if one.all("proxy-authorization")]
+
+
+async def test_a_tunnel_goes_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        lines.append((await peer.request()).line)
+        await peer.say(b"HTTP/1.1 200 OK\r\n\r\n")
+        asked.append(await peer.request())
+        await peer.say(answer(b'{"jsonrpc":"2.0","id":1,"result":{}}'))
+
+    lines: list[str] = []
+    asked: list[RawRequest] = []
+    call = '{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
+    async with raw_upstream(script) as behind:
+        proxy = behind.url.replace("://", "://me:secret@")
+        words = ("curl", "-sS", "--proxytunnel", "-d", call, "http://mcp.example/mcp")
+        ran = await run(tmp_path, "--", *words, HTTPS_PROXY=proxy)
+    assert ran.stdout == '{"jsonrpc":"2.0","id":1,"result":{}}', ran
+    assert lines == ["CONNECT mcp.example:80 HTTP/1.1"]
+    assert asked[0].line == "POST /mcp HTTP/1.1"
+    assert not asked[0].all("proxy-authorization")
+
+
+async def test_a_proxy_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    ran = await run(tmp_path, "--", "true", ALL_PROXY="socks5://me:secret@127.0.0.1:1")
+    assert ran.status == 1
+    assert "Error: The proxy in ALL_PROXY cannot be used" in ran.stderr
+    assert "secret" not in ran.stderr
 
 
 async def test_the_terminal_and_the_audit_log_name_the_upstream(tmp_path: Path) -> None:

@@ -290,6 +290,7 @@ TRICKS = {
     ),
     "deeply nested": (b'{"a": ' + b"[" * 9999 + b"]" * 9999 + b"," + call("delete_file")[1:], JSON),
     "NaN": (b'{"a": NaN,' + call("delete_file")[1:], JSON),
+    "a comment": (b"/**/" + call("delete_file"), JSON),
     "Expect": (call("delete_file"), b"Expect: 100-continue\r\n"),
 }
 
@@ -325,6 +326,18 @@ async def test_a_body_in_small_chunks_is_recognised(tmp_path: Path) -> None:
         await it.client.say(LAST_CHUNK)
         assert json.loads((await it.client.answer()).body) == not_found("delete_file")
         assert not it.upstream.raw.requests
+
+
+async def test_a_client_that_leaves_early_harms_nobody(tmp_path: Path) -> None:
+    async with between(tmp_path, respond=echo) as it:
+        whole = it.written(call("delete_file"), "/mcp", JSON)
+        for part in (whole[:-10], it.written(b"PNG", "/v1", JSON)[:-1], whole[:20]):
+            async with raw_client(it.proxy.port) as client:
+                await tunnel(client, it.upstream.url.partition("//")[2], None)
+                await client.say(part)
+                client.abort()
+        assert (await it.send(b"{}", path="/v1")).body == b"{}"
+        assert not it.proxy.errors()
 
 
 async def test_a_transfer_coding_hides_nothing(tmp_path: Path) -> None:

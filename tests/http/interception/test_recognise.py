@@ -65,6 +65,8 @@ JSON = st.recursive(
         b'{"a":"\\ud800",' + CALL[1:],
         b'{"a":"\xff",' + CALL[1:],
         b'{"a":1,},' + CALL,
+        b"/* a comment */ " + CALL,
+        b"// a comment\n" + CALL,
     ],
 )
 def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:

@@ -415,6 +415,10 @@ class ToolFilter:
         if self.interception:
             self.interception.tls_failed(data)
 
+    def tls_failed_server(self, data: TlsData) -> None:
+        if self.interception:
+            self.interception.tls_failed_upstream(data)
+
     def next_layer(self, layer: NextLayer) -> None:
         choose_layer(layer)
 

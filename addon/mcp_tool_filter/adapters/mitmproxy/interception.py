@@ -102,8 +102,10 @@ class Interception:
         """To which anything was sent."""
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
+        self._not_trusted: set[str] = set()
         self._told: set[str] = set()
         self._redirector: asyncio.Future[None] | None = None
+        self.is_direct: Callable[[str], bool] = lambda _host: False
         self.on_end: Callable[[str], None] = log.error
         """Told when nothing is intercepted any more, and why."""
 
@@ -176,6 +178,9 @@ class Interception:
 
     def prepare_other(self, flow: HTTPFlow) -> None:
         headers = flow.request.headers
+        is_for_proxy = bool(flow.request.authority) and not self.is_direct(flow.request.host)
+        if is_for_proxy and (login := ctx.master.addons.get("upstreamauth")):
+            login.requestheaders(flow)
         if "event-stream" in headers.get("accept", "").lower() and flow.request.method == "GET":
             headers["accept-encoding"] = "identity"  # events of MCP must be read
         if "upgrade" in headers and not is_websocket(head_of(flow.request)):
@@ -329,6 +334,15 @@ class Interception:
                 "A client does not trust our certificate for %s: nothing that it says there passes",
                 host,
             )
+
+    def tls_failed_upstream(self, data: TlsData) -> None:
+        """We do not trust an upstream, or it does not speak TLS with us."""
+        address = data.conn.address
+        host = data.conn.sni or (address[0] if address else "?")
+        if host not in self._not_trusted:
+            self._not_trusted.add(host)
+            why = data.conn.error or "TLS failed"
+            log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)
 
 
 def intercept(

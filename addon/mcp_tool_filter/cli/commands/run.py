@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.adapters.client_files.places import Surroundings
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.run.client import find_program, run_client
+from mcp_tool_filter.adapters.run.corporate import find_proxy
 from mcp_tool_filter.adapters.run.environment import command_for, environment_for
 from mcp_tool_filter.adapters.run.expected import (
     Seen,
@@ -100,6 +101,7 @@ class _Session:
         refuse_other_mitmproxy()
         host = await import_host(self._settings)
         environment = {**os.environ, **self._settings.env}
+        behind = find_proxy(environment)
         trusted_by_client, trusted_by_us = write_bundles(
             self._folder,
             ours=_own_authority(),
@@ -108,16 +110,20 @@ class _Session:
         )
         options = {
             **mitmproxy_options(self._settings),
-            "mode": ["regular"],
+            "mode": [behind.mode if behind else "regular"],
             "listen_host": "127.0.0.1",
             "listen_port": self._settings.port if self._has_port else 0,
             "ssl_verify_upstream_trusted_ca": str(trusted_by_us),
             "connection_strategy": "eager",
         }
+        if behind and behind.login:
+            options["upstream_auth"] = behind.login
         loop = asyncio.get_running_loop()
         activity = None if _shares_terminal() else activity_for(self._settings, loop)
         master = make_master(host, self._settings, fetch, self._report, activity, given=options)
         addon: ToolFilter = master.addons.get("toolfilter")
+        if behind and addon.interception:
+            addon.interception.is_direct = behind.is_direct
         proxying = loop.create_task(master.run())
         if not await addon.started():
             await proxying  # which ends the process, and says why

@@ -56,6 +56,11 @@ class BodyReader:
         self._has_begun = False
 
     @property
+    def size(self) -> int:
+        """Bytes that are held."""
+        return len(self._held)
+
+    @property
     def held(self) -> bytes:
         """What has come, as it came."""
         return bytes(self._held)

@@ -73,8 +73,11 @@ def kind_of_body(body: bytes) -> Kind:
 
 
 def may_be_message(beginning: bytes) -> bool:
-    """Tell whether a body that begins so can be a message: its first sign opens JSON."""
-    return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[")
+    """Tell whether a body that begins so can be a message.
+
+    Its first sign opens JSON, or a comment, which some readers of JSON pass over.
+    """
+    return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[", b"/", b"#")
 
 
 def mentions_message(raw: bytes) -> bool:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
+from mitmproxy.connection import Server
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.context import Context
@@ -84,6 +85,10 @@ class Interceptor(Protocol):
         """Judge the newest message of a WebSocket if MCP is spoken there."""
         ...
 
+    def is_direct(self, host: str) -> bool:
+        """Tell whether the proxy behind us is left out for a host."""
+        ...
+
     def note_answer(self, flow: HTTPFlow) -> None:
         """Remember where MCP is spoken: here is the head of an answer to MCP."""
         ...
@@ -132,10 +137,11 @@ class InterceptedStream(SafeStream):
         self._reader: BodyReader | None = None
         self._watch: Watch | None = None
         self._waiting: list[HttpEvent] = []
+        self._authority = ""  # for a proxy behind us
 
     @property
     def held_bytes(self) -> int:
-        return super().held_bytes + (len(self._reader.held) if self._reader else 0)
+        return super().held_bytes + (self._reader.size if self._reader else 0)
 
     def adopt(self) -> None:
         """Judge from now on what was passed on untouched so far."""
@@ -159,6 +165,8 @@ class InterceptedStream(SafeStream):
                 yield DropStream(self.stream_id)
                 return
             case RequestHeaders():
+                if self.mode is HTTPMode.upstream and not _is_direct(event.request.host):
+                    self._authority = event.request.authority
                 yield from self._look_at_head(event)
             case RequestData(data=data) if self._reader:
                 self._way = self._reader.feed(data)
@@ -201,6 +209,19 @@ class InterceptedStream(SafeStream):
         if isinstance(hook, HttpResponseHeadersHook) and _interceptor:
             _interceptor.note_answer(self.flow)
         yield from super()._before(hook)
+
+    def _may_send(self, event: HttpEvent) -> bool:
+        if isinstance(event, RequestHeaders) and self._authority:
+            event.request.authority = self._authority  # a proxy needs the whole URL
+        elif isinstance(event, RequestHeaders):
+            event.request.headers.pop("proxy-authorization", None)  # which is for the proxy only
+        return super()._may_send(event)
+
+    def make_server_connection(self) -> Generator[commands.Command, Any, bool]:
+        if self.mode is HTTPMode.upstream and _is_direct(self.flow.request.host):
+            self.flow.server_conn = Server(address=None)
+            self.flow.request.authority = ""
+        return (yield from super().make_server_connection())
 
     # What is not MCP
 
@@ -312,6 +333,10 @@ class InterceptedStream(SafeStream):
         yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
 
     def handle_connect_upstream(self) -> Steps:
+        if _is_direct(self.flow.request.host):
+            self.context.server.via = None
+            yield from self.handle_connect_regular()
+            return
         tunnel = HttpUpstreamProxy.make(self.context, True)[0]
         self.child_layer = tunnel
         while isinstance(tunnel, TunnelLayer) and isinstance(tunnel.child_layer, TunnelLayer):
@@ -319,6 +344,10 @@ class InterceptedStream(SafeStream):
         assert isinstance(tunnel, TunnelLayer)
         tunnel.child_layer = InterceptedNextLayer(self.context)
         yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
+
+
+def _is_direct(host: str) -> bool:
+    return _interceptor is not None and _interceptor.is_direct(host)
 
 
 class InterceptedNextLayer(NextLayer):
