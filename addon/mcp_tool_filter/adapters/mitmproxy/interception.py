@@ -337,7 +337,7 @@ class Interception:
 
     def tls_failed_upstream(self, data: TlsData) -> None:
         """We do not trust an upstream, or it does not speak TLS with us."""
-        address = data.conn.address
+        address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
         if host not in self._not_trusted:
             self._not_trusted.add(host)
