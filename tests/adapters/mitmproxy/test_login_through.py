@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.conversation.fetched import Fetched, example
 from tests.oauth_upstream import OAuthUpstream, oauth_upstream
 from tests.proxy import RunningProxy, proxy
-from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
 
 PING = b'{"jsonrpc":"2.0","id":7,"method":"ping"}'
 PLACE = "/.well-known/oauth-protected-resource/mcp"
@@ -321,6 +321,74 @@ def test_an_upstream_without_a_login_keeps_its_paths(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_with_a_header_of_the_users_no_challenge_says_where_to_log_in(tmp_path: Path) -> None:
+    """A client could only log in past us; the user who started us has to find another token."""
+
+    async def test(it: Between) -> None:
+        got = await it.client.ask(post(PING))
+        assert got.status == 401
+        assert got.all("www-authenticate") == ['Bearer error="invalid_token"']
+
+    run(tmp_path, test, options={"upstream_headers": ["Authorization: Bearer old"]})
+
+
+def test_challenges_name_us_over_http2_and_to_sockets_and_streams(tmp_path: Path) -> None:
+    async def test(it: Between) -> None:
+        async with h2_client(it.proxy.port) as client:
+            number = client.ask(body=PING, headers=[(b"content-type", b"application/json")])
+            stream = await client.over(number)
+            said = stream.headers[b"www-authenticate"].decode()
+            assert f'resource_metadata="https://localhost{PLACE}"' in said
+            number = client.ask("GET", path=PLACE)
+            found = json.loads((await client.over(number)).data)
+            assert found["resource"] == "https://localhost/mcp"
+        upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        for headers in (MCP_HEADERS, b"Host: localhost\r\n" + upgrade + key):
+            async with raw_client(it.proxy.port) as other:
+                got = await other.ask(get(headers=headers))
+            assert got.status == 401
+            assert it.upstream.origin not in got.head.decode()
+            assert f'resource_metadata="http://localhost{PLACE}"' in got.all("www-authenticate")[0]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "host", [b"localhost:1@evil.example", b"evil.example", b"localhost/evil", b"localhost:1,x", b""]
+)
+def test_no_document_names_what_a_host_header_slips_in(tmp_path: Path, host: bytes) -> None:
+    async def test(it: Between) -> None:
+        headers = MCP_HEADERS.replace(b"localhost", host)
+        twice = MCP_HEADERS + b"Host: evil.example\r\n"
+        for given in (headers, twice):
+            for path in (PLACE, SERVER, "/authorize?client_id=x"):
+                async with raw_client(it.proxy.port) as other:
+                    got = await other.ask(get(path=path, headers=given))
+                assert got.status in (400, 403)
+                assert b"evil" not in got.body
+                assert not got.all("location")
+
+    run(tmp_path, test)
+
+
+def test_metadata_by_another_status_names_us(tmp_path: Path) -> None:
+    """Clients read each answer that says success."""
+
+    async def main() -> None:
+        pages = dict[str, bytes]()
+        with answering(pages, status=203) as url:
+            pages[PLACE] = json.dumps({"resource": url + "/mcp"}).encode()
+            async with (
+                proxy(ToolFilter(fetch=fetched), to=url, home=tmp_path, deny=["^d"]) as it,
+                raw_client(it.port) as client,
+            ):
+                got = await client.ask(get(path=PLACE))
+                assert json.loads(got.body)["resource"] == "http://localhost/mcp"
+
+    asyncio.run(main())
+
+
 def test_packed_metadata_is_rewritten_and_not_to_be_kept(tmp_path: Path) -> None:
     async def main() -> None:
         pages = dict[str, bytes]()
@@ -342,7 +410,7 @@ def test_packed_metadata_is_rewritten_and_not_to_be_kept(tmp_path: Path) -> None
 
 
 @contextmanager
-def answering(pages: dict[str, bytes], **headers: str) -> Iterator[str]:
+def answering(pages: dict[str, bytes], status: int = 200, **headers: str) -> Iterator[str]:
     """An upstream with these pages."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -350,7 +418,7 @@ def answering(pages: dict[str, bytes], **headers: str) -> Iterator[str]:
 
         def do_GET(self) -> None:
             body = pages.get(self.path)
-            self.send_response(404 if body is None else 200)
+            self.send_response(404 if body is None else status)
             for name, value in headers.items() if body is not None else ():
                 self.send_header(name.replace("_", "-"), value)
             self.send_header("Content-Length", str(len(body or b"")))

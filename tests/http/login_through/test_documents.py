@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.login_through.documents import (
     metadata_urls_in,
@@ -15,6 +16,7 @@ from mcp_tool_filter.http.login_through.documents import (
     rewrite_challenge,
     rewrite_resource_metadata,
     rewrite_server_metadata,
+    without_metadata_urls,
 )
 from mcp_tool_filter.http.oauth_metadata import parse_server_metadata
 
@@ -166,3 +168,23 @@ def test_what_would_lead_past_us_goes() -> None:
 def test_we_stand_only_for_who_registers_clients(more: dict[str, Any], can: bool) -> None:
     document = json.dumps(server(**more)).encode()
     assert passes_through(parse_server_metadata(document, "https://as.example")) is can
+
+
+@pytest.mark.parametrize(
+    ("challenge", "kept"),
+    [
+        ('Bearer a=1,resource_metadata="http://x/,y", b="2"', 'Bearer a=1, b="2"'),
+        ("Bearer resource_metadata=x", "Bearer"),
+        ('Bearer a="resource_metadata=x"', 'Bearer a="resource_metadata=x"'),
+        ("Basic realm=r, Bearer Resource_Metadata = x, b=2", "Basic realm=r, Bearer b=2"),
+    ],
+)
+def test_a_challenge_may_keep_to_itself_where_metadata_is(challenge: str, kept: str) -> None:
+    assert without_metadata_urls(challenge) == kept
+
+
+@pytest.mark.parametrize("host", ["u@127.0.0.1:3000", "127\u30020.0.1:3000"])
+def test_a_resource_that_some_clients_take_for_the_upstream_is_refused(host: str) -> None:
+    document = json.dumps({"resource": f"http://{host}/mcp"}).encode()
+    with pytest.raises(ProtocolError):
+        rewrite_resource_metadata(document, OURS, UPSTREAM, None)

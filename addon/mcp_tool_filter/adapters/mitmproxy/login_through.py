@@ -20,6 +20,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.head import Head, is_credential, oversized_head, refuse_head
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.login_through.documents import without_metadata_urls
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class LoginsThrough:
     def __init__(self) -> None:
         self._listeners: dict[str, tuple[ReverseMode, Listener]] = {}
         self._begun: dict[str, Through] = {}
+        self._logged_in: set[str] = set()
+        """For these, no client shall find out where it could log in without us."""
 
     def open(self, mode: ReverseMode, listener: Listener, *, has_login: bool) -> None:
         """Let clients log in through a listener, unless the user who started us does it for them.
@@ -53,7 +56,9 @@ class LoginsThrough:
         has_own = has_login or any(
             is_credential(name.lower().encode()) for name, _ in config.upstream_headers
         )
-        if config.login_through != "off" and not has_own:
+        if has_own:
+            self._logged_in.add(mode.full_spec)
+        elif config.login_through != "off":
             self._listeners[mode.full_spec] = mode, listener
 
     def _through(self, flow: HTTPFlow) -> Through | None:
@@ -122,8 +127,11 @@ class LoginsThrough:
         """Let the challenges of an answer name us."""
         if response.status_code not in (401, 403):
             return
-        through = self._through(flow)
         challenges = response.headers.get_all(_CHALLENGE)
+        if challenges and flow.client_conn.proxy_mode.full_spec in self._logged_in:
+            kept = map(without_metadata_urls, challenges)
+            response.headers.set_all(_CHALLENGE, list(kept))
+        through = self._through(flow)
         if through is None or (not challenges and response.status_code == 403):
             return
         if through.listener.takes_headers(flow.request.path):
@@ -135,7 +143,8 @@ class LoginsThrough:
     def rewrite_body(self, flow: HTTPFlow, response: Response) -> None:
         """Let protected-resource metadata name us."""
         through = self._begun.get(flow.client_conn.proxy_mode.full_spec)
-        if through is None or response.status_code != 200 or is_head(flow.request):
+        is_well = 200 <= response.status_code < 300
+        if through is None or not is_well or is_head(flow.request):
             return
         if not through.is_resource_document(flow.request.path):
             return

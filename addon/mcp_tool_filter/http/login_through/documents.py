@@ -81,6 +81,34 @@ def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str
     return _PIECE.sub(rewrite, value)
 
 
+def without_metadata_urls(challenge: str) -> str:
+    """Return a WWW-Authenticate line that does not say where metadata is.
+
+    It is for clients that need no login, because the user who started us has one:
+
+    >>> without_metadata_urls('Bearer error="invalid_token", resource_metadata="http://up/x"')
+    'Bearer error="invalid_token"'
+    >>> without_metadata_urls('Bearer resource_metadata=http://up/x, scope="a"')
+    'Bearer scope="a"'
+    """
+    kept: list[str] = []
+    skips_comma = False
+    for piece in _PIECE.finditer(challenge):
+        if (piece["name"] or "").lower() == "resource_metadata":
+            while kept and kept[-1] in " \t":
+                kept.pop()
+            is_first = not kept or kept[-1] != ","
+            if is_first:
+                kept.append(" ")
+            else:
+                kept.pop()
+            skips_comma = is_first
+        elif not (skips_comma and piece[0] in ", \t"):
+            kept.append(piece[0])
+            skips_comma = False
+    return "".join(kept).strip(" \t,")
+
+
 def metadata_urls_in(challenge: str) -> list[str]:
     """Return the URLs at which a WWW-Authenticate line says that metadata is."""
     return [
@@ -104,6 +132,9 @@ def rewrite_resource_metadata(
     if not isinstance(found, dict) or not isinstance(resource := found.get("resource"), str):
         return None
     if (named := our_url(resource, ours, upstream)) is None:
+        is_odd = "@" in resource or not resource.isascii()
+        if is_odd and may_lead_round(resource, upstream):
+            raise ProtocolError("metadata whose resource some clients take for the upstream")
         return None
     found["resource"] = named
     found.pop("signed_metadata", None)
