@@ -392,7 +392,11 @@ def test_metadata_by_another_status_names_us(tmp_path: Path) -> None:
 def test_packed_metadata_is_rewritten_and_not_to_be_kept(tmp_path: Path) -> None:
     async def main() -> None:
         pages = dict[str, bytes]()
-        said: dict[str, Any] = {"Content-Encoding": "gzip", "ETag": '"x"', "Last-Modified": "yesterday"}
+        said: dict[str, Any] = {
+            "Content-Encoding": "gzip",
+            "ETag": '"x"',
+            "Last-Modified": "yesterday",
+        }
         with answering(pages, **said) as url:
             pages[PLACE] = gzip.compress(
                 json.dumps({"resource": url + "/mcp", "authorization_servers": [url]}).encode()
