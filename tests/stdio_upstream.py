@@ -6,8 +6,8 @@ It writes each line that reaches it to the journal, as it came. Some tools have 
 ``crash`` exits with code 3, ``vanish`` is a SIGKILL, ``close`` closes stdout, ``noise`` prints
 lines that are no messages, ``say`` prints its argument ``raw`` as it is, ``fill`` a long line,
 ``ask`` asks the client for its roots, ``sleep`` sleeps, ``big`` answers with so many bytes,
-``flood`` sends notifications, ``env``, ``cwd`` and ``argv`` tell what it was started with.
-Anything else is answered with the tool's name.
+``flood`` sends notifications, ``change`` lists other ``tools`` from now on and says so, ``env``,
+``cwd`` and ``argv`` tell what it was started with. Anything else is answered with the tool's name.
 
 Only the standard library is used: it has to start quickly.
 """
@@ -192,6 +192,9 @@ def _call(args: argparse.Namespace, params: Message) -> Message:
                         {"jsonrpc": "2.0", "method": "notifications/message", "params": note}
                     ),
                 )
+        case "change":  # the tools, and say so
+            args.tools = arguments["tools"]
+            _print(args, '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
         case "env":
             text = os.environ.get(arguments["name"], "unset")
         case "cwd":

@@ -63,4 +63,5 @@ class OnlyKinds(Kinds):
         return self.only
 
     def note_change(self, client: Client) -> None:
-        """Go on with the list as it is: a client that wants the new one asks the upstream."""
+        """Let the client's next list come from the upstream, also with ``tools_list=cache``."""
+        self.only.is_stale = self.only.is_listed

@@ -38,9 +38,14 @@ class VerdictLog:
         """Name the tools that cannot be exposed in a list that was fetched for a client."""
         self._tell_hidden(faults, _kind_of(judged))
 
-    def _tell_hidden(self, sentences: Iterable[str], kind: str) -> None:
+    def know(self, faults: Iterable[str]) -> None:
+        """Do not repeat what a report has said already."""
+        for sentence in faults:
+            self._once.is_new(sentence)
+
+    def _tell_hidden(self, sentences: Iterable[str], kind: str = "") -> None:
         for sentence in sentences:
-            text = f"{sentence} ({kind})"
+            text = f"{sentence} ({kind})" if kind else sentence
             if not self._once.is_new(text):
                 continue
             if self._warn:
@@ -51,8 +56,8 @@ class VerdictLog:
         if isinstance(verdict, Forward):
             return
         reason = verdict.reason
-        for sentence in reason.drift if with_drift else ():
-            self._once.log(log, logging.WARNING, "%s", sentence)
+        if with_drift:
+            self._tell_hidden(reason.drift)
         if reason.why is Why.INVALID:
             text = "The upstream sent an invalid message: %s"
             self._once.log(log, logging.WARNING, text, reason.detail)

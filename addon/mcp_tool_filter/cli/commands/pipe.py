@@ -79,7 +79,8 @@ def _pipe(
 ) -> Pipe:
     config = settings.config()
     origin = parse_origin(target.url)
-    log = VerdictLog()
+    log = VerdictLog(_say)
+    log.know(known.snapshot.faults)
     rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
 
     def observe(judged: Judged) -> None:

@@ -50,16 +50,20 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.observers.verdict_log import VerdictLog
 
     log_to_stderr(settings.verbosity)
-    log = VerdictLog()
+    log = VerdictLog(_say)
 
     def observe(judged: Judged) -> None:
         log.tell(judged.verdict)
         watch.observe(judged)
 
+    def report(snapshot: Snapshot) -> None:
+        _report(settings, judge, snapshot, rules)
+        log.know(snapshot.faults)
+
     judge = LineJudge(
         config,
         observe=observe,
-        on_listed=lambda snapshot: _report(settings, judge, snapshot, rules),
+        on_listed=report,
         links=(rules.link,) if rules else (),
         now=time.monotonic(),
         recorder=recorder,
