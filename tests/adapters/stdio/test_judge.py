@@ -400,12 +400,14 @@ def test_what_goes_wrong_while_a_line_waits_is_for_its_decision() -> None:
     assert isinstance(made.value.value, Drop)
 
 
-def test_a_list_stays_the_same_when_the_upstream_says_that_it_has_changed() -> None:
+def test_what_is_removed_is_gone_and_what_is_new_stays_hidden_when_the_list_changes() -> None:
     judged = Judged()
     judged.lists("a", "b")
     judged.upstream(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
     assert names_in(judged.lists("a", "c", id="2")) == ["a"]
-    assert judged.client(calling("b", id="3")) == FORWARDED
+    assert judged.client(calling("a", id="3")) == FORWARDED
+    for name in ("b", "c"):
+        assert isinstance(judged.client(calling(name, id="4")), Reply)
 
 
 def test_new_tools_are_judged_if_the_user_asks_for_that() -> None:
