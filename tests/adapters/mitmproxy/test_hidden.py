@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -246,3 +247,33 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
         await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
     assert b"X-Api-Key: from-the-client" in heard[0]
     assert b"x-added: by a script" in heard[0]
+
+
+async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
+    """A client that has seen the mask of the user's token could let the upstream echo it."""
+    heard: list[bytes] = []
+
+    async def respond(request: RawRequest, peer: Any) -> None:
+        heard.append(request.head + request.body)
+        await saying(RESULT)(request, peer)
+
+    recording = tmp_path / "all.flow"
+    given: dict[str, Any] = {
+        "endpoint": ["/mcp"],
+        "save_stream_file": str(recording),
+        "upstream_headers": ["X-Tenant-Token: t-0815"],
+    }
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
+        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.ask(post(CALL))
+        it.master.addons.trigger(hooks.DoneHook())
+        (flow,) = read_flows(recording)
+        mask = flow.request.headers["x-tenant-token"].encode()
+        body = CALL.replace(b'"read_file"', b'"read_file","arguments":{"say":"%b"}' % mask)
+        headers = MCP_HEADERS + b"X-Other: %b\r\n" % mask
+        await client.ask(post(body, headers=headers))
+    assert heard[1].count(b"t-0815") == 1
+    assert heard[1].count(mask) == 2

@@ -113,8 +113,8 @@ class Hidden:
 
     def hidden_body(self, flow: HTTPFlow, response: Response) -> bytes:
         """Return the body of an answer as others may see it; it stays as it is."""
-        stream = stream_of(flow)
-        if self._finder is None or stream is None or not (stream.masks and stream.masks.is_login):
+        stream = stream_of(flow) if self._finder is not None else None
+        if stream is None or stream.masks is None or not stream.masks.is_login:
             return response.raw_content or b""
         copy = response.copy()
         self._hide_content(copy, stream.masks)
@@ -148,7 +148,9 @@ class Hidden:
             plain = name.decode("latin-1").lower()
             if plain not in _NOT_TOKENS and is_secret_header(plain):
                 found = self._finder.in_header(plain, value.decode("latin-1"))
-                hidden.append((name, _masks_of(stream).hide(value, found)))
+                masks = _masks_of(stream)
+                masks.headers.add(name.lower())
+                hidden.append((name, masks.hide(value, found)))
             else:
                 hidden.append((name, value))
         if stream.masks is not None:
@@ -162,6 +164,7 @@ class Hidden:
         for name in ("location", "refresh", "link"):
             said = headers.get_all(name)
             if said:
+                masks.headers.add(name.encode())
                 headers.set_all(name, [_hidden_url(one, self._finder, masks) for one in said])
 
     def _hide_content(self, message: Request | Response, masks: Masks) -> None:

@@ -160,7 +160,7 @@ class LookedAtStream(HttpStream):
                     name, value = self.added_header
                     request.headers[name] = value
                 return RequestHeaders(number, request, event.end_stream)
-            case RequestData(data=data) if masks is not None:
+            case RequestData(data=data) if masks is not None and masks.is_login:
                 return RequestData(number, masks.show(data))
             case ResponseHeaders(response=response) if masks is not None:
                 return ResponseHeaders(

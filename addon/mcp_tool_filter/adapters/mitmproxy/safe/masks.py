@@ -1,7 +1,8 @@
 """Masks that stand in a flow in place of its secrets; only the wire gets the secrets.
 
 Whoever looks at a flow (mitmweb, ``-w``, another script) sees masks. What is sent has the secrets
-again, wherever the masks then stand. The same secret has the same mask in all flows of a process:
+again, and only where they were: whoever has seen the mask of somebody's token, and sends it in an
+argument, gets no token for it. The same secret has the same mask in all flows of a process:
 
 >>> masks = Masks()
 >>> hidden = masks.hide(b"Bearer abc", Finder().in_header("authorization", "Bearer abc"))
@@ -29,10 +30,12 @@ _MASK = re.compile(rb"masked-[A-Za-z0-9_-]{22}")
 class Masks:
     """The masks of one flow."""
 
-    __slots__ = ("_secrets", "in_answer", "is_login")
+    __slots__ = ("_secrets", "headers", "in_answer", "is_login")
 
     def __init__(self) -> None:
         self._secrets: dict[bytes, bytes] = {}
+        self.headers: set[bytes] = set()
+        """The headers that have masks, in lower case."""
         self.is_login = False
         """Its bodies may hold secrets."""
         self.in_answer = False
@@ -65,18 +68,26 @@ class Masks:
         """Return a copy of a request as it goes to the upstream, or came from the client."""
         real = request.copy()
         real.data.path = self.show(real.data.path)
-        self._show_rest(real)
+        self._show_headers(real)
+        if self.is_login:
+            self._show_content(real)
         return real
 
     def answer_with_secrets(self, response: Response) -> Response:
         """Return a copy of an answer as it goes to the client."""
         real = response.copy()
-        self._show_rest(real)
+        self._show_headers(real)
+        if self.in_answer:
+            self._show_content(real)
         return real
 
-    def _show_rest(self, message: Request | Response) -> None:
-        fields = message.headers.fields
-        message.headers.fields = tuple((name, self.show(value)) for name, value in fields)
+    def _show_headers(self, message: Request | Response) -> None:
+        message.headers.fields = tuple(
+            (name, self.show(value) if name.lower() in self.headers else value)
+            for name, value in message.headers.fields
+        )
+
+    def _show_content(self, message: Request | Response) -> None:
         if not (content := message.data.content):
             return
         whole = message.data.content = self.show(content)
