@@ -7,10 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import urwid
 
+from mcp_tool_filter.cli.commands.pick import Tool
+from mcp_tool_filter.cli.output.picker import Picker
 from tests.programs import need_program
 
 ADDON = Path(__file__).parents[3] / "addon"
@@ -139,11 +143,11 @@ def test_a_person_picks_with_the_keyboard(
     terminal.wait(lambda screen: "2 of 4 tools remain" in screen)
     terminal.press("Space")
     screen = terminal.wait(lambda screen: "3 of 4 tools remain" in screen)
-    assert "[hide] delete_file" in screen
-    assert "[    ] delete_user" in screen
+    assert "[    ] delete_file" in screen  # the first that was found
+    assert "[hide] delete_user" in screen
     terminal.press("Enter")
     terminal.wait(lambda screen: "1 tool hidden, 3 left" in screen)
-    assert result.read_text() == "--deny '^delete_file$'\n"
+    assert result.read_text() == "--deny '^delete_user$'\n"
 
 
 def test_who_quits_gets_no_pattern(server: list[str], terminal: Terminal, tmp_path: Path) -> None:
@@ -153,3 +157,48 @@ def test_who_quits_gets_no_pattern(server: list[str], terminal: Terminal, tmp_pa
     terminal.press("Space", "q")
     terminal.wait(lambda screen: "status 1" in screen)
     assert result.read_text() == ""
+
+
+def test_an_interrupt_ends_it_and_gives_the_terminal_back(
+    server: list[str], terminal: Terminal, tmp_path: Path
+) -> None:
+    """Also after a change of the window's size."""
+    terminal.run("resize-window", "-t", "0", "-x", "24", "-y", "6")
+    before, after = tmp_path / "before", tmp_path / "after"
+    line = f"stty -a > {before}; {_command(server)}; echo status $?; stty -a > {after}; echo done"
+    terminal.press(line, "Enter")
+    terminal.wait(lambda screen: "read_file" in screen)
+    terminal.run("resize-window", "-t", "0", "-x", "100", "-y", "20")
+    terminal.wait(lambda screen: "4 of 4 tools remain" in screen)
+    terminal.press("C-c")
+    screen = terminal.wait(lambda screen: "\ndone" in screen)
+    assert "status 130" in screen
+    modes = [file.read_text().partition("intr")[2] for file in (before, after)]
+    assert modes[0] == modes[1] != ""
+
+
+def test_rows_are_made_for_the_screen_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may have thousands of tools, and each letter of a search lists them anew."""
+    made: list[str] = []
+    tools = [Tool(f"tool_{number}", 100, "A tool") for number in range(10_000)]
+    picker = Picker(tools)
+
+    def make(tool: Tool) -> object:
+        made.append(tool.name)
+        return picker._row(tool)
+
+    monkeypatch.setattr(picker._walker, "_make", make)
+    for key in ("/", *"99", "enter", "a", "enter"):
+        if picker.widget.keypress((60, 12), key):
+            with suppress(urwid.ExitMainLoop):
+                picker.key(key)
+        picker.widget.render((60, 12), focus=True)
+    assert 0 < len(made) < 200
+    assert picker.result == [tool.name for tool in tools if "99" in tool.name]
+
+
+def test_names_of_any_width_stand_in_columns() -> None:
+    tools = [Tool(name, 100, "") for name in ("read", "日本語", "x" * 40)]
+    lines = Picker(tools).widget.render((90, 6)).text
+    ends = {len(line.decode().rstrip().encode("gbk", "replace")) for line in lines[1:4]}
+    assert len(ends) == 1

@@ -27,11 +27,7 @@ def pick(tools: Sequence[Tool]) -> list[str] | None:
     """Let the user pick; return the names to hide, or None if they quit."""
     picker = Picker(tools)
     screen = urwid.display.raw.Screen(output=sys.stderr)  # what goes to stdout is the result
-    loop = urwid.MainLoop(picker.widget, _PALETTE, screen=screen, unhandled_input=picker.key)
-    try:
-        loop.run()
-    except KeyboardInterrupt:
-        return None
+    urwid.MainLoop(picker.widget, _PALETTE, screen=screen, unhandled_input=picker.key).run()
     return picker.result
 
 
@@ -42,8 +38,9 @@ class Picker:
         self._tools = tools
         self._hidden: set[str] = set()
         self._search = urwid.Edit("Search: ")
-        self._walker = urwid.SimpleFocusListWalker([])
-        self._status = urwid.Text("")
+        self._walker = _Rows(self._row)
+        self._widest = min(40, max(map(_width_of, (shown(tool.name) for tool in tools))))
+        self._status = urwid.Text("", wrap="ellipsis")
         self._frame = urwid.Frame(
             urwid.ListBox(self._walker),
             header=urwid.AttrMap(urwid.Text("Choose the tools to hide"), "bar"),
@@ -102,10 +99,10 @@ class Picker:
 
     def _list(self) -> None:
         """List what the search finds."""
-        widest = min(40, max(len(shown(tool.name)) for tool in self._tools))
-        self._walker[:] = [
-            _Row(tool, widest, self._hidden, self._toggle) for tool in self._listed()
-        ]
+        self._walker.show(self._listed())
+
+    def _row(self, tool: Tool) -> _Row:
+        return _Row(tool, self._widest, self._hidden, self._toggle)
 
     def _toggle(self, tool: Tool) -> None:
         self._hidden ^= {tool.name}
@@ -118,10 +115,7 @@ class Picker:
             self._hidden.difference_update(names)
         else:
             self._hidden.update(names)
-        at = self._walker.focus
-        self._list()
-        if self._walker:
-            self._walker.set_focus(at)
+        self._walker.redraw()
         self._show_status()
 
     def _show_status(self) -> None:
@@ -133,6 +127,57 @@ class Picker:
             f" · saves about {estimate_tokens(saved)} tokens per tools/list\n{_KEYS}"
         )
         self._frame.footer = urwid.AttrMap(self._status, "bar")
+
+
+class _Rows(urwid.ListWalker):  # type: ignore[misc]  # urwid has no types
+    """Makes a row when it comes onto the screen: a server may have thousands of tools."""
+
+    def __init__(self, make: Callable[[Tool], _Row]) -> None:
+        self._make = make
+        self.show([])
+
+    def show(self, tools: Sequence[Tool]) -> None:
+        """List other tools, from the first one."""
+        self._tools, self.focus = tools, 0
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Make all rows anew."""
+        self._rows: dict[int, _Row] = {}
+        self._modified()
+
+    def set_focus(self, position: int) -> None:
+        self.focus = position
+        self._modified()
+
+    def __getitem__(self, position: int) -> _Row:
+        if not 0 <= position < len(self._tools):
+            raise IndexError(position)
+        if position not in self._rows:
+            self._rows[position] = self._make(self._tools[position])
+        return self._rows[position]
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def next_position(self, position: int) -> int:
+        if position + 1 >= len(self._tools):
+            raise IndexError(position)
+        return position + 1
+
+    def prev_position(self, position: int) -> int:
+        if position <= 0:
+            raise IndexError(position)
+        return position - 1
+
+    def positions(self, reverse: bool = False) -> Sequence[int]:
+        at = range(len(self._tools))
+        return at[::-1] if reverse else at
+
+
+def _width_of(text: str) -> int:
+    """Return how many columns a text takes: a letter of Chinese takes two."""
+    return int(urwid.calc_width(text, 0, len(text)))
 
 
 class _Row(urwid.WidgetWrap):  # type: ignore[misc]  # urwid has no types
@@ -158,6 +203,7 @@ class _Row(urwid.WidgetWrap):  # type: ignore[misc]  # urwid has no types
         is_hidden = self._tool.name in self._hidden
         mark = "[hide]" if is_hidden else "[    ]"
         name = shortened(shown(self._tool.name), self._widest)
+        name += " " * (self._widest - _width_of(name))
         tokens = estimate_tokens(self._tool.size)
-        self._text.set_text(f"{mark} {name:<{self._widest}} {tokens:>7}  {self._tool.description}")
+        self._text.set_text(f"{mark} {name} {tokens:>7}  {self._tool.description}")
         self._w.set_attr_map({None: "hidden" if is_hidden else None})
