@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.test_logins import log_in_to
 from tests.cli.launched import launched
-from tests.end_to_end.logins import PLACES, SERVERS, combinations, log_in
-from tests.end_to_end.peer import Step, play, upstream
+from tests.end_to_end.logins import ALL, PLACES, SERVERS, combinations, log_in
+from tests.end_to_end.peer import Document, Step, play, upstream
 from tests.oauth_upstream import browser_command, oauth_upstream
 from tests.proxy import REPOSITORY, certified, proxy
 
@@ -53,6 +54,24 @@ async def test_a_client_that_knows_no_login(tmp_path: Path, client: str, server:
             await it.serving()
             url = f"http://127.0.0.1:{it.port}/mcp"
             document = await asyncio.to_thread(play, client, url, STEPS)
+    assert_served(document)
+
+
+@pytest.mark.parametrize(
+    ("client", "server"), combinations(SERVERS[-1:], PLAYERS if ALL else PLAYERS[1::2])
+)
+async def test_a_client_behind_a_pipe(tmp_path: Path, client: str, server: str) -> None:
+    with upstream(server, "--lifetime=3") as behind:
+        await asyncio.to_thread(login, behind.url, tmp_path)
+        own = ("env", f"XDG_CONFIG_HOME={tmp_path}")  # clients pass on next to nothing
+        program = str(Path(sys.executable).with_name("mcp-tool-filter"))
+        words = [*own, program, "--stdio", "--upstream", behind.url, "--deny", "^delete_"]
+        flags = ("--transport", "stdio")
+        document = await asyncio.to_thread(play, client, json.dumps(words), STEPS, *flags)
+    assert_served(document)
+
+
+def assert_served(document: Document) -> None:
     assert document.error is None
     listed, first, denied, _, many, last = document.outcomes
     assert [tool["name"] for tool in listed["result"]["tools"]] == ["read_file"]
