@@ -108,6 +108,7 @@ AS_READ = {
     "mitmproxy.proxy.layers.http:HttpStream.handle_connect_regular": "977dd088285e",
     "mitmproxy.proxy.layers.http:HttpStream.handle_connect_upstream": "0d35a3eae1b9",
     "mitmproxy.proxy.layers.http:HttpStream.handle_protocol_error": "16ebb14649f2",
+    "mitmproxy.proxy.layers.http:HttpStream.make_server_connection": "35c7cfe84ad7",
     "mitmproxy.proxy.layers.http:HttpStream.passthrough": "659d1c78b20c",
     "mitmproxy.proxy.layers.http:HttpStream.send_response": "7b4e06f13036",
     "mitmproxy.proxy.layers.http:HttpStream.state_consume_response_body": "d7819da1855f",
