@@ -36,10 +36,6 @@ def _as_it_is(text: str, *_: object) -> str:
     return text
 
 
-def _only_itself(key: str) -> frozenset[str]:
-    return frozenset([key])
-
-
 def _nothing_found(*_: object) -> list[object]:
     return []
 
@@ -72,7 +68,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("http.exchange.HttpExchange.with_owed", _nothing_added),
         ("adapters.stdio.judge.refuse_hidden_line", _nothing),
         ("policy.rules.chain._refuse_unclear", _nothing),
-        ("policy.rules.fields._spellings", _only_itself),
+        ("policy.rules.fields.could_be", _nothing),
         ("policy.rules.fields.Document.find", _nothing_found),
         ("policy.rules.edits._unescaped", _as_it_is),
         ("policy.rules.chain._Walk._follow_rules", _nothing_found),

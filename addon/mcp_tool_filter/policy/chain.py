@@ -88,6 +88,8 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
     if _goes_on(verdict):
         situation.is_answered = isinstance(verdict, Reply)
         linked = _ask_links(message, situation, situation.links, _filter_from_client)
+        if isinstance(linked, Forward) and isinstance(verdict, Forward):
+            return linked
         return then(linked, partial(_settle, message, situation))
     return verdict
 
@@ -100,7 +102,7 @@ def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verd
     if isinstance(verdict, Rewrite):
         message = _single(verdict.text, situation)
     linked = _ask_links(message, situation, situation.links, _filter_changed_from_upstream)
-    return then(linked, partial(_or_else, verdict))
+    return verdict if isinstance(linked, Forward) else then(linked, partial(_or_else, verdict))
 
 
 def decide_accepted(message: Single, situation: Situation) -> Decision[Verdict]:
@@ -235,24 +237,34 @@ def _ask_links(
     message: Single, situation: Situation, links: tuple[Link, ...], judge_again: _Filter
 ) -> Decision[Verdict]:
     """Ask the links in order; what one rewrites goes through the tool filter again."""
-    if not links:
-        return Forward()
+    for at, link in enumerate(links):
+        decision = link.decide(message, situation)
+        if not isinstance(decision, Forward):  # most links have nothing to say of most messages
+            rest = links[at + 1 :]
+            return then(begin(decision), partial(_go_on, message, situation, rest, judge_again))
+    return Forward()
 
-    def go_on(verdict: Verdict) -> Decision[Verdict]:
-        if isinstance(verdict, Forward):
-            return _ask_links(message, situation, links[1:], judge_again)
-        if not isinstance(verdict, Rewrite):
-            return verdict
-        changed = _single(verdict.text, situation)
-        judged = judge_again(changed, situation)
-        if isinstance(judged, Rewrite):
-            verdict, changed = judged, _single(judged.text, situation)
-        elif not _goes_on(judged):
-            return judged
-        rest = _ask_links(changed, situation, links[1:], judge_again)
-        return then(rest, partial(_or_else, verdict))
 
-    return then(begin(links[0].decide(message, situation)), go_on)
+def _go_on(
+    message: Single,
+    situation: Situation,
+    links: tuple[Link, ...],
+    judge_again: _Filter,
+    verdict: Verdict,
+) -> Decision[Verdict]:
+    """Ask the links behind one that has decided."""
+    if isinstance(verdict, Forward):
+        return _ask_links(message, situation, links, judge_again)
+    if not isinstance(verdict, Rewrite):
+        return verdict
+    changed = _single(verdict.text, situation)
+    judged = judge_again(changed, situation)
+    if isinstance(judged, Rewrite):
+        verdict, changed = judged, _single(judged.text, situation)
+    elif not _goes_on(judged):
+        return judged
+    rest = _ask_links(changed, situation, links, judge_again)
+    return then(rest, partial(_or_else, verdict))
 
 
 def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[Verdict]:

@@ -99,7 +99,10 @@ class Value:
         return next(member.value for member in self.members or () if member.key == key)
 
     def get(self, key: str) -> Value | None:
-        return next((member.value for member in self.members or () if member.key == key), None)
+        for member in self.members or ():
+            if member.key == key:
+                return member.value
+        return None
 
 
 @dataclass(slots=True)
@@ -147,8 +150,8 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
     return text, root
 
 
-def open_value(text: str, value: Value) -> Value:
-    """Return a value of a text that was scanned, opened by one level.
+def open_value(text: str, value: Value, outline: Outline = _ONE_LEVEL) -> Value:
+    """Return a value of a text that was scanned, opened by one level or along an outline.
 
     >>> text, root = scan(b'{"a": {"b": [1, 2]}}', {})
     >>> inner = open_value(text, root["a"])
@@ -157,7 +160,7 @@ def open_value(text: str, value: Value) -> Value:
     """
     if value.members is not None or value.elements is not None or text[value.start] not in "{[":
         return value
-    return _read(text, value.start, _ONE_LEVEL, sys.maxsize, MOST_LISTED, _Budget(MOST_LISTED))
+    return _read(text, value.start, outline, sys.maxsize, MOST_LISTED, _Budget(MOST_LISTED))
 
 
 def decode(raw: bytes) -> str:

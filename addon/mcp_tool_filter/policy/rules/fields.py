@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from itertools import repeat
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.scan import Member, Value, fold, open_value
+from mcp_tool_filter.protocol.scan import EACH, Member, Outline, Value, fold, open_value
 
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
 _LONGEST_KEPT = 64  # characters of a key
+_SHORT = 64 * 1024  # characters; too few for more parts than may be opened
 _INDEX = re.compile(r"0|[1-9]\d{0,8}")
 
 
@@ -46,12 +48,15 @@ class Token:
 
 
 type Step = Key | Token | int | Every
+_NAMED = (Key, Token)  # not Key | Token, which would be made anew for each field of each message
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     text: str
     steps: tuple[Step, ...]
+    outlines: tuple[Outline, ...] = field(default=(), repr=False, compare=False)
+    """For each step, what to open together with the value that it leads into."""
 
     def __hash__(self) -> int:
         """Hash the text alone, which remembers its hash: each message asks for it."""
@@ -61,8 +66,23 @@ class Field:
 def parse_field(text: str) -> Field:
     """Read a path. Raises ValueError, which says what would be right."""
     if text.startswith("/"):
-        return Field(text, tuple(map(Token, parse_pointer(text))))
-    return Field(text, tuple(_dotted(text)))
+        steps: tuple[Step, ...] = tuple(map(Token, parse_pointer(text)))
+    else:
+        steps = tuple(_dotted(text))
+    return Field(text, steps, _outlines(steps))
+
+
+def _outlines(steps: Sequence[Step]) -> tuple[Outline, ...]:
+    """Return an outline of what stands at each step, down to the end of the path."""
+    outlines: list[Outline] = []
+    inner: Outline | None = None
+    for step in reversed(steps):
+        outline = {EACH: None if isinstance(step, Key) else inner}
+        if isinstance(step, _NAMED):
+            outline[step.name] = inner
+        outlines.append(outline)
+        inner = outline
+    return tuple(reversed(outlines))
 
 
 def parse_pointer(text: str) -> list[str]:
@@ -113,30 +133,42 @@ class Document:
         self.text = text
         self._opened = {}
 
-    def open(self, value: Value) -> Value:
-        """Return a value with its members or elements. Raises ProtocolError for too many."""
+    def open(self, value: Value, outline: Outline | None = None) -> Value:
+        """Return a value with its members or elements. Raises ProtocolError for too many.
+
+        What a short one holds is opened along an outline, so that it is not read once more.
+        """
         if value.members is not None or value.elements is not None:
             return value
         if self.text[value.start] not in "{[":
             return value
         known = self._opened.get(value.start)
         if known is None:
-            known = self._opened[value.start] = open_value(self.text, value)
+            if outline is None or value.end - value.start > _SHORT:
+                known = open_value(self.text, value)
+            else:
+                known = open_value(self.text, value, outline)
+            self._opened[value.start] = known
         return known
 
     def written(self, value: Value) -> str:
         return self.text[value.start : value.end]
 
-    def find(self, root: Value | None, steps: Sequence[Step]) -> list[Value]:
+    def find(
+        self, root: Value | None, steps: Sequence[Step], outlines: Sequence[Outline] = ()
+    ) -> list[Value]:
         """Return what stands at a path: one value or none, or with ``[*]`` any number."""
         found = [] if root is None else [root]
-        for step in steps:
-            found = [inner for value in found for inner in self._inside(value, step)]
+        for step, outline in zip(steps, outlines or repeat(None), strict=False):
+            if len(found) == 1:
+                found = list(self._inside(found[0], step, outline))
+            else:
+                found = [inner for value in found for inner in self._inside(value, step, outline)]
         return found
 
-    def _inside(self, value: Value, step: Step) -> Sequence[Value]:
-        value = self.open(value)
-        if value.members is not None and isinstance(step, Key | Token):
+    def _inside(self, value: Value, step: Step, outline: Outline | None) -> Sequence[Value]:
+        value = self.open(value, outline)
+        if value.members is not None and isinstance(step, _NAMED):
             member = find_member(value.members, step.name)
             return () if member is None else (member.value,)
         if value.elements is None or isinstance(step, Key):
@@ -157,23 +189,27 @@ def index_of(step: Step) -> int | None:
 def find_member(members: Sequence[Member], name: str) -> Member | None:
     """Return the only member that any reader could take for this one, or None."""
     found = None
-    folded = _spellings(name)
     for member in members:
         key = member.key
-        if key == name or not folded.isdisjoint(_spellings(key)):
+        if key == name or could_be(key, name):
             if found is not None or key != name:
                 raise Unjudgeable(f"the key {name!r} stands twice or in another spelling")
             found = member
     return found
 
 
-def _spellings(key: str) -> frozenset[str]:
-    """Return what careless readers could take a key for; the same few keys come again and again."""
+def could_be(key: str, name: str) -> bool:
+    """Tell whether careless readers could take a key for another one."""
     if len(key) <= _LONGEST_KEPT:
-        return _spellings_once(key)
-    return frozenset((fold(key), key.casefold()))
+        return _could_be_once(key, name)
+    return not _spellings(key).isdisjoint(_spellings(name))
 
 
 @lru_cache(maxsize=4096)
-def _spellings_once(key: str) -> frozenset[str]:
+def _could_be_once(key: str, name: str) -> bool:
+    """Remember it: the same few keys come again and again."""
+    return not _spellings(key).isdisjoint(_spellings(name))
+
+
+def _spellings(key: str) -> frozenset[str]:
     return frozenset((fold(key), key.casefold()))

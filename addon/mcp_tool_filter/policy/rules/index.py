@@ -91,9 +91,12 @@ class Candidates:
         if len(self.each) <= _FEW or not self._by_field:
             found = self.each
         else:
-            positions = set(self._others)
+            more: list[int] = []
             for (part, field), on_field in self._by_field.items():
-                positions.update(_positions(subject, part, field, on_field))
+                more += _positions(subject, part, field, on_field)
+            if not more and not self._others:
+                return ()
+            positions = {*self._others, *more}
             if len(positions) == len(self.each):
                 found = self.each
             else:

@@ -91,7 +91,7 @@ class RulesLink:
 
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
         """Return a verdict, or a generator of effects if somebody must wait."""
-        if self._is_for_nobody(message, situation):
+        if isinstance(message, Response) and self._is_for_nobody(message, situation):
             return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
         now = self._clock()
         noted = self._note_of(situation.exchange) if isinstance(message, Response) else None
@@ -102,8 +102,8 @@ class RulesLink:
         session.note_request(message.method)
         if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
             noted = self._note(situation.exchange, policy, session)
-        subject = Subject(message)
-        if not has_rules_for(policy, subject):
+        subject = Subject(message) if policy.reads_requests else None
+        if subject is None or not has_rules_for(policy, subject):
             self._remember(message, situation, policy, session)
             return Forward()
         subject.about = self._about(situation, session)
@@ -113,11 +113,10 @@ class RulesLink:
             self._at_once,
         )
 
-    def _is_for_nobody(self, message: Single, situation: Situation) -> bool:
+    def _is_for_nobody(self, message: Response, situation: Situation) -> bool:
         """Tell whether this answers a copy of a request that a rule has sent."""
         return (
             bool(self._copies)
-            and isinstance(message, Response)
             and situation.direction is Direction.FROM_UPSTREAM
             and message.id is not None
             and message.id.startswith(self._copies)
@@ -273,7 +272,8 @@ class RulesLink:
                 known = session.notes[_NOTE] = f"session-{next(self._numbers)}"
             return self.sessions.get((known,), partial(str, known), session.started, now)
         who = client.address, client.identity
-        return self.sessions.get(who, partial(self._name, *who), None, now)
+        known_session = self.sessions.find(who, now)
+        return known_session or self.sessions.get(who, partial(self._name, *who), None, now)
 
     def _name(self, address: str, identity: bytes) -> str:
         """Name a session that is known by its client's address and credentials only."""

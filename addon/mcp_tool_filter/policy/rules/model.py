@@ -39,6 +39,8 @@ class Policy:
     enabled: bool = True
     requests: RuleIndex = field(init=False, repr=False, compare=False)
     responses: RuleIndex = field(init=False, repr=False, compare=False)
+    reads_requests: bool = field(init=False, repr=False, compare=False)
+    """Anything in it looks at requests."""
     reads_responses: bool = field(init=False, repr=False, compare=False)
     """Anything in it looks at responses."""
     reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
@@ -50,6 +52,8 @@ class Policy:
         responses = RuleIndex(tuple(rule for rule in on if rule.for_responses))
         object.__setattr__(self, "requests", requests)
         object.__setattr__(self, "responses", responses)
+        judges = len(requests) > 0 or bool(self.interceptors) or self.chain.default_block
+        object.__setattr__(self, "reads_requests", self.enabled and judges)
         users = any(isinstance(one, UserInterceptor) for one in self.interceptors.values())
         object.__setattr__(self, "reads_responses", self.enabled and (len(responses) > 0 or users))
         needs = users or any(

@@ -78,12 +78,23 @@ class RuleSessions:
 
         It begins now unless it is known to have ``started`` before.
         """
+        known = self.find(key, now)
+        if known is not None:
+            return known
+        session = RuleSession(name(), now if started is None else started, now)
+        self._sessions[key] = session
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
+        return self._used(key, session, now)
+
+    def find(self, key: Hashable, now: float) -> RuleSession | None:
+        """Return the session of this key, if there is one, for one more message."""
         session = self._sessions.get(key)
         if session is None or now - session.used > self.ttl:
-            session = RuleSession(name(), now if started is None else started, now)
-            self._sessions[key] = session
-            while len(self._sessions) > self._most:
-                self._sessions.popitem(last=False)
+            return None
+        return self._used(key, session, now)
+
+    def _used(self, key: Hashable, session: RuleSession, now: float) -> RuleSession:
         session.used = now
         session.messages += 1
         self._sessions.move_to_end(key)

@@ -75,7 +75,7 @@ class Subject:
         self.request = message if not isinstance(message, Response) else request
         self.method = self.request.method if self.request else None
         self.tool = tool_in(self.request)
-        self._found: dict[tuple[str, Field], Sequence[Value]] = {}
+        self._found: dict[tuple[str, str], Sequence[Value]] = {}
         self._documents: dict[str, Document] = {}
 
     @property
@@ -113,10 +113,10 @@ class Subject:
 
     def find(self, part: str, field: Field) -> Sequence[Value]:
         """Return what stands at a field. Raises Unjudgeable."""
-        key = part, field
+        key = part, field.text
         found = self._found.get(key)
         if found is None:
-            found = self.document(part).find(self.part(part), field.steps)
+            found = self.document(part).find(self.part(part), field.steps, field.outlines)
             self._found[key] = found
         return found
 
