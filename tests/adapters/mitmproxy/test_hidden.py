@@ -26,8 +26,8 @@ from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool
 from tests.oauth_upstream import oauth_upstream
 from tests.proxy import SCRIPT, RunningTool, proxy
 from tests.proxy import tool as run_tool
-from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
-from tests.raw_upstream import RawRequest
+from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, RawRequest, answer, chunk
 
 CLIENT = "http://127.0.0.1:49152/callback"
 FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -189,6 +189,7 @@ def all_in_mitmweb(at: str) -> str:
     return flows + "".join(parts)
 
 
+EVENT = b"data: " + RESULT + b"\n\n"
 KEY = b"X-Api-Key: from-the-client\r\nCookie: sid=s-1; theme=dark\r\n"
 
 
@@ -277,3 +278,34 @@ async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None
         await client.ask(post(body, headers=headers))
     assert heard[1].count(b"t-0815") == 1
     assert heard[1].count(mask) == 2
+
+
+async def test_a_client_gets_what_the_upstream_said(tmp_path: Path) -> None:
+    """A cookie of the upstream's, over HTTP/1 and HTTP/2, and also with an event stream."""
+
+    async def respond(request: RawRequest, peer: Any) -> None:
+        cookie = b"\r\nSet-Cookie: sid=c-4711; Path=/\r\n"
+        if b"x-stream" in request.head.lower():
+            await peer.say(SSE_HEAD.replace(b"\r\n", cookie, 1) + chunk(EVENT) + LAST_CHUNK)
+        else:
+            await peer.say(answer(RESULT).replace(b"\r\n", cookie, 1))
+
+    recording = tmp_path / "all.flow"
+    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
+        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
+        raw_client(it.port) as client,
+        h2_client(it.port) as other,
+    ):
+        got = await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
+        streamed = await client.ask(post(CALL, headers=MCP_HEADERS + KEY + b"X-Stream: yes\r\n"))
+        asked = [(b"content-type", b"application/json"), (b"x-api-key", b"from-the-client")]
+        second = await other.over(other.ask(body=CALL, headers=asked))
+    assert got.all("set-cookie") == streamed.all("set-cookie") == ["sid=c-4711; Path=/"]
+    assert second.headers[b"set-cookie"] == b"sid=c-4711; Path=/"
+    assert (got.body, second.data) == (RESULT, RESULT)
+    shown = recording.read_bytes()
+    assert b"sid=masked-" in shown
+    assert b"c-4711" not in shown
+    assert b"from-the-client" not in shown
