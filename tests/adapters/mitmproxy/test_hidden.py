@@ -309,3 +309,23 @@ async def test_a_client_gets_what_the_upstream_said(tmp_path: Path) -> None:
     assert b"sid=masked-" in shown
     assert b"c-4711" not in shown
     assert b"from-the-client" not in shown
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_script_may_change_the_answers_of_a_login(tmp_path: Path, place: str) -> None:
+    class Changing:
+        def response(self, flow: Any) -> None:
+            flow.response.headers["x-added"] = "by a script"
+
+    recording = tmp_path / "all.flow"
+    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
+    with oauth_upstream(**PLACES[place]) as upstream:
+        addons = (ToolFilter(fetch=fetched), Changing(), Save())
+        async with (
+            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            found = await log_in(client)
+    shown = recording.read_bytes().decode("latin-1")
+    assert "x-added" in shown
+    assert [one for one in found if one in shown] == []

@@ -272,6 +272,8 @@ class Answers:
         if known.stream and coding.strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
         check_answer_head(response)
+        if known.login_at and response.headers.get("location") == known.login_at:
+            return
         if not _stays_with_us(response, known.listener) and known.exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
 

@@ -20,6 +20,8 @@ class Known:
     exchange: HttpExchange
     stream: EventStream | None = None
     socket: Socket | None = None
+    login_at: str | None = None
+    """Where we ourselves send a browser that logs in: to the upstream, if a login is there."""
 
 
 class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):

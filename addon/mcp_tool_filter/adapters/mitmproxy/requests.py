@@ -178,6 +178,7 @@ class Requests:
     ) -> None:
         with FailingClosed(flow, self.refuse):
             if response := await self._through.answer(flow, through, head, raw):
+                self._known.of(flow).login_at = response.headers.get("location")
                 flow.response = response
                 self._hidden.hide_answer(flow)
                 settle_answer(flow)
