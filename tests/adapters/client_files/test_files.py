@@ -79,7 +79,13 @@ def test_an_entry_is_spelt_as_before_though_the_file_has_changed_elsewhere(tmp_p
     wrapped = before.with_entry("linear", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
     edited = opened(tmp_path / "b.json", wrapped.replace("[1, 2,]", "[3,]"))
     assert edited.restored("linear", before, entry) == JSON.replace("[1, 2,]", "[3,]")
-    again = opened(tmp_path / "c.json", wrapped.replace('"disabled": false', '"disabled" : false'))
+    spelt = opened(
+        tmp_path / "c.json", wrapped.replace("[1, 2,]", "[3,]").replace("false", " false")
+    )
+    assert spelt.restored("linear", before, entry) == JSON.replace("[1, 2,]", "[3,]").replace(
+        "false", " false"
+    )
+    again = opened(tmp_path / "d.json", wrapped.replace('"command": ', '"command" : '))
     assert again.restored("linear", before, entry) is None
 
 
@@ -210,3 +216,49 @@ def test_a_variable_names_another_folder(
 ) -> None:
     [user, *_] = found_in(tmp_path, client, {variable: str(tmp_path / "other")})
     assert user.file == tmp_path / "other" / file
+
+
+COMMENTED = """\
+[mcp_servers.a]
+url = "https://a.example/mcp"
+
+# about the headers
+[mcp_servers.a.http_headers]
+X = "v"
+
+# my other server
+[mcp_servers.b] # b
+command = "y"
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_comments_behind_a_table_that_goes_stay(end: str, tmp_path: Path) -> None:
+    before = opened(tmp_path / "a.toml", "")
+    before = ClientFile(before.place, b"", COMMENTED.replace("\n", end))
+    entry = before.servers()["a"]
+    text = before.with_entry("a", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
+    assert f"# my other server{end}[mcp_servers.b] # b{end}" in text
+    assert "# about the headers" in text
+    edited = ClientFile(before.place, b"", text.replace("# b", "# c") + f"# more{end}")
+    wanted = before.text.replace("# b", "# c") + f"# more{end}"
+    assert edited.restored("a", before, entry) == wanted
+
+
+def test_half_of_a_surrogate_pair_can_be_written(tmp_path: Path) -> None:
+    file = opened(
+        tmp_path / "a.json", '{"mcpServers": {"a": {"command": "x", "args": ["\\ud800"]}}}'
+    )
+    wrapped = wrap(file.servers()["a"], ["--deny", "^rm"], ["mcp-tool-filter"])
+    text = file.with_entry("a", wrapped)
+    file.save(text)
+    assert opened(tmp_path / "b.json", text).servers() == {"a": wrapped}
+
+
+def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    file = opened(path, JSON)
+    path.chmod(0o400)
+    with pytest.raises(BadFile, match="is read-only"):
+        file.save("{}")
+    assert os.listdir(tmp_path) == ["a.json"]

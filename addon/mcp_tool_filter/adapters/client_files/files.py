@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 from mcp_tool_filter.adapters.client_files import jsonc
 from mcp_tool_filter.adapters.client_files.entries import Entry
+from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
 from mcp_tool_filter.adapters.client_files.places import Place
 from mcp_tool_filter.errors import ProtocolError, StartError
 
@@ -64,21 +66,16 @@ class ClientFile:
         wrapped = self.servers().get(name)
         if wrapped is None or before.servers().get(name) != entry:
             return None
-        as_wrapped = before.with_entry(name, wrapped)
-        if as_wrapped == self.text:
-            return before.text
-        if self.place.is_toml:
-            return None
-        start, end = self._range_of(name, self.text)
-        if self.text[start:end] != as_wrapped[slice(*self._range_of(name, as_wrapped))]:
-            return None
-        spelt = before.text[slice(*self._range_of(name, before.text))]
-        return self.text[:start] + spelt + self.text[end:]
+        text = merged(before.with_entry(name, wrapped), before.text, self.text)
+        return text if text and self._says_the_same(text, name, entry) else None
 
-    def _range_of(self, name: str, text: str) -> tuple[int, int]:
-        node = _json(self.place, text).at([*self.place.keys, name])
-        assert node
-        return node.start, node.end
+    def _says_the_same(self, text: str, name: str, entry: Entry) -> bool:
+        """Tell whether a text differs in this server's entry only."""
+        try:
+            mine = ClientFile(self.place, b"", self.with_entry(name, entry))
+            return ClientFile(self.place, b"", text).whole() == mine.whole()
+        except StartError:
+            return False
 
     def _json_with(self, name: str, entry: Entry) -> str:
         text = self.text
@@ -96,12 +93,17 @@ class ClientFile:
         for key in (*self.place.keys, name):
             table = table[key]
         _set_members(table, entry)
-        return str(document.as_string())
+        text = str(document.as_string())
+        commented = with_comments_of(self.text, text)  # a table takes the comments behind it along
+        is_same = _toml(self.place, commented).unwrap() == document.unwrap()
+        return commented if is_same else text
 
     def save(self, text: str) -> Path:
         """Put the text in the file's place; return the backup. Raises BadFile."""
         file = Path(os.path.realpath(self.place.file))
         try:
+            if not file.stat().st_mode & stat.S_IWUSR:  # its folder may still let us replace it
+                raise BadFile(f"{self.place.file} is read-only", why="Make it writable first")
             if file.read_bytes() != self.raw:
                 raise BadFile(f"{self.place.file} has been edited meanwhile", why="Try again")
             backup = _keep(file)

@@ -149,6 +149,8 @@ def unit_of(text: str) -> str:
 def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WIDEST) -> str:
     """Write a value: on one line if it fits, else with one item a line."""
     line = json.dumps(value, ensure_ascii=False)
+    if not line.isprintable():  # half of a surrogate pair cannot be written as it is
+        line = json.dumps(value)
     if len(line) <= widest or not isinstance(value, list | dict) or not value:
         return line
     more = indent + unit
