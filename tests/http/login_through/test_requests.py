@@ -287,3 +287,18 @@ def test_what_is_no_list_of_registrations_is_not_read(text: bytes) -> None:
 )
 def test_only_a_resource_of_ours_is_translated(text: str, changed: str | None) -> None:
     assert with_their_resource(text, OURS, THEIRS) == changed
+
+
+def test_clients_that_are_given_the_same_id_do_not_end_each_others_logins() -> None:
+    login = Login()
+    login.register(CLIENT)
+    second = login.register("cursor://callback")
+    assert login.begin()["redirect_uri"] == second
+    assert login.begin(redirect_uri="cursor://callback")["redirect_uri"] == second
+    with pytest.raises(ProtocolError):
+        login.begin(redirect_uri="http://127.0.0.1/other")
+    for number in range(50):
+        login.register(f"http://127.0.0.1/{number}")
+    registration = login.between.registrations.of("me")
+    assert registration
+    assert len(registration.redirect_uris) == 20

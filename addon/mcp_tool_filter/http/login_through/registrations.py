@@ -79,7 +79,15 @@ class Registrations:
         return Registration(ours + CALLBACK + secrets.token_urlsafe(16), redirect_uris)
 
     def keep(self, client_id: str, registration: Registration) -> None:
-        """Remember what the authorization server has accepted."""
+        """Remember what the authorization server has accepted.
+
+        Some give all clients the same id: then those before keep their redirect URIs.
+        """
+        if (known := self._by_client.get(client_id)) and known.callback != registration.callback:
+            uris = dict.fromkeys((*registration.redirect_uris, *known.redirect_uris))
+            most = tuple(uris)[: 2 * _MOST_URIS]
+            is_used = known.is_used or registration.is_used
+            registration = Registration(registration.callback, most, is_used)
         self._forget(client_id)
         self._by_client[client_id] = registration
         self._size += len(client_id) + registration.size
