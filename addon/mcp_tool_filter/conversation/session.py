@@ -131,8 +131,8 @@ def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
 
 
 def _size_of(exchange: Exchange) -> int:
-    kept = len(exchange.request.place.text) if exchange.request else 0
-    return len(exchange.id or "") + kept
+    size = len(exchange.id) if exchange.id else 0
+    return size + len(exchange.request.place.text) if exchange.request else size
 
 
 def refuse_taken(exchange: Exchange) -> Reply:

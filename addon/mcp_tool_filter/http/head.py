@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
@@ -74,7 +75,7 @@ class Head:
     def _by_name(self) -> dict[bytes, bytes]:
         return {name.lower(): value for name, value in self.headers}
 
-    @cached_property
+    @property
     def names(self) -> Collection[bytes]:
         """What its headers are called, in lower case."""
         return self._by_name.keys()
@@ -120,12 +121,11 @@ def oversized_head(head: Head) -> str | None:
         return f"a URL longer than {LONGEST_VALUE} bytes"
     if len(head.headers) > MOST_HEADERS:
         return f"more than {MOST_HEADERS} headers"
-    length = 0
-    for name, value in head.headers:
-        if len(value) > LONGEST_VALUE or len(name) > LONGEST_VALUE:
-            return f"a header longer than {LONGEST_VALUE} bytes"
-        length += len(name) + len(value)
-    return f"headers longer than {_LONGEST_HEAD} bytes" if length > _LONGEST_HEAD else None
+    lengths = list(map(len, chain.from_iterable(head.headers)))
+    if max(lengths, default=0) > LONGEST_VALUE:
+        return f"a header longer than {LONGEST_VALUE} bytes"
+    is_long = sum(lengths) > _LONGEST_HEAD
+    return f"headers longer than {_LONGEST_HEAD} bytes" if is_long else None
 
 
 def refuse_head(head: Head) -> str | None:
@@ -134,7 +134,7 @@ def refuse_head(head: Head) -> str | None:
         return "a method that no MCP client needs"
     if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
         return "a target that is no path"
-    said = b"".join([part for header in head.headers for part in header])
+    said = b"".join(chain.from_iterable(head.headers))
     if b"\r" in said or b"\n" in said or b"\0" in said:
         return "a control character in a header"
     if head.says_twice(_ONCE):

@@ -125,10 +125,8 @@ class _Budget:
         self.most = self.left = most
         self.listed = listed or self
 
-    def spend(self, parts: int) -> None:
-        self.left -= parts
-        if self.left < 0:
-            raise OverLimit(f"more than {self.most} members and elements")
+    def is_spent(self) -> OverLimit:
+        return OverLimit(f"more than {self.most} members and elements")
 
 
 def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple[str, Value]:
@@ -340,7 +338,9 @@ def _read_object(
         if text[end] in _SPACE:
             end = after_space(text, end)
         if text[end] == "}":
-            budget.spend(len(members))
+            budget.left -= len(members)
+            if budget.left < 0:
+                raise budget.is_spent()
             return Value(start, end + 1, None, tuple(members))
         if text[end] != ",":
             break
@@ -371,7 +371,9 @@ def _read_array(
             raise OverLimit(_too_many(most))
         end = after_space(text, value.end)
         if text[end] == "]":
-            budget.spend(len(elements))
+            budget.left -= len(elements)
+            if budget.left < 0:
+                raise budget.is_spent()
             return Value(start, end + 1, None, None, tuple(elements))
         if text[end] != ",":
             raise ProtocolError("not valid JSON")

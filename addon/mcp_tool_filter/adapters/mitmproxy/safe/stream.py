@@ -76,11 +76,14 @@ Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
 # Streams by the id of their flow; one is forgotten when its HttpLayer drops it.
 _streams: WeakValueDictionary[str, SafeStream] = WeakValueDictionary()
+# Each hook looks there several times, and the dictionary's own ``get`` is slow.
+_kept: dict[str, Callable[[], SafeStream | None]] = _streams.data  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 def stream_of(flow: HTTPFlow) -> SafeStream | None:
     """The stream that serves this flow, while it does."""
-    stream = _streams.get(flow.id)
+    kept = _kept.get(flow.id)
+    stream = kept() if kept else None
     return stream if stream and stream.flow is flow else None
 
 

@@ -127,12 +127,13 @@ class FlowObserver:
 
     def note_head(self, flow: HTTPFlow, response: Response) -> None:
         """The upstream has begun to answer."""
-        if seen := self._seen.get(flow):
+        if self._is_watched and (seen := self._seen.get(flow)):
             keep_head(seen.kept, response, response.status_code, self._clock())
 
     def note_body(self, flow: HTTPFlow, body: bytes) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
-        if (seen := self._seen.get(flow)) and not seen.is_stream and flow.response:
+        seen = self._seen.get(flow) if self._is_watched else None
+        if seen and not seen.is_stream and flow.response:
             now = self._clock()
             keep_chunk(seen.kept, body, now)
             keep_chunk(seen.kept, b"", now)
@@ -146,7 +147,9 @@ class FlowObserver:
         if statistics is None:
             statistics = self._statistics[spec] = Statistics()
         statistics.note(judged, self._clock())
-        if not isinstance(flow, HTTPFlow) or not (seen := self._seen.get(flow)):
+        if not self._is_watched or not isinstance(flow, HTTPFlow):
+            return
+        if (seen := self._seen.get(flow)) is None:
             return
         self._comment(flow, _sentence_about(judged), judged.verdict)
         self._keep_tools(spec, listener, seen.kept, judged.message)
@@ -188,13 +191,14 @@ class FlowObserver:
 
     def follow_stream(self, flow: HTTPFlow) -> None:
         """From now on keep what goes into a stream callable, and what comes out."""
-        if (seen := self._seen.get(flow)) and flow.response and callable(flow.response.stream):
+        seen = self._seen.get(flow) if self._is_watched else None
+        if seen and flow.response and callable(flow.response.stream):
             seen.is_stream = True
             flow.response.stream = self._followed(flow, seen, flow.response.stream)
 
     def finish(self, flow: HTTPFlow) -> None:
         """Nothing more will come."""
-        if seen := self._seen.get(flow):
+        if self._is_watched and (seen := self._seen.get(flow)):
             seen.is_over = True
             self._show_filtered(flow, seen)
 
