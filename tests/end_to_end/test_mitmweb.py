@@ -212,6 +212,13 @@ class TestApi:
         assert web.command("mcp.sessions")[0].endswith("0 sessions")
 
 
+RULES = """
+interceptor:
+  rules:
+    - id: "%s"
+      conditions: [tool_equals: file_read, param_matches: {field: arguments.path, pattern: "^%s"}]
+      actions: [block: not there]
+"""
 CUT_NAMES = """
 return [...document.querySelectorAll("td code")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
@@ -277,6 +284,29 @@ class TestBrowser:
         ]
         assert row(page, "shown-tool", "file_read")[1] == "1"
         assert page.errors() == []
+
+    def test_rules_are_shown_with_their_hits_and_after_an_edit(
+        self, tmp_path: Path, page: Page
+    ) -> None:
+        rules = tmp_path / "rules.yaml"
+        rules.write_text(RULES % ("no <b>etc</b>", "/etc"))
+        with (
+            running_demo() as port,
+            mitmweb(tmp_path, port, ("--set", f"rules={rules}")) as web,
+        ):
+            web.client.begin()
+            page.go(web.url(f"/mcp?token={PASSWORD}"))
+            page.wait_for("Live", "Rules", "no <b>etc</b>")
+            assert row(page, "rule", "no <b>etc</b>")[1] == "0"
+            blocked = web.client.ask("tools/call", name="file_read", arguments={"path": "/etc/x"})
+            assert blocked["error"]["data"] == {"rule": "no <b>etc</b>", "action": "block"}
+            page.until(lambda: row(page, "rule", "no <b>etc</b>")[1] == "1", "hit")
+            flows = json.loads(web.api("GET", "/flows")[1])
+            assert any("no <b>etc</b>" in flow["comment"] for flow in flows)
+            rules.write_text(RULES % ("no-home", "/home"))
+            page.wait_for("no-home")
+            page.until(lambda: "no <b>etc</b>" not in rule_table(page), "edit")
+            assert page.errors() == []
 
     def test_it_can_be_read_by_light_and_by_dark(
         self, web: Web, page: Page, tmp_path: Path
@@ -422,6 +452,11 @@ def row(page: Page, kind: str, tool: str) -> list[str]:
     )
     rows: list[list[str]] = page.run(script, kind)
     return next(cells for cells in rows if cells[0] == tool)
+
+
+def rule_table(page: Page) -> str:
+    script = "return [...document.querySelectorAll('tr.rule')].map(row => row.innerText).join()"
+    return str(page.run(script))
 
 
 def contrast(one: Sequence[float], other: Sequence[float]) -> float:
