@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_tool_filter.adapters.effects.webhooks import split_url
 from mcp_tool_filter.policy.effects import Delay
 from mcp_tool_filter.policy.rule_effects import (
     EffectFailed,
@@ -337,6 +338,35 @@ def test_webhook() -> None:
         "rule": "r", "action": "webhook", "session": "s", "method": "tools/call", "id": 3,
         "tool": "read", "message": json.loads(text),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", ["a b", "a?x=1#y", "ä", "@evil.test/", "\ud800"])
+def test_a_name_neither_breaks_nor_bends_the_url_of_a_webhook(tool: str) -> None:
+    """Else a call with an odd name would be told to nobody, or to somebody else."""
+    host = Host()
+    policy = rule("", "webhook: {url: 'http://h.test/${params.arguments.x}?a=1'}", host)
+    judged(policy, call(x=tool), host=host)
+    (sent,) = [one for one in host.effects if isinstance(one, SendWebhook)]
+    origin, target = split_url(sent.url)
+    assert (origin.host, target.partition("?")[2]) == ("h.test", "a=1")
+
+
+def test_a_url_may_be_all_of_a_variable() -> None:
+    host = Host()
+    policy = rule("", "webhook: {url: '${params.arguments.x}'}", host)
+    judged(policy, call(x="http://h.test/a?b=c"), host=host)
+    (sent,) = [one for one in host.effects if isinstance(one, SendWebhook)]
+    assert sent.url == "http://h.test/a?b=c"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999", "x", ""])
+def test_a_counter_only_grows(value: str) -> None:
+    host = Host()
+    policy = rule("", "metric: {name: m, value: '${params.arguments.x}'}", host)
+    found = judged(policy, call(x=value), host=host)
+    assert found.refusal is not None
+    assert found.refusal.action == "error"
+    assert not [one for one in host.effects if isinstance(one, Measure)]
 
 
 def test_fork_sends_copies_without_the_clients_id() -> None:

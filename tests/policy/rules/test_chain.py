@@ -250,6 +250,25 @@ def test_the_time_limit_is_for_the_whole_chain() -> None:
     assert timeouts == [5.0, 2.0]
 
 
+def test_the_time_limit_counts_what_conditions_take() -> None:
+    """Long texts and many patterns take time, too, although nobody waits for an effect."""
+
+    class Slow(Host):
+        def clock(self) -> float:
+            self.now += 0.4
+            return self.now
+
+    text = "".join(f"- {{id: r{n}, actions: [log: {{message: x}}]}}\n" for n in range(9))
+    host = Slow()
+    found = judged(rules(text, host, top="chain: {timeout: 2s}"), call(), host=host)
+    assert found.refusal is not None
+    assert found.refusal.action == "error"
+    assert 0 < len(found.matched) < 5
+    host = Slow()
+    top = "chain: {timeout: 2s, on_error: allow}"
+    assert judged(rules(text, host, top=top), call(), host=host).refusal is None
+
+
 def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
     scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
     text = """

@@ -128,6 +128,13 @@ def _flow(condition: str) -> str:
     return "{" + condition + "}"
 
 
+@pytest.mark.parametrize("condition", ["error_code_equals: 5", "error_message_contains: b"])
+def test_an_error_that_can_be_read_in_two_ways_is_refused(condition: str) -> None:
+    members = '"code":6,"Code":5,"message":"a","MESSAGE":"b"'
+    text = f'{{"jsonrpc":"2.0","id":1,"error":{{{members}}}}}'
+    assert is_unclear(rule(condition, "block: x"), text, call())
+
+
 def test_a_response_rule_sees_the_request_it_answers() -> None:
     policy = rule("{result_exists: x}, {tool_equals: read}, {param_exists: arguments.a}", LOG)
     assert matches(policy, result({"x": 1}), asked=call("read", a=1))

@@ -199,6 +199,9 @@ class _Walk:
     def _evaluate(self, candidate: Candidate) -> Deciding[None]:
         rule = candidate.rule
         seen = self._note(rule.id)
+        if self.run.clock() >= self.run.deadline:
+            yield from self._fail(rule.id, "the chain", EffectFailed("the rules took too long"))
+            return
         try:
             matches = self._matches(candidate, seen)
         except ProtocolError as error:

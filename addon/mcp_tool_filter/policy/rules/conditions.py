@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import ClassVar, Protocol
 
 from mcp_tool_filter.policy.rules.equality import equals, number_in
-from mcp_tool_filter.policy.rules.fields import Document, Field
+from mcp_tool_filter.policy.rules.fields import Document, Field, find_member
 from mcp_tool_filter.policy.rules.patterns import RulePattern
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.policy.rules.values import Json, Number
@@ -195,8 +195,7 @@ class ErrorCodeIs:
     of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
-        error = subject.part("error")
-        code = error.get("code") if error else None
+        code = _in_error(subject, "code")
         return code is not None and equals(subject.document("error"), code, self.code)
 
 
@@ -208,9 +207,15 @@ class ErrorSays:
     of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
-        error = subject.part("error")
-        message = error.get("message") if error else None
+        message = _in_error(subject, "message")
         return message is not None and self.text in (message.text or "")
+
+
+def _in_error(subject: Subject, key: str) -> Value | None:
+    """Return a member of a response's error. Raises Unjudgeable."""
+    error = subject.part("error")
+    member = find_member(error.members or (), key) if error else None
+    return member.value if member else None
 
 
 @dataclass(frozen=True, slots=True)

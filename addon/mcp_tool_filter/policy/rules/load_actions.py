@@ -128,7 +128,8 @@ def _metric(spot: Spot) -> Action:
 
     def value(one: Spot) -> Template:
         if isinstance(one.node.value, Number):
-            one.real()
+            if one.real() < 0:
+                one.wrong("expected a number that is not negative: counters only grow")
             return Template((one.node.value.text,))
         return _template(one)
 

@@ -48,7 +48,7 @@ from mcp_tool_filter.policy.rules.judgement import Judgement, Refusal, Store, re
 from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
+from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template, in_url
 from mcp_tool_filter.policy.rules.values import quote
 from mcp_tool_filter.policy.verdict import Drop, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Request
@@ -83,13 +83,15 @@ class Run:
             self._credential = str((yield Identify(self.subject.about.credentials)))
         return self._credential
 
-    def text(self, template: Template | JsonTemplate, rule: str) -> Deciding[str]:
-        """Expand a template."""
+    def text(
+        self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
+    ) -> Deciding[str]:
+        """Expand a template; ``write`` says how what varies is written."""
         several = template.templates if isinstance(template, JsonTemplate) else (template,)
         who = ""
         if any(one.asks_who for one in several):
             who = yield from self.credential()
-        return template.render(self.subject, rule, who)
+        return template.render(self.subject, rule, who, write)
 
     def refuse(self, refusal: Refusal) -> None:
         """Refuse the message, unless it has been refused before."""
@@ -164,10 +166,7 @@ def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
             yield WriteLog(level, text, rule.id, session, subject.method, subject.tool, subject.id)
         case Metric(name, value):
             text = yield from run.text(value, rule.id)
-            try:
-                yield Measure(name, float(text))
-            except ValueError:
-                raise ImpossibleChange(f"{text!r} is not a number") from None
+            yield Measure(name, _countable(text))
         case Webhook():
             yield from _call_webhook(run, rule, action)
         case Fork(copies, to):
@@ -305,7 +304,7 @@ def count_use(
 
 
 def _call_webhook(run: Run, rule: Rule, action: Webhook) -> Deciding[None]:
-    url = yield from run.text(action.url, rule.id)
+    url = yield from run.text(action.url, rule.id, in_url)
     headers = []
     for name, value in action.headers:
         text = yield from run.text(value, rule.id)
@@ -339,6 +338,17 @@ def _hashed(*parts: str) -> str:
         raw = part.encode("utf-8", "surrogatepass")
         digest.update(f"{len(raw)}:".encode() + raw)
     return f"{parts[0]}:{digest.hexdigest()}"
+
+
+def _countable(text: str) -> float:
+    """Return by how much a counter grows. Raises ImpossibleChange: counters only grow."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ImpossibleChange(f"{text!r} is not a number") from None
+    if not 0 <= number < float("inf"):
+        raise ImpossibleChange(f"a counter cannot grow by {text!r}")
+    return number
 
 
 def _printable(text: str) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from urllib.parse import quote as urlquote
 
 from mcp_tool_filter.policy.rules.equality import hash_params
 from mcp_tool_filter.policy.rules.fields import Every, Field, parse_field
@@ -45,12 +46,31 @@ class Template:
         """It needs ``${credential}``, which the host must be asked for."""
         return any(isinstance(part, Variable) and part.name == "credential" for part in self.parts)
 
-    def render(self, subject: Subject, rule: str, credential: str) -> str:
-        """Return the text for a message. Raises Unjudgeable if a field cannot be judged."""
-        return "".join([
+    def render(
+        self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str
+    ) -> str:
+        """Return the text for a message. Raises Unjudgeable if a field cannot be judged.
+
+        What varies is written as ``write`` says, but for what the text begins with.
+        """
+        pieces = [
             part if isinstance(part, str) else _expand(part, subject, rule, credential)
             for part in self.parts
-        ])  # fmt: skip
+        ]
+        if write is not str:
+            for at, part in enumerate(self.parts[1:], 1):
+                if isinstance(part, Variable):
+                    pieces[at] = write(pieces[at])
+        return "".join(pieces)
+
+
+def in_url(text: str) -> str:
+    """Escape what would end a URL's path, or make it none: whoever names a tool chooses no host.
+
+    >>> in_url("tools/call?a b@c")
+    'tools/call%3Fa%20b%40c'
+    """
+    return urlquote(text, safe="/", errors="replace")
 
 
 def parse_template(text: str) -> Template:
@@ -133,9 +153,11 @@ class JsonTemplate:
     def templates(self) -> Iterator[Template]:
         return (part for part in self.parts if isinstance(part, Template))
 
-    def render(self, subject: Subject, rule: str, credential: str) -> str:
+    def render(
+        self, subject: Subject, rule: str, credential: str, write: Callable[[str], str] = str
+    ) -> str:
         return "".join([
-            part if isinstance(part, str) else quote(part.render(subject, rule, credential))
+            part if isinstance(part, str) else quote(part.render(subject, rule, credential, write))
             for part in self.parts
         ])  # fmt: skip
 
