@@ -9,19 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow, Request
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.mode_servers import LocalRedirectorInstance, ServerInstance
 from mitmproxy.proxy.mode_specs import LocalMode
 from mitmproxy.tls import TlsData
-from mitmproxy_rs.local import LocalRedirector
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.flows import (
@@ -33,6 +29,8 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import FORWARD_MODES, Listeners
+from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
+from mcp_tool_filter.adapters.mitmproxy.origins import name_for, origin_of, path_of
 from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
     Chunks,
     InterceptedStream,
@@ -43,7 +41,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, hold_end, injector, waker
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, newest_message
 from mcp_tool_filter.conversation.fetched import unlisted
-from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
+from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import HttpExchange, Passed
 from mcp_tool_filter.http.head import is_websocket
@@ -61,8 +59,6 @@ log = logging.getLogger(__name__)
 MOST_LISTENERS = 1000
 """Endpoints that are remembered; the one used least recently is forgotten first."""
 _MOST_ENDPOINTS = 10_000
-_MOMENT = 1.0  # seconds within which local mode fails, if it does
-_ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would not be filtered any more"
 
 type Attach = Callable[[Listener], None]
 """Told of a new listener, before the first message is judged."""
@@ -104,7 +100,7 @@ class Interception:
         """Hosts for which a client did not accept our certificate."""
         self._not_trusted: set[str] = set()
         self._told: set[str] = set()
-        self._redirector: asyncio.Future[None] | None = None
+        self._watch: asyncio.Future[None] | None = None  # of local mode
         self.is_direct: Callable[[str], bool] = lambda _host: False
         self.on_end: Callable[[str], None] = log.error
         """Told when nothing is intercepted any more, and why."""
@@ -130,7 +126,7 @@ class Interception:
                 continue
             self._told.add(instance.mode.full_spec)
             if isinstance(instance.mode, LocalMode):
-                await self._watch_redirector(instance)
+                self._watch = await watch_redirector(instance, lambda why: self.on_end(why))
                 report("Filtering MCP of local programs. Their other traffic passes untouched.")
             elif instance.listen_addrs:
                 host, port, *_ = instance.listen_addrs[0]
@@ -140,22 +136,6 @@ class Interception:
                     " Their other traffic passes untouched."
                 )
 
-    async def _watch_redirector(self, instance: ServerInstance[LocalMode]) -> None:
-        """Raise StartError if local mode has not started; call ``on_end`` if it ends later.
-
-        mitmproxy says that it has started as soon as it has tried to.
-        """
-        what = "mitmproxy's local mode could not start"
-        problem = LocalRedirector.unavailable_reason() or instance.last_exception
-        redirector = LocalRedirectorInstance._server
-        if problem or redirector is None:
-            raise StartError(what, why=" ".join(str(problem or "It says no reason").split()))
-        self._redirector = asyncio.ensure_future(redirector.wait_closed())
-        await asyncio.wait([self._redirector], timeout=_MOMENT)
-        if self._redirector.done():
-            raise StartError(what, why="The system did not let it: it needs the rights of root")
-        self._redirector.add_done_callback(lambda _: self.on_end(_ENDED))
-
     # For streams: see ``safe/interception.Interceptor``
 
     def look_at_head(
@@ -164,7 +144,7 @@ class Interception:
         head = head_of(request)
         if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
             return Way.MCP  # some server may find a message in it; it is refused there
-        origin = _origin_of(request, context, mode).url
+        origin = origin_of(request, context, mode).url
         if len(self.origins) < _MOST_ENDPOINTS:
             self.origins.add(origin)
         is_endpoint = self._is_endpoint(origin, head.target)
@@ -222,14 +202,14 @@ class Interception:
     def note_answer(self, flow: HTTPFlow) -> None:
         """An MCP request was answered: if that went well, MCP is spoken there."""
         if flow.response and flow.response.status_code < 300:
-            key = _origin_of(flow.request).url, _path_of(flow.request.path)
+            key = origin_of(flow.request).url, path_of(flow.request.path)
             self._endpoints[key] = None
             self._endpoints.move_to_end(key)
             while len(self._endpoints) > _MOST_ENDPOINTS:
                 self._endpoints.popitem(last=False)
 
     def _is_endpoint(self, origin: str, target: str) -> bool:
-        is_known = (origin, _path_of(target)) in self._endpoints
+        is_known = (origin, path_of(target)) in self._endpoints
         return is_known or self._legacy_name(origin, target) is not None
 
     # Events of other traffic that may be MCP's
@@ -282,12 +262,12 @@ class Interception:
     def upstream_of(self, flow: object) -> str:
         """Return the URL of an upstream, without its query; nothing for a flow of another mode."""
         if isinstance(flow, HTTPFlow) and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
-            return _origin_of(flow.request).url + _path_of(flow.request.path)
+            return origin_of(flow.request).url + path_of(flow.request.path)
         return ""
 
     def name_of(self, flow: HTTPFlow) -> str:
         """Return the name under which the listener of a flow is known."""
-        origin, target = _origin_of(flow.request), real_request(flow).path
+        origin, target = origin_of(flow.request), real_request(flow).path
         if name := self._legacy_name(origin.url, target):
             return name
         key = (origin.url, target)
@@ -304,7 +284,7 @@ class Interception:
         return None
 
     def _open(self, origin: Origin, target: str) -> str:
-        name = _name_for(origin, target, self._listeners.by_mode.keys())
+        name = name_for(origin, target, self._listeners.by_mode.keys())
         while len(self._names) >= MOST_LISTENERS:
             (at, _), oldest = self._names.popitem(last=False)
             self._at[at].remove(oldest)
@@ -317,7 +297,7 @@ class Interception:
         )
         listener.is_forward = True
         if len(self.endpoints) < _MOST_ENDPOINTS:
-            self.endpoints.add(origin.url + _path_of(target))
+            self.endpoints.add(origin.url + path_of(target))
         self._listeners.by_mode[name] = listener
         self._at.setdefault(origin.url, []).append(name)
         self._attach(listener)
@@ -362,47 +342,3 @@ def _begin(listener: Listener, flow: HTTPFlow) -> HttpExchange:
     if not isinstance(outcome, Passed):
         raise ProtocolError("an answer of MCP to a request that is refused")
     return outcome.exchange
-
-
-def _name_for(origin: Origin, target: str, taken: Container[str]) -> str:
-    """Name a listener by its URL, without the query, which may hold a secret."""
-    plain = origin.url + _path_of(target)
-    name, number = plain, 1
-    while name in taken:
-        number += 1
-        name = f"{plain} ({number})"
-    return name
-
-
-def _path_of(target: str) -> str:
-    return target.partition("?")[0]
-
-
-def _origin_of(
-    request: Request, context: Context | None = None, mode: HTTPMode | None = None
-) -> Origin:
-    """Return where a request goes to, by the name that the client uses for it."""
-    host, port, tls = request.host, request.port, request.scheme == "https"
-    if context and mode is HTTPMode.transparent and context.server.address:
-        host, port, *_ = context.server.address
-        tls = context.server.tls
-    if _is_address(host) and (named := _named_host(request)):
-        host = named
-    return Origin(host.lower(), port, tls)
-
-
-def _named_host(request: Request) -> str | None:
-    """Return the host that a client names where its connection has only an address."""
-    written = request.authority or request.headers.get("host", "")
-    try:
-        return urlsplit(f"//{written}").hostname
-    except ValueError:
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -7,6 +7,8 @@ for them, so no addon changes or records them, and none of their bodies is kept.
 
 An answer that turns out to be an event stream of MCP, and a WebSocket on which MCP is spoken, are
 adopted: from its first message on, the filter judges it.
+
+It is one module because a stream opens tunnels, and what is said in a tunnel are streams again.
 """
 
 from __future__ import annotations
