@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -175,6 +176,23 @@ def test_an_interrupt_ends_it_and_gives_the_terminal_back(
     assert "status 130" in screen
     modes = [file.read_text().partition("intr")[2] for file in (before, after)]
     assert modes[0] == modes[1] != ""
+
+
+def test_what_is_picked_is_put_into_the_clients_file(
+    server: list[str], terminal: Terminal, tmp_path: Path
+) -> None:
+    folder = tmp_path / ".gemini"
+    folder.mkdir()
+    entry = {"command": server[0], "args": server[1:], "env": {"KEY": "k"}}
+    (folder / "settings.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
+    words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
+    terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
+    terminal.wait(lambda screen: "4 of 4 tools remain" in screen)
+    terminal.press("Down", "Space", "Enter")
+    terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
+    written = json.loads((folder / "settings.json").read_text())["mcpServers"]["files"]
+    assert written["args"] == ["--deny", "^write_file$", "--", *server]
+    assert written["env"] == {"KEY": "k"}
 
 
 def test_rows_are_made_for_the_screen_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,12 @@ def _wrap_command(
     return _with_command(entry, program, [*flags, *marks, "--", *words])
 
 
+def start_of(entry: Entry) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the variables with which a wrapped entry starts the filter."""
+    environment = _environment(entry) | _environment(_holder_of(entry))
+    return _words_of_filter(entry) or [], {key: str(value) for key, value in environment.items()}
+
+
 def unwrap(entry: Entry) -> Entry:
     """Return the entry as it was before ``wrap``; one that is not wrapped stays as it is."""
     flags = _flags_in(entry)

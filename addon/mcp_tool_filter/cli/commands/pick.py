@@ -14,7 +14,7 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import settle
+from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.observers.report import estimate_tokens
@@ -38,17 +38,31 @@ def run(argv: Sequence[str]) -> int:
     typed = command.parse(argv)
     if "help" in typed:
         return show_help(command)
-    tools = _tools_in(ask_now(settle(gather(typed, os.environ))))
+    pattern = pick_pattern(settle(gather(typed, os.environ)), typed.get("names"))
+    if pattern is None:
+        return 1
+    if pattern:
+        print(f"--deny {shlex.quote(pattern)}", flush=True)
+        if is_terminal(sys.stdout):
+            say("To change a client's file at once: mcp-tool-filter wrap CLIENT SERVER --pick")
+    return 0
+
+
+def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str | None:
+    """Return what hides the tools that are named, or that the user picks.
+
+    Empty if none is to be hidden, None if the user quits.
+    """
+    tools = _tools_in(ask_now(settings))
     if not tools:
         raise UsageError("The server has no tools", why="There is nothing to hide")
-    hidden = _named(typed["names"], tools) if "names" in typed else _picked(tools)
-    if hidden is None:
-        return 1
+    hidden = _picked(tools) if names is None else _named(names, tools)
     if not hidden:
-        say("No tool is hidden: no pattern is needed")
-        return 0
-    _print_pattern(hidden, tools)
-    return 0
+        if hidden is not None:
+            say("No tool is hidden: no pattern is needed")
+        return None if hidden is None else ""
+    _say_what_it_saves(hidden, tools)
+    return deny_for(hidden, [tool.name for tool in tools])
 
 
 def _tools_in(known: Known) -> list[Tool]:
@@ -80,12 +94,8 @@ def _picked(tools: Sequence[Tool]) -> list[str] | None:
     return pick(tools)
 
 
-def _print_pattern(hidden: Collection[str], tools: Sequence[Tool]) -> None:
-    pattern = deny_for(list(hidden), [tool.name for tool in tools])
+def _say_what_it_saves(hidden: Collection[str], tools: Sequence[Tool]) -> None:
     saved = sum(tool.size for tool in tools if tool.name in hidden)
     kept = len(tools) - len(hidden)
     what = f"{len(hidden)} tool{'' if len(hidden) == 1 else 's'} hidden, {kept} left"
     say(f"{what}: saves about {estimate_tokens(saved)} tokens per tools/list")
-    print(f"--deny {shlex.quote(pattern)}", flush=True)
-    if is_terminal(sys.stdout):
-        say("Put it in front of a server in a client's file with: mcp-tool-filter wrap")

@@ -17,6 +17,7 @@ from mcp_tool_filter.adapters.client_files.entries import (
     is_filtered,
     is_wrapped,
     logs_in,
+    start_of,
     target_of,
     unwrap,
     wrap,
@@ -24,11 +25,14 @@ from mcp_tool_filter.adapters.client_files.entries import (
 from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
 from mcp_tool_filter.adapters.client_files.places import CLIENTS
 from mcp_tool_filter.cli.commands.clients import Listed, find_servers
+from mcp_tool_filter.cli.commands.pick import pick_pattern
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
 from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import WORDS, Given, parse_flags
+from mcp_tool_filter.cli.settings.flags import COMMAND, WORDS, Given, parse_flags
 from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.settings import Settings, settle
+from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.finder import Finder, redact
@@ -43,6 +47,12 @@ def run(argv: Sequence[str]) -> int:
     if "help" in typed:
         return show_help(command)
     listed = _find(command, typed)
+    if "pick" in typed:
+        pattern = pick_pattern(_settings_for(listed.entry))
+        if not pattern:
+            say("Nothing changed")
+            return 1
+        typed["deny"] = [*typed.get("deny", []), pattern]
     flags = _filter_flags(typed)
     return _change(listed, wrap(listed.entry, flags, _program(listed)), typed)
 
@@ -57,13 +67,26 @@ def run_unwrap(argv: Sequence[str]) -> int:
     return _change(listed, unwrap(listed.entry), typed)
 
 
+def _settings_for(entry: Entry) -> Settings:
+    """Return settings that start the server as the client would, with nothing hidden."""
+    words, variables = start_of(wrap(unwrap(entry), [], ["mcp-tool-filter"]))
+    given = parse_flags(words)
+    if COMMAND not in given:
+        return settle(gather(given, variables))
+    given["env"] = [f"{name}={value}" for name, value in variables.items()]
+    if isinstance(folder := entry.get("cwd"), str):
+        given["cwd"] = [folder]
+    return settle(gather(given, {}))
+
+
 def _filter_flags(typed: Given) -> list[str]:
     """Return the flags for the filter, checked as its start would check them."""
     from mcp_tool_filter.policy.config import parse_config
 
     deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
     if not deny and not allow and not globs:
-        raise UsageError("Say what to hide: --deny PATTERN", why="Or what to keep: --allow PATTERN")
+        why = "Or what to keep: --allow PATTERN; or choose in the terminal: --pick"
+        raise UsageError("Say what to hide: --deny PATTERN", why=why)
     parse_config(deny=deny, allow=allow, deny_glob=globs)
     given = (("--deny", deny), ("--deny-glob", globs), ("--allow", allow))
     flags = [word for flag, patterns in given for one in patterns or () for word in (flag, one)]

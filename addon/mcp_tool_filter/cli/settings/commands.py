@@ -217,7 +217,10 @@ _ALL: Final = (
         "wrap",
         "wrap",
         "put the filter in front of a server in a client's file",
-        usage=("wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",),
+        usage=(
+            "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
+            "wrap CLIENT SERVER --pick",
+        ),
         about="Puts the filter in front of a server in a client's file: it shows what changes,"
         " asks, and keeps the old file beside the new one. See the servers you have"
         " with: mcp-tool-filter clients",
@@ -226,6 +229,7 @@ _ALL: Final = (
             FLAGS["allow"],
             FLAGS["deny-glob"],
             FLAGS["ignore-case"],
+            Flag("pick", "choose the tools to hide in the terminal", only_typed=True),
             Flag("flag", "another flag of the filter, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
