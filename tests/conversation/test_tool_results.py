@@ -18,7 +18,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol import tool_results
+from mcp_tool_filter.protocol import long_values, scan, tool_results
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
 from tests.fuzz.seeds import seeds
@@ -79,6 +79,18 @@ def test_both_ways_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(calls) > 500
 
 
+def test_each_attack_is_judged_alike_when_the_ends_of_its_values_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = calling("read_file"), asking("tools/list", id="2")
+    every = list(dict.fromkeys(bodies()))
+    monkeypatch.setattr(long_values, "_LONG", 0)
+    monkeypatch.setattr(scan, "_LARGE", 0)
+    known = [outcome(one, *asked) for one in every]
+    monkeypatch.setattr(scan, "_LARGE", 1 << 40)
+    assert [outcome(one, *asked) for one in every] == known
+
+
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
 def test_both_ways_agree_on_every_recording(
     recording: Path, monkeypatch: pytest.MonkeyPatch
@@ -88,7 +100,10 @@ def test_both_ways_agree_on_every_recording(
     short = replay(recorded, deny="^write_")
     monkeypatch.setattr(tool_results, "_LEAST", 1 << 40)
     usual = replay(recorded, deny="^write_")
-    assert short.render() == usual.render()
+    monkeypatch.setattr(long_values, "_LONG", 0)
+    monkeypatch.setattr(scan, "_LARGE", 0)
+    ends_known = replay(recorded, deny="^write_")
+    assert short.render() == usual.render() == ends_known.render()
 
 
 RESULT = b'{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}'

@@ -26,7 +26,7 @@ from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol import tool_results
+from mcp_tool_filter.protocol import long_values, scan, tool_results
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from mcp_tool_filter.protocol.messages import (
@@ -101,16 +101,19 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    for least in _LEAST:
-        tool_results._LEAST = least
+    for tool_results._LEAST, scan._LARGE, long_values._LONG in _LEAST:
         _LISTENER.sessions = Sessions()
         _LISTENER.policy.kinds.forget_all()
         _LISTENER.legacy.clear()
         _DOORS[raw[0] % len(_DOORS)](raw[1], raw[2:])
 
 
-_LEAST = (0, tool_results._LEAST)
-"""As if each result was long enough for the short way, and as it is."""
+_LEAST = (
+    (0, scan._LARGE, long_values._LONG),
+    (tool_results._LEAST, 0, 0),
+    (tool_results._LEAST, scan._LARGE, long_values._LONG),
+)
+"""As if each result, and then each value, was long enough for its short way; and as it is."""
 
 # A request
 

@@ -17,6 +17,7 @@ from mcp_tool_filter.policy.tool_filter import decide_listing
 from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol import tool_results
 from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.members import member_reader
 from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.tool_results import ToolResult, find_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import shows_tool
@@ -199,9 +200,9 @@ def test_without_msgspec_everything_takes_the_usual_way(monkeypatch: pytest.Monk
         return real(name, *args)  # type: ignore[arg-type]  # as it was called
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    tool_results._reader.cache_clear()
+    member_reader.cache_clear()
     assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}') is None
-    tool_results._reader.cache_clear()
+    member_reader.cache_clear()
 
 
 # Messages put together at random, then changed at random

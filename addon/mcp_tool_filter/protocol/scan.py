@@ -39,6 +39,7 @@ from mcp_tool_filter.protocol.limits import (
     Limits,
     OverLimit,
 )
+from mcp_tool_filter.protocol.long_values import find_ends
 
 type Outline = Mapping[str, "Outline | Few | Many | None"]
 """Which members of an object to open, and which of theirs (None: not even it); under ``EACH``, an
@@ -65,6 +66,8 @@ class Many:
 
 
 _LIMITS = Limits()
+_NONE_KNOWN: Mapping[int, int] = {}
+_LARGE = 128 * 1024  # bytes of a message, of which it pays to find the ends of long values
 _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
@@ -119,11 +122,14 @@ class Member:
 class _Budget:
     """How many parts may still be looked into: each costs far more than one only checked."""
 
-    __slots__ = ("left", "listed", "most")
+    __slots__ = ("ends", "left", "listed", "most")
 
-    def __init__(self, most: int, listed: _Budget | None = None) -> None:
+    def __init__(
+        self, most: int, listed: _Budget | None = None, ends: Mapping[int, int] = _NONE_KNOWN
+    ) -> None:
         self.most = self.left = most
         self.listed = listed or self
+        self.ends = ends  # of values that are known to be JSON, and not too deep
 
     def is_spent(self) -> OverLimit:
         return OverLimit(f"more than {self.most} members and elements")
@@ -135,7 +141,8 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
         raise OverLimit(f"a message is longer than {limits.message} bytes")
     text = decode(raw)
     try:
-        budget = _Budget(MOST_PARTS, _Budget(MOST_LISTED))
+        ends = find_ends(raw, limits.depth) if len(raw) >= _LARGE else _NONE_KNOWN
+        budget = _Budget(MOST_PARTS, _Budget(MOST_LISTED), ends)
         root = _read_root(text, after_space(text, 0), outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
@@ -288,8 +295,11 @@ def _read(
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
+    end = budget.ends.get(at)
     if outline is not None:
         if isinstance(outline, Few):
+            if end is not None:
+                return Value(at, end)
             return _read_few(text, at, outline.parts, room, budget)
         if isinstance(outline, Many):
             return _read(text, at, outline.parts, room, MOST_LISTED, budget.listed)
@@ -297,9 +307,10 @@ def _read(
             return _read_object(text, at, outline, room - 1, most, budget)
         if first == "[" and EACH in outline:
             return _read_array(text, at, outline[EACH], room - 1, most, budget)
-    end = skip_value(text, at)
-    if end - at > 2 * room and nests_deeper(text, at, end, room):
-        raise OverLimit(_TOO_DEEP)
+    if end is None:
+        end = skip_value(text, at)
+        if end - at > 2 * room and nests_deeper(text, at, end, room):
+            raise OverLimit(_TOO_DEEP)
     return Value(at, end)
 
 

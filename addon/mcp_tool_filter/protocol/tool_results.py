@@ -11,10 +11,8 @@ to be JSON. Whatever is written in another way takes the usual way, which reads 
 ('7', True)
 >>> find_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
 
-msgspec checks the JSON: it skips values many times as fast as any reader builds them. It refuses
-all that we refuse, except for bytes that are not UTF-8, a byte order mark, and depth. These are
-checked here. (Half a surrogate pair, which we let pass, it refuses: that takes the usual way.)
-Without msgspec, everything takes the usual way.
+What does not stand in memory as Python's values is read by ``members``. Without msgspec, everything
+takes the usual way.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.exact_depth import ExactDepth
 from mcp_tool_filter.protocol.levels import opens_more
 from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.members import member_reader, spans_of
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace
 from mcp_tool_filter.protocol.scan import Value, count_characters
 
@@ -50,8 +47,6 @@ _TAIL = re.compile(
     rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
 )
 _ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
-_KEY = re.compile(rb'%b"([A-Za-z_]++)"%b:%b' % (_SPACE, _SPACE, _SPACE))
-_AFTER_VALUE = re.compile(rb"%b([,}])" % _SPACE)
 _LEAST = 16 * 1024  # bytes; what is shorter is read as quickly
 _ENDS = 512  # bytes in which the envelope stands
 _CONTENT = frozenset({"content", "structuredContent"})
@@ -99,7 +94,7 @@ def find_envelope(raw: bytes) -> Envelope | None:
 
 def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResult | None:
     """Return the result if there can be no doubt about it; None if it has to be read as usual."""
-    reader = _reader()
+    reader = member_reader()
     if reader is None or len(raw) > limits.message:
         return None
     most = limits.depth - 1  # the message itself is the first level
@@ -120,52 +115,12 @@ def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResu
     return ToolResult(Response(envelope.id, result, place), rest)
 
 
-def _stand_once(members: Mapping[str, Raw], written: memoryview) -> bool:
-    """Tell whether an object's members are all that is written in it, each once and plainly."""
-    at, after = 1, b","
-    for key, value in members.items():
-        name = _KEY.match(written, at)
-        if after != b"," or name is None or name[1].decode() != key:
-            return False
-        next_one = _AFTER_VALUE.match(written, name.end() + memoryview(value).nbytes)
-        if next_one is None:
-            return False
-        at, after = next_one.end(), next_one[1]
-    return after == b"}" and at == len(written)
-
-
 def _rest_of(members: Mapping[str, Raw], written: memoryview) -> str | None:
     """Return the members besides the content, if all of them are known and stand once."""
-    if not members.keys() <= _KNOWN or not _stand_once(members, written):
+    if not members.keys() <= _KNOWN or spans_of(members, written) is None:
         return None
     others = {key: value for key, value in members.items() if key not in _CONTENT}
     if sum(memoryview(value).nbytes for value in others.values()) > _LONGEST_REST:
         return None
     pairs = [f'"{key}":{bytes(value).decode()}' for key, value in others.items()]
     return "{" + ",".join(pairs) + "}"
-
-
-class _Reader:
-    """What msgspec does for us."""
-
-    def __init__(self) -> None:
-        from msgspec import Raw
-        from msgspec.json import Decoder
-
-        self.members_of = Decoder(dict[str, Raw]).decode
-        self._within: dict[int, ExactDepth[dict[str, Raw]]] = {}
-
-    def within(self, most: int) -> ExactDepth[dict[str, Raw]]:
-        """Return what reads the members of an object that nests no more levels than so many."""
-        if most not in self._within:
-            self._within[most] = ExactDepth(self.members_of, most)
-        return self._within[most]
-
-
-@lru_cache(maxsize=1)
-def _reader() -> _Reader | None:
-    """Import msgspec only now: a start does not need it."""
-    try:
-        return _Reader()
-    except ImportError:
-        return None
