@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,8 +26,15 @@ from tests.bench.rounds import (
     large_scenarios,
     scenarios,
     side_by_side,
+    small_scenarios,
 )
-from tests.bench.table import render_lists, render_resources, render_row, render_stages
+from tests.bench.table import (
+    render_lists,
+    render_peaks,
+    render_resources,
+    render_row,
+    render_stages,
+)
 from tests.bench.targets import Results, far_off, targets
 from tests.bench.ways import (
     ADDON,
@@ -41,6 +48,7 @@ from tests.bench.ways import (
     STOCK,
     Running,
     all_running,
+    before,
     running,
     upstreams,
     way,
@@ -84,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", default="calls,large,audit,lists,resources,stages", help="some of the parts"
     )
+    parser.add_argument("--before", metavar="FOLDER", help="a checkout of an earlier version")
     parser.add_argument("--instructions", action="store_true", help="count them, with valgrind")
     parser.add_argument("--json", metavar="FILE", help="where to write all of it")
     parser.add_argument("--plot", metavar="PNG", help="where to draw it (needs matplotlib)")
@@ -112,6 +121,9 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
             ways = [way(name, ports[20], home) for name in _SHORT]
             with all_running(ways) as all_of_them:
                 _fill(results.large, all_of_them, large_scenarios(), args.rounds, args.seconds)
+            results.peaks = resources.peaks(_PROGRAMS, ports[20], home)
+            print(render_peaks(results.peaks))
+            _measure_small(results, ports[20], home, args)
         if "audit" in parts:
             ways = [way(name, ports[20], home) for name in (LAUNCHER, AUDITED)]
             with all_running(ways) as both:
@@ -127,6 +139,17 @@ def _measure(home: Path, args: argparse.Namespace) -> Results:
         results.stages = _stages(args.instructions)
         print(render_stages(results.stages))
     return results
+
+
+def _measure_small(results: Results, port: int, home: Path, args: argparse.Namespace) -> None:
+    """Small results, and how long they took in the version of which there is a checkout."""
+    ways = [way(name, port, home) for name in _SHORT]
+    if args.before:
+        addon = Path(args.before).resolve() / "addon"
+        earlier = [way(name, port, home, addon=addon) for name in (SCRIPT, LAUNCHER)]
+        ways += [replace(one, name=before(one.name)) for one in earlier]
+    with all_running(ways) as all_of_them:
+        _fill(results.small, all_of_them, small_scenarios(), args.rounds, args.seconds)
 
 
 def _fill(

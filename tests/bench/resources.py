@@ -8,8 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.bench.load import Client, connect, connected, drive, renew_session
-from tests.bench.rounds import LIST, Measured, Scenario, call, side_by_side
+from tests.bench.load import Client, check, connect, connected, drive, renew_session
+from tests.bench.rounds import (
+    LIST,
+    MEBIBYTE,
+    Measured,
+    Scenario,
+    call,
+    large_scenarios,
+    side_by_side,
+)
 from tests.bench.ways import LAUNCHER, Running, running, started, until_answered, way
 
 _STREAMS = 200
@@ -41,6 +49,24 @@ def resident(
             with connected(it.port, 1) as clients:
                 drive(clients, LIST, 0.1)
             found[name] = (idle, it.megabytes())
+    return found
+
+
+def peaks(names: Sequence[str], upstream: int, home: Path) -> dict[str, dict[str, float]]:
+    """How much memory one large result takes, as a multiple of its size, by scenario and way."""
+    found: dict[str, dict[str, float]] = {}
+    for scenario in large_scenarios():
+        if not scenario.name.startswith("5 MB"):
+            continue
+        row = found[scenario.title] = {}
+        for name in names:
+            with running(way(name, upstream, home)) as it, connected(it.port, 1) as (client,):
+                drive([client], call(1024, "json"), 0.1)
+                it.forget_peak()
+                before = it.megabytes()
+                answer = client.answer(client.request(scenario.question.body()))
+                check(answer, scenario.question)
+                row[name] = (it.peak_megabytes() - before) / (len(answer) / MEBIBYTE)
     return found
 
 

@@ -44,6 +44,16 @@ def render_lists(lists: dict[int, Table]) -> str:
     return "\n".join(lines)
 
 
+def render_peaks(peaks: dict[str, dict[str, float]]) -> str:
+    """Write how often a large result's size was held in memory."""
+    names = list(next(iter(peaks.values())))
+    lines = ["\n### Memory that one result takes, times its size\n", *_lines("result", *names)]
+    lines += [
+        _cells(title, *(f"{found:.2f}" for found in row.values())) for title, row in peaks.items()
+    ]
+    return "\n".join(lines)
+
+
 def render_resources(results: Results) -> str:
     return "\n".join(_resources(results))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.bench.rounds import Measured, Table, added, ratio
-from tests.bench.ways import AUDITED, DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK
+from tests.bench.ways import AUDITED, DIRECT, FASTMCP_PROXY, LAUNCHER, SCRIPT, STOCK, before
 
 _ONE, _SIXTEEN = "call, 1 KB, 1 client", "call, 1 KB, 16 clients"
 _DENIED, _LIST = "denied call, 1 client", "list, 20 tools, 1 client"
@@ -21,6 +21,10 @@ class Results:
     large: Table = field(default_factory=dict)
     audit: Table = field(default_factory=dict)
     """With the audit log and without it."""
+    peaks: dict[str, dict[str, float]] = field(default_factory=dict)
+    """How often a large result's size was held in memory, by scenario and way."""
+    small: Table = field(default_factory=dict)
+    """Small results, also through an earlier version."""
     lists: dict[int, Table] = field(default_factory=dict)
     """By the number of tools."""
     start_up: dict[str, float] = field(default_factory=dict)
@@ -62,6 +66,8 @@ def targets(results: Results) -> Iterator[Target]:
             f"launcher / FastMCP's proxy, {title}", calls, title, LAUNCHER, FASTMCP_PROXY, 10.0
         )
     yield from _large(results.large)
+    yield from _peaks(results.peaks)
+    yield from _unchanged(results.small)
     for title in (_ONE, _SIXTEEN):
         what = f"with the audit log / without, {title}"
         yield from _at_least(what, results.audit, title, AUDITED, LAUNCHER, 0.95)
@@ -85,6 +91,19 @@ def _large(large: Table) -> Iterator[Target]:
         for way in (SCRIPT, LAUNCHER):
             if times := ratio(row, STOCK, way):
                 yield Target(f"{title}, {way} / mitmdump", times, wanted, at_most=True)
+
+
+def _peaks(peaks: dict[str, dict[str, float]]) -> Iterator[Target]:
+    for title, row in peaks.items():
+        for way in (SCRIPT, LAUNCHER):
+            yield Target(f"{title}, memory, {way}", row[way], 3.0, "x its size", at_most=True)
+
+
+def _unchanged(small: Table) -> Iterator[Target]:
+    for title, row in small.items():
+        for way in (SCRIPT, LAUNCHER):
+            if times := ratio(row, before(way), way):
+                yield Target(f"{title}, {way} / before", times, 1.05, at_most=True)
 
 
 def _latencies(calls: Table) -> Iterator[Target]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.rounds import Measured, added, ratio
 from tests.bench.table import render_row
 from tests.bench.targets import Results, far_off, targets
-from tests.bench.ways import DIRECT, LAUNCHER, SCRIPT, STOCK
+from tests.bench.ways import DIRECT, LAUNCHER, SCRIPT, STOCK, before
 
 ONE = "call, 1 KB, 1 client"
 
@@ -50,3 +50,18 @@ def test_ci_fails_on_what_is_far_off_and_on_what_is_missing() -> None:
     slow = {**fast, SCRIPT: measured(40)}
     assert len(far_off(Results(calls=dict.fromkeys(titles, slow)))) == 2
     assert len(far_off(Results())) == 6
+
+
+def test_a_large_results_memory_and_what_small_ones_took_before_are_targets() -> None:
+    row: dict[str, Measured | str] = {
+        LAUNCHER: measured(100),
+        before(LAUNCHER): measured(120),
+        SCRIPT: measured(100),
+        before(SCRIPT): measured(101),
+    }
+    peaks = {"5 MB of text, 1 client": {STOCK: 2.0, SCRIPT: 2.5, LAUNCHER: 3.5}}
+    said = [str(target) for target in targets(Results(peaks=peaks, small={ONE: row}))]
+    assert f"5 MB of text, 1 client, memory, {SCRIPT}: 2.50 x its size (at most 3): reached" in said
+    assert any(one.startswith("5 MB") and one.endswith(": NOT reached") for one in said)
+    assert f"{ONE}, {SCRIPT} / before: 1.01 x (at most 1.05): reached" in said
+    assert f"{ONE}, {LAUNCHER} / before: 1.20 x (at most 1.05): NOT reached" in said

@@ -27,6 +27,12 @@ DIRECT, NGINX, FASTMCP_PROXY = "direct", "nginx", "FastMCP proxy"
 STOCK, SCRIPT, LAUNCHER = "mitmdump", "mitmdump -s", "mcp-tool-filter"
 AUDITED = "mcp-tool-filter --audit-log"
 
+
+def before(name: str) -> str:
+    """Name the same way of an earlier version."""
+    return f"{name}, before"
+
+
 _NGINX = """\
 daemon off; worker_processes 1; pid {home}/nginx.pid; error_log {home}/nginx.log;
 events {{ worker_connections 4096; }}
@@ -57,6 +63,7 @@ class Way:
     name: str
     port: int
     command: tuple[str, ...] = ()
+    addon: Path = ADDON
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,14 @@ class Running:
     def megabytes(self) -> float:
         """What its processes hold in memory."""
         return sum(map(_resident, self.pids))
+
+    def forget_peak(self) -> None:
+        """Let what its first process holds now be the most that it has held."""
+        Path(f"/proc/{self.pids[0]}/clear_refs").write_text("5")
+
+    def peak_megabytes(self) -> float:
+        """The most that its first process has held in memory."""
+        return _in_status(self.pids[0], "VmHWM")
 
     def processor_time(self) -> float:
         """Seconds that its processes have computed for; waiting does not count."""
@@ -83,13 +98,16 @@ def why_absent(name: str) -> str | None:
     return None
 
 
-def way(name: str, upstream: int, home: Path, *more: str) -> Way:
-    """Prepare a way to an upstream; ``more`` are further arguments of its program."""
+def way(name: str, upstream: int, home: Path, *more: str, addon: Path = ADDON) -> Way:
+    """Prepare a way to an upstream; ``more`` are further arguments of its program.
+
+    Another ``addon`` folder is that of another version of ours.
+    """
     port, url = free_port(), f"http://127.0.0.1:{upstream}"
     listen = ("-p", str(port))
     stock = (sys.executable, "-c", _MITMDUMP, "--mode", f"reverse:{url}", *listen)
     own = ("--listen-host", "127.0.0.1", "--set", f"confdir={home / 'mitmproxy'}")
-    script = ("-s", str(ADDON / "tool_filter.py"), "--set", f"deny={DENY}")
+    script = ("-s", str(addon / "tool_filter.py"), "--set", f"deny={DENY}")
     ours = (sys.executable, "-m", "mcp_tool_filter", "--upstream", f"{url}/mcp", "--deny", DENY)
     match name:
         case "direct":
@@ -97,7 +115,7 @@ def way(name: str, upstream: int, home: Path, *more: str) -> Way:
         case "mitmdump":
             return Way(name, port, (*stock, *own, *more))
         case "mitmdump -s":
-            return Way(name, port, (*stock, *own, *script, *more))
+            return Way(name, port, (*stock, *own, *script, *more), addon)
         case "FastMCP proxy":
             return Way(name, port, (str(FASTMCP), str(_FASTMCP_PROXY), f"{url}/mcp", str(port)))
         case "nginx":
@@ -107,7 +125,7 @@ def way(name: str, upstream: int, home: Path, *more: str) -> Way:
                 name, port, (*ours, *listen, "--audit-log", str(home / "audit.jsonl"), *more)
             )
         case _:
-            return Way(name, port, (*ours, *listen, *more))
+            return Way(name, port, (*ours, *listen, *more), addon)
 
 
 @contextmanager
@@ -130,7 +148,9 @@ def started(one: Way) -> Iterator[subprocess.Popen[bytes] | None]:
         yield None
         return
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env())
+    process = subprocess.Popen(
+        one.command, stdin=quiet, stdout=quiet, stderr=quiet, env=_own_env(one.addon)
+    )
     try:
         yield process
     finally:
@@ -185,8 +205,8 @@ def _path() -> str:
     return os.environ.get("PATH", "") + ":/usr/sbin"
 
 
-def _own_env() -> dict[str, str]:
-    env = {**os.environ, "PYTHONPATH": str(ADDON)}
+def _own_env(addon: Path = ADDON) -> dict[str, str]:
+    env = {**os.environ, "PYTHONPATH": str(addon)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled, too
     return env
 
@@ -198,7 +218,12 @@ def _family(pid: int) -> tuple[int, ...]:
 
 
 def _resident(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    return _in_status(pid, "VmRSS")
+
+
+def _in_status(pid: int, name: str) -> float:
+    """Return a figure of a process in megabytes."""
+    found = re.search(rf"{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
