@@ -23,8 +23,20 @@ TYPES = {
     "page.html": "text/html; charset=UTF-8",
     "page.js": "text/javascript; charset=UTF-8",
     "page.css": "text/css; charset=UTF-8",
+    "mitmweb.css": "text/css; charset=UTF-8",
 }
 _MOST_UNDONE = 50
+
+
+def not_let_in(title: str, how: str, *, style: str) -> str:
+    """Return a page for somebody without a token."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>MCP tool filter</title><link rel="stylesheet" href="{style}">'
+        f'<body class="alone"><main><section><h1>{title}</h1><p>{how}</p></section></main></html>'
+    )
+
 
 type Edit = Callable[[list[str]], str]
 """Sets the deny patterns; returns what is wrong with them, or nothing."""
@@ -55,6 +67,7 @@ class Dashboard:
             **self._overview(),
             "recent": self.timeline.recent(),
             "steps": self.timeline.steps(),
+            "callers": self.timeline.callers(),
             "flows": self.has_flows,
             "deny": self._deny(),
             "can_undo": bool(self._before),

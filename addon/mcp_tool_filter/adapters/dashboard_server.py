@@ -11,16 +11,19 @@ import secrets
 from hmac import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard
+from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
 _COOKIE = "mcp_tool_filter_token"
 _HOSTS = AllowedHosts()
 _JSON = "application/json; charset=UTF-8"
-_NO_TOKEN = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>MCP tool filter</title>
-<h1>This page needs a token</h1>
-<p>The filter printed the address of this page when it started; the token is in it.</p></html>"""
+_NO_TOKEN = not_let_in(
+    "This page needs a token",
+    "The filter printed the address of this page when it started, on a line that begins with"
+    " <code>Dashboard:</code>. The token is in that address: open it in this browser.",
+    style="/mcp/page.css",
+).encode()
 _SAFE = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -49,6 +52,8 @@ class DashboardServer:
             return _plain(400, b"Bad request")
         if given and self._is_token(given):
             return self._let_in()
+        if request.method == "GET" and request.path == "/mcp/page.css":
+            return _file("page.css")  # for the next page, too
         if not self._is_token(_cookie_in(request)):
             return _response(403, TYPES["page.html"], _NO_TOKEN)
         return self._page(request)

@@ -4,13 +4,13 @@
 >>> timeline.note({"verdict": "forwarded", "tool": "read", "upstream_ms": 4.0})
 >>> timeline.note({"verdict": "refused", "tool": "rm"})
 >>> timeline.steps()[-1]
-{'calls': 1, 'refused': 1, 'p50_ms': 4.0}
+{'calls': 1, 'refused': 1, 'p50_ms': 4.0, 'saved_bytes': 0}
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -21,6 +21,9 @@ STEP = 10.0
 """Seconds that are counted together."""
 _STEPS = 60
 _MOST_RECENT = 100
+_MOST_CALLERS = 100
+_MOST_TOOLS = 200  # of one caller
+_MOST_SHOWN = 8
 _MOST_TIMES = 1000  # in one step
 
 
@@ -29,6 +32,19 @@ class Step(TypedDict):
     refused: int
     p50_ms: float | None
     """The median of the upstream's time."""
+    saved_bytes: int
+    """What hidden tools would have cost in the lists."""
+
+
+class CallerLine(TypedDict):
+    name: str
+    """The hash of a session's id, or an address."""
+    calls: int
+    refused: int
+    tools: dict[str, int]
+    """Those it calls most."""
+    last: str
+    """When it called the last time."""
 
 
 @dataclass(slots=True)
@@ -36,7 +52,15 @@ class _Counted:
     number: int
     calls: int = 0
     refused: int = 0
+    saved: int = 0
     times: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Caller:
+    tools: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    last: str = ""
 
 
 class Timeline:
@@ -46,6 +70,7 @@ class Timeline:
         self._clock = clock
         self._recent: deque[tuple[int, Entry]] = deque(maxlen=_MOST_RECENT)
         self._number = 0
+        self._callers: dict[str, _Caller] = {}
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
 
     def note(self, entry: Entry) -> None:
@@ -59,9 +84,44 @@ class Timeline:
             step.refused += 1
         elif "tool" in entry:
             step.calls += 1
+        saved = entry.get("saved_bytes")
+        if isinstance(saved, int):
+            step.saved += saved
+        self._note_caller(entry)
         took = entry.get("upstream_ms")
         if isinstance(took, float) and len(step.times) < _MOST_TIMES:
             step.times.append(took)
+
+    def _note_caller(self, entry: Entry) -> None:
+        """Count what a session calls; where there is none, what an address calls."""
+        if "tool" not in entry:
+            return
+        client = str(entry.get("client") or "")
+        address, _, credential = client.partition("#")
+        host = address.rpartition(":")[0] or "stdio"
+        name = str(entry.get("session") or (f"{host} #{credential}" if credential else host))
+        caller = self._callers.pop(name, None) or _Caller()
+        self._callers[name] = caller  # the last one comes last
+        if len(self._callers) > _MOST_CALLERS:
+            del self._callers[next(iter(self._callers))]
+        caller.last = str(entry.get("time", ""))
+        if entry.get("verdict") in ("refused", "dropped"):
+            caller.refused += 1
+        elif len(caller.tools) < _MOST_TOOLS or str(entry["tool"]) in caller.tools:
+            caller.tools[str(entry["tool"])] += 1
+
+    def callers(self) -> list[CallerLine]:
+        """Return who has called what, the last one first."""
+        return [
+            CallerLine(
+                name=name,
+                calls=one.tools.total(),
+                refused=one.refused,
+                tools=dict(one.tools.most_common(_MOST_SHOWN)),
+                last=one.last,
+            )
+            for name, one in reversed(self._callers.items())
+        ]
 
     def _step(self) -> _Counted:
         number = int(self._clock() // STEP)
@@ -82,10 +142,11 @@ class Timeline:
 
 def _rendered(step: _Counted | None) -> Step:
     if step is None:
-        return Step(calls=0, refused=0, p50_ms=None)
+        return Step(calls=0, refused=0, p50_ms=None, saved_bytes=0)
     times = sorted(step.times)
     return Step(
         calls=step.calls,
         refused=step.refused,
         p50_ms=times[len(times) // 2] if times else None,
+        saved_bytes=step.saved,
     )

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard
+from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
-_NO_TOKEN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>MCP tool filter</title>
-<h1>This page needs mitmweb's token</h1>
-<p>mitmweb printed an address with <code>?token=…</code> when it started. Open that address once in
-this browser, then come back to this page.</p></html>"""
+_NO_TOKEN = not_let_in(
+    "This page needs mitmweb's token",
+    "mitmweb printed an address with <code>?token=…</code> when it started. Open that address once"
+    " in this browser, then come back to this page.",
+    style="/mcp/page.css",
+)
+_OUR_STYLE = b'<link rel="stylesheet" href="/mcp/mitmweb.css"></head>'
+_OUR_LINK = b'<body><a id="mcp-tool-filter" href="/mcp">MCP tool filter</a>'
 
 
 def add_page(master: Master, dashboard: Dashboard) -> None:
@@ -22,7 +26,17 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
     if app is None:
         return
     # Only mitmweb has tornado loaded anyway.
-    from mitmproxy.tools.web.app import RequestHandler
+    import tornado.web
+    from mitmproxy.tools.web.app import IndexHandler, RequestHandler
+
+    class Index(IndexHandler):
+        """mitmweb's own page, with a link to ours: nobody would find it."""
+
+        def render_string(self, template_name: str, **values: object) -> bytes:
+            text: bytes = super().render_string(template_name, **values)
+            if not template_name.endswith("index.html"):
+                return text
+            return text.replace(b"</head>", _OUR_STYLE, 1).replace(b"<body>", _OUR_LINK, 1)
 
     class Page(RequestHandler):
         def auth_fail(self, invalid_password: bool) -> None:
@@ -39,6 +53,13 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
         def get(self, name: str) -> None:
             self.set_header("Content-Type", TYPES[name])
             self.write((FILES / name).read_bytes())
+
+    class Style(tornado.web.RequestHandler):
+        """Needs no token: the page that says how to get in has the same look."""
+
+        def get(self) -> None:
+            self.set_header("Content-Type", TYPES["page.css"])
+            self.write((FILES / "page.css").read_bytes())
 
     class State(RequestHandler):
         def get(self) -> None:
@@ -57,8 +78,10 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
     app.add_handlers(
         r".*",
         [
+            (r"/", Index),
             (r"/mcp/?", Page),
-            (r"/mcp/(page\.js|page\.css)", File),
+            (r"/mcp/page\.css", Style),
+            (r"/mcp/(page\.js|mitmweb\.css)", File),
             (r"/mcp/state", State),
             (r"/mcp/(preview|apply|undo)", Change),
         ],

@@ -2,6 +2,7 @@
 "use strict";
 
 const SECOND = 1000;
+const WIDE = 600;
 const SVG = "http://www.w3.org/2000/svg";
 const changes = { hide: new Set(), show: new Set() };
 let last = "";
@@ -25,6 +26,24 @@ function button(text, label, action) {
   const made = element("button", { type: "button", "aria-label": label }, text);
   made.addEventListener("click", action);
   return made;
+}
+
+// A name breaks behind a _ or a -, and only if it has to.
+function named(text, kind) {
+  const parts = text.split(/(?<=[_.\-/:])/);
+  const name = element("code", { title: text, ...(kind ? { class: kind } : {}) });
+  parts.forEach((part, at) => name.append(...(at ? [element("wbr"), part] : [part])));
+  if (parts.some((part) => part.length > 24)) name.classList.add("long");
+  return name;
+}
+
+function below(...lines) {
+  return element("div", { class: "below" }, ...lines);
+}
+
+function size(bytes) {
+  if (bytes < 1024) return `${bytes} bytes`;
+  return bytes < 1048576 ? `${(bytes / 1024).toFixed(1)} KB` : `${(bytes / 1048576).toFixed(1)} MB`;
 }
 
 function counted(number, noun) {
@@ -57,7 +76,7 @@ function table(kind, heads, rows) {
 }
 
 function cell(at, heads) {
-  return at && /calls|refused|bytes|waiting|ago|hits/i.test(heads[at]) ? { class: "number" } : {};
+  return at && /^(calls|refusals|bytes|waiting|time ago|seen ago|hits|ms)$/i.test(heads[at]) ? { class: "number" } : {};
 }
 
 function row(heads, values, kind) {
@@ -106,12 +125,12 @@ function switchOf(tool) {
 }
 
 function tools(listener, exposed) {
-  const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
+  const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Refusals", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
-    const name = element("code", { title: tool.name }, tool.name);
+    const name = named(tool.name);
     const values = exposed
       ? [name, tool.calls || "", tool.bytes.toLocaleString("en"), switchOf(tool)]
-      : [name, element("code", {}, tool.why), tool.refused || "", switchOf(tool)];
+      : [element("div", {}, name, below(tool.why)), tool.refused || "", switchOf(tool)];
     return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
   });
   return exposed
@@ -129,15 +148,14 @@ function sessions(listener) {
 function rules(listener) {
   const heads = ["Rule", "Hits"];
   const rows = (listener.rules || []).map((one) =>
-    row(heads, [element("code", {}, one.id), one.hits], "rule"));
+    row(heads, [named(one.id), one.hits], "rule"));
   return rows.length ? part("Rules", heads, rows, "") : "";
 }
 
 function refusals(listener) {
-  const heads = ["Refused", "Why", "Time ago"];
-  const rows = listener.refusals.slice(0, 20).map((one) =>
-    row(heads, [element("code", { title: one.tool }, one.tool), element("code", {}, one.why),
-      ago(one.seconds_ago)]));
+  const heads = ["Refused", "Time ago"];
+  const rows = listener.refusals.slice(0, 10).map((one) =>
+    row(heads, [element("div", {}, named(one.tool), below(one.why)), ago(one.seconds_ago)]));
   return part("Last refusals", heads, rows, "Nothing has been refused.");
 }
 
@@ -166,7 +184,7 @@ function section(listener) {
 
 function bars(steps) {
   const most = Math.max(1, ...steps.map((step) => step.calls + step.refused));
-  const width = 600 / steps.length;
+  const width = WIDE / steps.length;
   const rows = steps.flatMap((step, at) => {
     const calls = (step.calls / most) * 76;
     const refused = (step.refused / most) * 76;
@@ -179,23 +197,50 @@ function bars(steps) {
   const calls = steps.reduce((sum, step) => sum + step.calls, 0);
   const refused = steps.reduce((sum, step) => sum + step.refused, 0);
   const label = `Last ten minutes: ${counted(calls, "call")}, ${refused} refused`;
-  return chart(label, rows);
+  return chart(label, rows, `${most} in 10 s`);
 }
 
 function latency(steps) {
   const times = steps.map((step) => step.p50_ms);
   const most = Math.max(1, ...times.filter((time) => time !== null));
-  const width = 600 / steps.length;
-  const dots = times.flatMap((time, at) => (time === null ? [] : [
-    drawn("circle", { cx: (at + 0.5) * width, cy: 78 - (time / most) * 72, r: 3, class: "calls" }),
-  ]));
-  return chart(`Median time of the upstream, at most ${most.toFixed(1)} ms`, dots);
+  const width = WIDE / steps.length;
+  const places = times.map((time, at) =>
+    (time === null ? null : [(at + 0.5) * width, 78 - (time / most) * 74]));
+  const marks = places.flatMap((place, at) => {
+    if (!place) return [];
+    const dot = drawn("path", { d: `M${place[0]} ${place[1]}h.01`, class: "dot" });
+    const before = places[at - 1];
+    return before ? [drawn("line",
+      { x1: before[0], y1: before[1], x2: place[0], y2: place[1], class: "time" }), dot] : [dot];
+  });
+  return chart(`Median time of the upstream, at most ${most.toFixed(1)} ms`, marks,
+    `${most.toFixed(1)} ms`);
 }
 
-function chart(label, marks) {
-  const picture = drawn("svg", { viewBox: "0 0 600 82", role: "img", "aria-label": label },
-    drawn("line", { x1: 0, x2: 600, y1: 80.5, y2: 80.5, class: "axis" }), ...marks);
-  return element("figure", {}, element("figcaption", {}, label), picture);
+function savings(steps) {
+  let sum = 0;
+  const sums = steps.map((step) => (sum += step.saved_bytes));
+  const width = WIDE / steps.length;
+  const corners = sums.map((bytes, at) =>
+    `${((at + 1) * width).toFixed(1)},${(80 - (bytes / Math.max(1, sum)) * 74).toFixed(1)}`);
+  const area = drawn("polygon",
+    { points: `0,80 ${corners.join(" ")} ${WIDE},80`, class: "savings" });
+  const tokens = Math.round(sum / 4).toLocaleString("en");
+  return chart(`Context saved: ${size(sum)}, about ${tokens} tokens`, [area],
+    size(sum));
+}
+
+function chart(label, marks, top) {
+  const picture = drawn("svg",
+    { viewBox: `0 0 ${WIDE} 82`, role: "img", "aria-label": label, preserveAspectRatio: "none" },
+    drawn("line", { x1: 0, x2: WIDE, y1: 6, y2: 6, class: "grid" }),
+    drawn("line", { x1: 0, x2: WIDE, y1: 43, y2: 43, class: "grid" }),
+    drawn("line", { x1: 0, x2: WIDE, y1: 80.5, y2: 80.5, class: "axis" }), ...marks);
+  return element("figure", {}, element("figcaption", {}, label),
+    element("div", { class: "chart" }, picture,
+      element("span", { class: "top", "aria-hidden": "true" }, top)),
+    element("div", { class: "span", "aria-hidden": "true" },
+      element("span", {}, "10 min ago"), element("span", {}, "now")));
 }
 
 function verdict(entry) {
@@ -213,20 +258,45 @@ function recent() {
       ? element("a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` }, text)
       : element("span", {}, text);
     const refused = entry.verdict === "refused" || entry.verdict === "dropped";
-    return row(heads, [String(entry.time || "").slice(11, 19), name, verdict(entry),
+    return row(heads, [element("time", {}, String(entry.time || "").slice(11, 19)), name,
+      verdict(entry),
       entry.upstream_ms === undefined ? "" : entry.upstream_ms.toFixed(1)],
     refused ? "refused-message" : "");
   });
-  return part("Last messages", heads, rows, "Nothing has passed yet.");
+  const shown = part("Last messages", heads, rows, "Nothing has passed yet.");
+  if (rows.length) {
+    const kept = document.querySelector(".scrolls");
+    const box = element("div",
+      { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Last messages" });
+    box.append(shown.lastChild);
+    shown.append(box);
+    if (kept) requestAnimationFrame(() => { box.scrollTop = kept.scrollTop; });
+  }
+  return shown;
+}
+
+function callers() {
+  const heads = ["Client", "Calls", "Refusals", "Last call"];
+  const rows = (state.callers || []).slice(0, 10).map((one) => {
+    const tools = Object.entries(one.tools).map(([tool, times]) => `${tool} ${times}`).join(", ");
+    const name = /^[0-9a-f]{32}$/.test(one.name) ? `session ${one.name.slice(0, 8)}…` : one.name;
+    return row(heads, [element("div", {}, named(name), below(tools)), one.calls,
+      one.refused || "", element("time", {}, one.last.slice(11, 19))]);
+  });
+  return part("Who calls what", heads, rows, "Nobody has called a tool yet.");
 }
 
 function activity() {
   const place = document.getElementById("activity");
   place.hidden = false;
+  const kept = document.activeElement && document.activeElement.classList.contains("scrolls");
+  const messages = recent();
   place.replaceChildren(
     element("h2", {}, "Activity"),
-    element("div", { class: "columns" }, bars(state.steps), latency(state.steps)),
-    recent());
+    element("div", { class: "charts" },
+      bars(state.steps), latency(state.steps), savings(state.steps)),
+    element("div", { class: "columns wide-left" }, messages, callers()));
+  if (kept) messages.querySelector(".scrolls").focus();
 }
 
 // Changes by a click
