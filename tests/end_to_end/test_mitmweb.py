@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -308,10 +309,67 @@ class TestBrowser:
             page.until(lambda: "no <b>etc</b>" not in rule_table(page), "edit")
             assert page.errors() == []
 
+    def test_mitmwebs_menu_leads_to_it_and_its_list_has_room_for_comments(
+        self, web: Web, page: Page
+    ) -> None:
+        web.client.call("file_read")
+        page.go(web.url(f"/?token={PASSWORD}"))
+        page.wait_for("tools/call file_read: forwarded")
+        width = page.run(
+            "return document.querySelector('td.col-comment').getBoundingClientRect().width"
+        )
+        assert width > 400
+        page.find("a#mcp-tool-filter").click()
+        page.wait_for("Live", "Exposed tools")
+
+    @pytest.mark.parametrize("width", [390, 1440])
+    def test_nothing_is_cut_at_the_width_of(self, width: int, web: Web, page: Page) -> None:
+        """No name is broken beside empty space, and nothing reaches out of the page."""
+        web.client.call("file_read")
+        web.client.call("no_such_tool_" + "with_a_long_name_" * 5)
+        web.client.call("x" * 120)
+        page.resize(width, 900)
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "no_such_tool_")
+        assert page.run("return document.documentElement.scrollWidth") == width
+        lines = "return [...document.querySelectorAll('.hidden-tool code, .shown-tool code')]"
+        heights = page.run(f"{lines}.map(one => one.getBoundingClientRect().height)")
+        assert max(heights) < 25  # one line
+        cut = "[...document.querySelectorAll('td, th')].filter(one => one.scrollWidth > "
+        assert page.run(f"return {cut} one.clientWidth + 1).map(one => one.innerText)") == []
+
+    def test_a_keyboard_hides_a_tool_and_keeps_its_place(self, web: Web, page: Page) -> None:
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "file_read")
+        button = 'button[aria-label="Hide file_read"]'
+        page.run(f"document.querySelector('{button}').focus()")
+        page.find(button).type("\ue007")
+        page.wait_for("1 tool to hide")
+        focused = "return document.activeElement.getAttribute('aria-label')"
+        assert page.run(focused) == "Show file_read"
+        page.find('button[aria-label="Discard the changes"]').click()
+        page.find(button)
+
+    def test_it_shows_who_calls_what_and_the_context_saved(self, web: Web, page: Page) -> None:
+        web.client.tools()
+        for name in ("file_read", "file_read", "file_delete"):
+            web.client.call(name)
+        page.go(web.url(f"/mcp?token={PASSWORD}"))
+        page.wait_for("Live", "Who calls what", "file_read 2", "Context saved: ")
+        labels = "return [...document.querySelectorAll('svg')].map(x => x.ariaLabel)"
+        assert [label.split(":")[0].split(",")[0] for label in page.run(labels)] == [
+            "Last ten minutes",
+            "Median time of the upstream",
+            "Context saved",
+        ]
+
     def test_it_can_be_read_by_light_and_by_dark(
         self, web: Web, page: Page, tmp_path: Path
     ) -> None:
         """With MCP_TOOL_FILTER_PICTURES in the environment it makes the README's picture."""
+        if "MCP_TOOL_FILTER_PICTURES" in os.environ:
+            _do_some_work(web.client)
+            page.resize(1440, 1100)
         web.client.tools()
         for name in ("file_read", "web_search", "file_delete", "drop_database", "no_such_tool"):
             web.client.call(name)
@@ -435,6 +493,16 @@ const card = getComputedStyle(document.querySelector("section")).backgroundColor
 return ["h2", "dt", ".quiet", ".hidden-tool code", ".shown-tool code", "td"].map(
   css => [rgb(getComputedStyle(document.querySelector(`section ${css}`)).color), rgb(card)]);
 """
+
+
+def _do_some_work(client: Client) -> None:
+    """Call tools for a while, so that a picture has something to show."""
+    for number in range(60):
+        names = ("file_read", "web_search", "table_list", "calendar_list", "web_fetch")
+        client.call("file_delete" if number % 9 == 8 else names[number * number % 5])
+        if number % 6 == 0:
+            client.tools()
+        time.sleep(0.3 + 0.3 * (number % 4))
 
 
 def figure(page: Page, label: str) -> str:

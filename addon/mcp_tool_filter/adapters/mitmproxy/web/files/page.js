@@ -29,9 +29,9 @@ function button(text, label, action) {
 }
 
 // A name breaks behind a _ or a -, and only if it has to.
-function named(text, kind) {
+function named(text, kind, attributes) {
   const parts = text.split(/(?<=[_.\-/:])/);
-  const name = element("code", { title: text, ...(kind ? { class: kind } : {}) });
+  const name = element(kind || "code", { title: text, ...attributes });
   parts.forEach((part, at) => name.append(...(at ? [element("wbr"), part] : [part])));
   if (parts.some((part) => part.length > 24)) name.classList.add("long");
   return name;
@@ -68,20 +68,25 @@ function figure(label, value, more) {
   return element("div", { "data-figure": label }, element("dt", {}, label), shown);
 }
 
+// A phone lays the rows out as grids; the roles say that they are a table all the same.
 function table(kind, heads, rows) {
-  const head = element("tr", {},
-    ...heads.map((text, at) => element("th", { scope: "col", ...cell(at, heads) }, text)));
-  return element("table", { "data-table": kind }, element("thead", {}, head),
-    element("tbody", {}, ...rows));
+  const head = element("tr", { role: "row" }, ...heads.map((text, at) => element("th",
+    { scope: "col", role: "columnheader", ...cell(at, heads) },
+    text || element("span", { class: "unseen" }, "Switch"))));
+  return element("table", { "data-table": kind, role: "table", "aria-label": kind },
+    element("thead", { role: "rowgroup" }, head),
+    element("tbody", { role: "rowgroup" }, ...rows));
 }
 
 function cell(at, heads) {
-  return at && /^(calls|refusals|bytes|waiting|time ago|seen ago|hits|ms)$/i.test(heads[at]) ? { class: "number" } : {};
+  if (/^(why|verdict)$/i.test(heads[at])) return { class: "second" };
+  const numbers = /^(calls|refused|refusals|bytes|waiting|time ago|seen ago|last call|hits|ms)$/i;
+  return at && numbers.test(heads[at]) ? { class: "number" } : {};
 }
 
 function row(heads, values, kind) {
-  return element("tr", kind ? { class: kind } : {},
-    ...values.map((value, at) => element("td", cell(at, heads), value)));
+  return element("tr", { role: "row", ...(kind ? { class: kind } : {}) },
+    ...values.map((value, at) => element("td", { role: "cell", ...cell(at, heads) }, value)));
 }
 
 function ago(seconds) {
@@ -125,12 +130,12 @@ function switchOf(tool) {
 }
 
 function tools(listener, exposed) {
-  const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Refusals", ""];
+  const heads = exposed ? ["Tool", "Calls", "Bytes", ""] : ["Tool", "Why", "Refused", ""];
   const rows = listener.tools.filter((tool) => tool.exposed === exposed).map((tool) => {
     const name = named(tool.name);
     const values = exposed
       ? [name, tool.calls || "", tool.bytes.toLocaleString("en"), switchOf(tool)]
-      : [element("div", {}, name, below(tool.why)), tool.refused || "", switchOf(tool)];
+      : [name, tool.why, tool.refused || "", switchOf(tool)];
     return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
   });
   return exposed
@@ -153,9 +158,9 @@ function rules(listener) {
 }
 
 function refusals(listener) {
-  const heads = ["Refused", "Time ago"];
+  const heads = ["Message", "Why", "Time ago"];
   const rows = listener.refusals.slice(0, 10).map((one) =>
-    row(heads, [element("div", {}, named(one.tool), below(one.why)), ago(one.seconds_ago)]));
+    row(heads, [named(one.tool), one.why, ago(one.seconds_ago)]));
   return part("Last refusals", heads, rows, "Nothing has been refused.");
 }
 
@@ -255,8 +260,8 @@ function recent() {
   const rows = state.recent.slice(0, 30).map((entry) => {
     const text = [entry.method || "unreadable", entry.tool || entry.uri || ""].join(" ").trim();
     const name = state.flows && entry.flow
-      ? element("a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` }, text)
-      : element("span", {}, text);
+      ? named(text, "a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` })
+      : named(text, "span");
     const refused = entry.verdict === "refused" || entry.verdict === "dropped";
     return row(heads, [element("time", {}, String(entry.time || "").slice(11, 19)), name,
       verdict(entry),
