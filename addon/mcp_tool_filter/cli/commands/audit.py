@@ -209,7 +209,8 @@ def _parse(line: bytes) -> Entry | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and "prev" in entry else None
+    is_ours = isinstance(entry, dict) and ("prev" in entry or "time" in entry)
+    return entry if is_ours else None
 
 
 def _parse_since(text: str) -> str:
