@@ -1,0 +1,182 @@
+"""What becomes of a client's HTTP request: it passes, or is answered in the upstream's place."""
+
+from __future__ import annotations
+
+import hmac
+from functools import partial
+from typing import assert_never
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.codings import decode_body, looks_like_json
+from mcp_tool_filter.http.cors import page_of
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed, refused
+from mcp_tool_filter.http.head import (
+    Head,
+    headers_after,
+    oversized_head,
+    refuse_body,
+    refuse_head,
+)
+from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
+from mcp_tool_filter.http.legacy import LegacyStream
+from mcp_tool_filter.http.one_upstream import OneUpstream
+from mcp_tool_filter.policy.effects import Decision, then
+from mcp_tool_filter.policy.exchange import Client, Session, Via
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.limits import OverLimit
+from mcp_tool_filter.protocol.messages import (
+    INVALID_REQUEST,
+    ids_in,
+    render_error,
+)
+from mcp_tool_filter.protocol.sse import render_event
+
+NOT_SERVED = render_error(None, INVALID_REQUEST, "Not found: only the MCP endpoint is served here")
+_STATUS = {
+    Why.MALFORMED: 400,
+    Why.MISMATCH: 400,
+    Why.FORBIDDEN: 403,
+}
+
+type Outcome = Passed | Answered
+
+
+class JudgesRequests(OneUpstream):
+    """Decides on each request before the upstream sees any of it."""
+
+    __slots__ = ()
+
+    def judge_request(self, head: Head, raw: bytes, origin: object = None) -> Decision[Outcome]:
+        """Decide on a request before the upstream sees any of it; ``origin`` is the host's."""
+        if why := oversized_head(head):
+            return self._refuse(f"request too large: {why}", origin, why=Why.OVERSIZED)
+        if why := refuse_head(head):
+            return self._refuse(why, origin)
+        config = self.policy.config
+        if config.only_mcp and not self.serves(head.method, head.target):
+            self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
+            return Answered(404, NOT_SERVED)
+        limit = config.limits.message
+        try:
+            if len(raw) > limit:
+                raise OverLimit(f"more than {limit} bytes")
+            body = decode_body(raw, head.get(b"content-encoding") or "", limit=limit)
+        except OverLimit as error:
+            exchange = self._exchange_for(head)
+            too_large = exchange.conversation.oversized_from_client(raw, str(error), origin)
+            return self._carry_out(exchange, raw, raw, too_large)
+        except ProtocolError as error:
+            return self._refuse(str(error), origin)
+        if not body or not head.may_have_body:
+            return self._judge_without_message(head, raw, origin)
+        exchange = self._exchange_for(head)
+        judged = exchange.conversation.from_client(body, origin, exchange)
+        if isinstance(judged, Judged):
+            return self._carry_out(exchange, raw, body, judged)
+        return then(judged, partial(self._carry_out, exchange, raw, body))
+
+    def _judge_without_message(self, head: Head, raw: bytes, origin: object) -> Outcome:
+        is_endpoint = self._is_endpoint(head.target)
+        if why := refuse_body(head, raw, is_endpoint=is_endpoint, limits=self.config.limits):
+            return self._refuse(why, origin, raw)
+        if head.method == "DELETE" and head.said.session_id:
+            self.sessions.close(head.said.session_id)
+        client = Client(Via.HTTP, self._session_of(head))
+        if self.policy.links:
+            self._describe(client, head)
+        exchange = HttpExchange(Conversation(self.policy, client), head)
+        self._note_asker(exchange, client.session)
+        return Passed(exchange)
+
+    def _carry_out(
+        self, exchange: HttpExchange, raw: bytes, body: bytes, judged: Judged
+    ) -> Outcome:
+        endpoints = self.legacy.endpoints
+        stream = self.legacy.stream_of(exchange.head.target) if endpoints else None
+        match judged.verdict:
+            case Forward():
+                return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
+            case Rewrite(text, _, owed):
+                exchange.owed = self._pay(stream, owed)
+                return Passed(
+                    exchange, text, headers_after(exchange.head, text, self.config.limits)
+                )
+            case Reply(text, reason):
+                if reason.why is Why.OVERSIZED and not ids_in(text):
+                    return Answered(413, text)
+                status = _STATUS.get(reason.why, 200)
+                return Answered(status, text, stream if status == 200 else None)
+            case Drop():
+                return Answered(202)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _exchange_for(self, head: Head) -> HttpExchange:
+        """Begin with what is known of who asks."""
+        policy, said, target = self.policy, head.said, head.target
+        is_legacy = target in self.legacy.endpoints
+        is_endpoint = is_legacy or target == policy.fetched.endpoint
+        if is_legacy and (stream := self.legacy.stream_of(target)):
+            conversation = stream.conversation
+        else:
+            id = said.session_id
+            session = self.sessions.get(id, policy.clock()) if id else None
+            client = Client(Via.HTTP, session, None if id else said.revision)
+            if policy.links:
+                self._describe(client, head)
+            conversation = Conversation(policy, client)
+        exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
+        self._note_asker(exchange, conversation.client.session)
+        return exchange
+
+    def _describe(self, client: Client, head: Head) -> None:
+        """Add what only links want to know: who asks, and from where."""
+        client.identity = credentials_in(head)
+        client.address = head.address
+        client.claimed_session = head.said.session_id
+        client.upstream_has_sessions = self.fetched.sessions
+
+    def _session_of(self, head: Head) -> Session | None:
+        id = head.said.session_id
+        return self.sessions.get(id, self.policy.clock()) if id else None
+
+    def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
+        """Note whether the upstream can tell the client from us; it may remember for a session."""
+        config, head = self.policy.config, exchange.head
+        replaced = config.header_names if config.header_override else frozenset()
+        known = False
+        if b"origin" in head.names:
+            page = page_of(head.get(b"origin"), head.target, has_cookie=False)
+            known = page is not None and self.cors.is_allowed(page)
+        is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
+        exchange.is_like_the_fetch = is_like and not self.keeps_host
+        if exchange.is_like_the_fetch:
+            return
+        if session:
+            session.is_like_the_fetch = False
+        exchange.conversation.client.credential = self._hash_of(identity_in(head))
+
+    def _hash_of(self, identity: bytes) -> str:
+        """Hash what tells an asker from others, so that nobody finds it in our memory."""
+        return hmac.digest(self._hash_key, identity, "sha256")[:16].hex()
+
+    def _pay(self, stream: LegacyStream | None, owed: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Give the replies we owe where they are waited for; return those still owed."""
+        if stream is None:
+            return owed
+        for reply in owed:
+            stream.send(render_event(reply))
+        return ()
+
+    def tell_refused(self, verdict: Verdict, origin: object = None) -> None:
+        """Tell the observers of a request that was refused by its head."""
+        Conversation(self.policy).refuse_from_client(verdict, 0, origin)
+
+    def _refuse(
+        self, detail: str, origin: object, body: bytes = b"", why: Why = Why.MALFORMED
+    ) -> Answered:
+        reply = refused(body, why, detail, self.config.limits)
+        self.tell_refused(reply, origin)
+        return Answered(431 if why is Why.OVERSIZED else _STATUS[why], reply.text)

@@ -1,0 +1,88 @@
+"""What is known of one upstream: its policy, its sessions, and which paths lead to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_bytes
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.session import Sessions
+from mcp_tool_filter.http.cors import CorsMemory
+from mcp_tool_filter.http.exchange import HttpExchange
+from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.head import (
+    Head,
+)
+from mcp_tool_filter.http.legacy import LegacyEndpoints
+from mcp_tool_filter.http.login_paths import LoginPaths
+from mcp_tool_filter.http.operator_headers import HeaderPairs, headers_to_add
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.paths import plain_path
+from mcp_tool_filter.policy.snapshot import Definitions, Snapshot
+
+_NOTHING = Snapshot(allowed=Definitions([]), denied={})
+
+
+@dataclass(slots=True, kw_only=True)
+class OneUpstream:
+    """The state that all of a listener shares."""
+
+    upstream: str
+    policy: PolicyInForce
+    names: UpstreamNames
+    keeps_host: bool = False
+    """The upstream gets the Host that the client wrote."""
+    is_forward: bool = False
+    """Clients call the upstream by its own name, through a forward proxy: URLs stay as they are."""
+    sessions: Sessions = field(init=False)
+    _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
+    legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
+    cors: CorsMemory = field(default_factory=CorsMemory)
+    logins: LoginPaths = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sessions = Sessions(self.config.limits)
+        self.logins = LoginPaths(self.upstream)
+
+    @property
+    def config(self) -> Config:
+        return self.policy.config
+
+    @property
+    def fetched(self) -> Fetched:
+        return self.policy.fetched
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What was fetched at start: nothing, where the upstream lists only to users."""
+        return self.policy.snapshot if self.policy.kinds.start.is_listed else _NOTHING
+
+    def unasked(self) -> HttpExchange:
+        """Begin an exchange of which we have not seen the request."""
+        return HttpExchange(Conversation(self.policy))
+
+    def _is_endpoint(self, target: str) -> bool:
+        return target == self.policy.fetched.endpoint or target in self.legacy.endpoints
+
+    def serves(self, method: str, target: str) -> bool:
+        """Tell whether a path passes where only MCP and logins do."""
+        return self.takes_headers(target) or self.logins.has(method, target)
+
+    def takes_headers(self, target: str) -> bool:
+        """Tell whether a path is the MCP endpoint, named by it, or named by the user."""
+        endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
+        return (
+            plain_path(target) in map(plain_path, endpoints)
+            or target in self.legacy
+            or self.config.header_paths.has(target)
+        )
+
+    def headers_for(self, head: Head) -> HeaderPairs:
+        """Return which of the user's headers a request gets."""
+        config = self.policy.config
+        if not config.upstream_headers or not self.takes_headers(head.target):
+            return ()
+        return headers_to_add(head, config.upstream_headers, override=config.header_override)
