@@ -11,6 +11,7 @@ import secrets
 import urllib.request
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -19,6 +20,7 @@ from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from mcp_tool_filter.adapters.mitmproxy.hidden import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.adapters.mitmproxy.test_login_through import fetched
 from tests.cli.launched import launched
@@ -329,3 +331,12 @@ async def test_a_script_may_change_the_answers_of_a_login(tmp_path: Path, place:
     shown = recording.read_bytes().decode("latin-1")
     assert "x-added" in shown
     assert [one for one in found if one in shown] == []
+
+
+@pytest.mark.parametrize("piece", [b"?", b"&", b"=", b"?a", b"&a=", b"%41"])
+def test_a_long_path_takes_no_longer_per_character(piece: bytes) -> None:
+    def seconds(size: int) -> float:
+        path = b"/x?" + piece * (size // len(piece))
+        return min(repeat(lambda: _PARAMETER.sub(b"", path), number=5, repeat=5))
+
+    assert seconds(64_000) < 8 * seconds(16_000)  # 16 times if it were quadratic

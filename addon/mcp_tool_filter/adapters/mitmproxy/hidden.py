@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NOT_TOKENS = frozenset({"mcp-session-id", "last-event-id"})
-_PARAMETER = re.compile(rb"[?&]([^=&#]+)=([^&#]+)")
+_PARAMETER = re.compile(rb"[?&]([^=&#?]{1,200}+)=([^&#]++)")
 _FORM = "application/x-www-form-urlencoded"
 _masks: WeakKeyDictionary[HTTPFlow, Masks] = WeakKeyDictionary()
 """Also of flows whose stream is over: a webhook may still send a copy."""
