@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
 
 TOPICS: Final = (
-    "options", "patterns", "stdio", "logins", "run", "watch", "rules", "promises", "changelog",
+    "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises", "changelog",
 )  # fmt: skip
 _HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Flag("json", "print JSON", only_typed=True)
@@ -366,8 +366,8 @@ _ALL: Final = (
         "help_topic",
         "print a page that explains more",
         usage=("help [TOPIC]",),
-        about="Prints a page: the options, patterns, commands over stdio, logins, run, watching,"
-        " rules, or what is promised. Without a topic it names them.",
+        about="Prints a page: the options, patterns, commands over stdio, clients, logins, run,"
+        " watching, rules, or what is promised. Without a topic it names them.",
         most_words=1,
         choices=TOPICS,
     ),

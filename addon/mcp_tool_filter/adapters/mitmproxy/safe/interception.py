@@ -1,4 +1,4 @@
-"""Forward proxies: what is MCP goes through the filter, all else passes untouched.
+"""Forward proxies: MCP goes through the filter, everything else passes through unchanged.
 
 In mitmproxy's regular, upstream, transparent and local modes clients send all they have to say
 through us. A stream waits until it is clear what its request is (see ``http/interception``). MCP is
