@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, FLAGS, GROUPS, Flag, Given, parse_flags
 
 TOPICS: Final = (
-    "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises", "changelog",
+    "options", "patterns", "stdio", "clients", "logins", "run", "watch", "rules", "promises",
+    "changelog",
 )  # fmt: skip
 _HELP: Final = Flag("help", "show this help", short="h", only_typed=True)
 _JSON: Final = Flag("json", "print JSON", only_typed=True)
