@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from mcp_tool_filter.observers.audit.entries import Entry, Later
+from mcp_tool_filter.observers.audit.entries import Entry, Later, caller_of
 
 STEP = 10.0
 """Seconds that are counted together."""
@@ -96,10 +96,7 @@ class Timeline:
         """Count what a session calls; where there is none, what an address calls."""
         if "tool" not in entry:
             return
-        client = str(entry.get("client") or "")
-        address, _, credential = client.partition("#")
-        host = address.rpartition(":")[0] or "stdio"
-        name = str(entry.get("session") or (f"{host} #{credential}" if credential else host))
+        name = caller_of(entry)
         caller = self._callers.pop(name, None) or _Caller()
         self._callers[name] = caller  # the last one comes last
         if len(self._callers) > _MOST_CALLERS:

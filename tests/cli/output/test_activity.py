@@ -110,3 +110,15 @@ async def test_they_can_be_left_out(tmp_path: Path) -> None:
             it.interrupt()
             assert await it.exit_code() == 0
     assert "tools/call" not in it.stderr
+
+
+def test_a_status_never_needs_a_second_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the row that the cursor is on can be cleared; the rest would stay in the log."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
+    log.set_status("11 sessions · 7 calls · 3 refused")
+    log.say("a line")
+    log.set_status("")
+    drawn = re.split(r"\r\x1b\[K|\n", capsys.readouterr().err)
+    assert drawn == ["11 sessions · 7 cal", "a line", "11 sessions · 7 cal", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,38 @@ def test_the_suggested_policy_is_one_that_loads(
     assert "Fewer than 20 calls" in capsys.readouterr().out
     assert main(["audit", "suggest", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["calls"] == 2
+
+
+def test_sizes_that_vary_by_factors_are_usual() -> None:
+    """Texts do: their sizes follow no bell curve."""
+    chance = random.Random(7)
+    sizes = [round(chance.lognormvariate(4.5, 0.6)) for _ in range(2000)]
+    entries = [call("q", n % 1440, size) for n, size in enumerate(sizes)]
+    assert len(unusual_calls(look_through(entries))) <= 2
+    found = unusual_calls(look_through([*entries, call("q", 3, 200_000)]))
+    assert any("200,000 bytes" in one.why for one in found)
+
+
+def test_calls_that_come_by_chance_are_no_burst() -> None:
+    chance = random.Random(7)
+    entries = [call("q", int(chance.random() * 1000)) for _ in range(2500)]
+    assert not unusual_calls(look_through(entries))
+
+
+def test_the_most_unusual_are_shown_if_there_are_many() -> None:
+    usual = [call("q", n % 60) for n in range(500)]
+    odd = [call("q", 61, 10_000) for _ in range(80)]
+    found = unusual_calls(look_through([*usual, *odd, call("q", 1400, 10_000_000)]))
+    assert len(found) == 50
+    assert "10,000,000 bytes" in found[-1].why
+
+
+def test_clients_without_a_session_are_told_apart_by_their_address() -> None:
+    """A stateless client may use a port for each call."""
+    entries = [call("q", n, session="") | {"client": f"10.0.0.{n % 2}:{n}"} for n in range(100)]
+    assert len(look_through(entries).sessions) == 2
+
+
+def test_the_suggested_rate_allows_all_that_was_seen_in_a_minute() -> None:
+    entries = [call(tool, 5) for tool in ("a", "b", "c") for _ in range(10)]
+    assert any("per_minute: 60" in line for line in policy_lines(look_through(entries)))

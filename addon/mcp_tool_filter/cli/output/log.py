@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from threading import RLock
 
@@ -28,7 +29,7 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
 def say(text: str) -> None:
     """Write a text for people where it disturbs no pipe."""
     with _lock:
-        sys.stderr.write(f"{_CLEAR if _status else ''}{text}\n{_status}")
+        sys.stderr.write(f"{_CLEAR if _status else ''}{text}\n{_fitting(_status)}")
         sys.stderr.flush()
 
 
@@ -37,9 +38,18 @@ def set_status(text: str) -> None:
     global _status
     with _lock:
         if text != _status:
-            sys.stderr.write(f"{_CLEAR if _status else ''}{text}")
+            sys.stderr.write(f"{_CLEAR if _status else ''}{_fitting(text)}")
             sys.stderr.flush()
         _status = text
+
+
+def _fitting(status: str) -> str:
+    """Cut a status to one row: only the row that the cursor is on can be cleared."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # no terminal
+        return status
+    return status[: max(1, columns - 1)] if columns else status
 
 
 class _Handler(logging.Handler):

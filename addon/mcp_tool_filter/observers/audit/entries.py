@@ -73,6 +73,23 @@ def made(part: object) -> object:
     raise TypeError(f"an entry cannot hold {type(part).__name__}")
 
 
+def caller_of(entry: Entry) -> str:
+    """Return who has sent a message: a session, or where there is none, an address.
+
+    The port is left out: clients of a stateless upstream may connect anew for each call.
+
+    >>> caller_of({"session": "s", "client": "127.0.0.1:5000"})
+    's'
+    >>> caller_of({"client": "127.0.0.1:5000"}), caller_of({"client": "[::1]:5000#c"})
+    ('127.0.0.1', '[::1] #c')
+    """
+    if session := entry.get("session"):
+        return str(session)
+    address, _, credential = str(entry.get("client") or "").partition("#")
+    host = address.rpartition(":")[0] or address or str(entry.get("transport") or "none")
+    return f"{host} #{credential}" if credential else host
+
+
 @dataclass(slots=True)
 class Auditor:
     """Makes entries of what it observes, and gives them to ``write``."""

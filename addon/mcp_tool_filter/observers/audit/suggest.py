@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf, log, sqrt
 from statistics import median
 
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entries import Entry, caller_of
 
 FEWEST = 20
 """Calls of a tool, below which its sizes and rates say nothing."""
@@ -59,8 +60,7 @@ def look_through(entries: Iterable[Entry]) -> Seen:
         if not isinstance(tool, str):
             continue
         seen.calls[tool] += 1
-        session = str(entry.get("session") or entry.get("client") or "")
-        seen.sessions[session].append((time, tool))
+        seen.sessions[caller_of(entry)].append((time, tool))
         seen.minutes[tool][time[:_MINUTE]] += 1
         arguments = entry.get("arguments")
         size = arguments.get("bytes") if isinstance(arguments, dict) else None
@@ -75,30 +75,39 @@ def never_called(seen: Seen, names: Collection[str]) -> list[str]:
 
 
 def unusual_calls(seen: Seen) -> list[Unusual]:
-    """Return calls that are unlike the rest, each with the reason, oldest first."""
+    """Return the calls that are most unlike the rest, each with the reason, oldest first."""
     found = [*_unusual_sizes(seen), *_bursts(seen), *_new_tools(seen)]
-    return sorted(found, key=lambda one: one.time)[:_MOST_SHOWN]
+    found.sort(key=lambda one: one[0], reverse=True)
+    return sorted((one for _, one in found[:_MOST_SHOWN]), key=lambda one: one.time)
 
 
-def _unusual_sizes(seen: Seen) -> Iterator[Unusual]:
+type _Found = tuple[float, Unusual]
+"""How far it is from the usual, in median distances."""
+
+
+def _unusual_sizes(seen: Seen) -> Iterator[_Found]:
     for tool, sizes in seen.sizes.items():
-        usual = _Usual.of([size for _, size in sizes])
-        for time, size in sizes if usual else ():
-            if usual and usual.is_far_above(size):
+        if (usual := _Usual.of([size for _, size in sizes])) is None:
+            continue
+        for time, size in sizes:
+            if (far := usual.distance_to(size)) > _UNUSUAL:
                 why = f"arguments of {size:,} bytes; usual are {usual.middle:,.0f}"
-                yield Unusual(time, tool, why)
+                yield far, Unusual(time, tool, why)
 
 
-def _bursts(seen: Seen) -> Iterator[Unusual]:
+def _bursts(seen: Seen) -> Iterator[_Found]:
     for tool, minutes in seen.minutes.items():
-        usual = _Usual.of(list(minutes.values()))
-        for minute, count in minutes.items() if usual else ():
-            if usual and usual.is_far_above(count):
+        if (usual := _Usual.of(list(minutes.values()))) is None:
+            continue
+        # Calls that come by chance vary, too: by about the root of their usual number.
+        by_chance = usual.middle + _UNUSUAL * sqrt(max(1.0, usual.middle))
+        for minute, count in minutes.items():
+            if count > by_chance and (far := usual.distance_to(count)) > _UNUSUAL:
                 why = f"{count} calls in one minute; usual are {usual.middle:.0f}"
-                yield Unusual(minute, tool, why)
+                yield far, Unusual(minute, tool, why)
 
 
-def _new_tools(seen: Seen) -> Iterator[Unusual]:
+def _new_tools(seen: Seen) -> Iterator[_Found]:
     """Find sessions that call a tool late which no other session calls."""
     users = Counter(tool for calls in seen.sessions.values() for tool in {t for _, t in calls})
     for calls in seen.sessions.values():
@@ -106,41 +115,49 @@ def _new_tools(seen: Seen) -> Iterator[Unusual]:
         for number, (time, tool) in enumerate(calls):
             is_late = number >= max(FEWEST, len(calls) * _FAMILIAR)
             if tool not in known and is_late and users[tool] == 1 and len(seen.sessions) > 1:
-                yield Unusual(time, tool, f"first call of it after {number} others in its session")
+                why = f"first call of it after {number} others in its session"
+                yield inf, Unusual(time, tool, why)
             known.add(tool)
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
+    """Compares by how many times as large a value is: sizes of texts differ by factors."""
+
     middle: float
     distance: float
-    """The median distance from the middle."""
+    """The median distance from the middle, as a logarithm."""
 
     @classmethod
     def of(cls, values: list[int]) -> _Usual | None:
         if len(values) < FEWEST:
             return None
-        middle = median(values)
-        return cls(middle, median(abs(value - middle) for value in values))
+        middle = max(1.0, median(values))
+        return cls(middle, median(abs(log(max(1, value) / middle)) for value in values))
 
-    def is_far_above(self, value: float) -> bool:
-        # Where all are alike, twice as much is already unusual.
-        distance = max(self.distance, self.middle / _UNUSUAL, 1.0)
-        return value - self.middle > _UNUSUAL * distance
+    def distance_to(self, value: float) -> float:
+        """Return how far above the middle it is, in median distances."""
+        # Where all are alike, more than twice as much is already unusual.
+        least = log(2) / _UNUSUAL
+        return log(max(1.0, value) / self.middle) / max(self.distance, least)
 
 
 def policy_lines(seen: Seen) -> Iterator[str]:
     """Yield the lines of a rules file that allows what was seen, and twice its rate."""
     yield "# Made from an audit log: read it before you use it."
     yield f"# {seen.total} calls of {len(seen.calls)} tools were seen; all others are refused."
+    yield "# Sure: each tool below was called. Not sure: that it should be, that no other will be"
+    yield "# needed, and that there will never be more calls in a minute."
     yield "interceptor:"
     yield "  method_interceptors:"
     yield "    tools/call:"
     yield "      class: ToolCallInterceptor"
     yield "      config:"
     yield "        allowed_tools:"
-    yield from (f"          - {_quoted(tool)}" for tool in sorted(seen.calls))
-    most = max((max(one.values()) for one in seen.minutes.values()), default=0)
+    for tool, times in sorted(seen.calls.items()):
+        once = "  # called only once" if times == 1 else ""
+        yield f"          - {_quoted(tool)}{once}"
+    most = max(sum(seen.minutes.values(), Counter()).values(), default=0)
     yield "        rate_limit:"
     yield f"          per_minute: {max(10, 2 * most)}  # at most {most} a minute were seen"
     yield "  rules: []"

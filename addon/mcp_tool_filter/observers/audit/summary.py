@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entries import Entry, caller_of
 
 _MOST_SLOWEST = 10
 _MOST_NAMES = 10_000
@@ -46,7 +46,7 @@ class Summary:
         time = str(entry.get("time", ""))
         self.first = min(filter(None, (self.first, time)), default="")
         self.last = max(self.last, time)
-        _count(self.sessions, str(entry.get("session") or entry.get("client") or "none"))
+        _count(self.sessions, caller_of(entry))
         name = str(entry.get("tool") or entry.get("uri") or entry.get("method") or "unreadable")
         saved = entry.get("saved_bytes")
         self.saved_bytes += saved if isinstance(saved, int) else 0
