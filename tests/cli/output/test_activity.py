@@ -113,12 +113,12 @@ async def test_they_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_a_status_never_needs_a_second_row(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Only the row that the cursor is on can be cleared; the rest would stay in the log."""
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
     log.set_status("11 sessions · 7 calls · 3 refused")
     log.say("a line")
     log.set_status("")
-    drawn = re.split(r"\r\x1b\[K|\n", capsys.readouterr().err)
+    drawn = re.split(r"\r\x1b\[K|\n", capfd.readouterr().err)
     assert drawn == ["11 sessions · 7 cal", "a line", "11 sessions · 7 cal", ""]
