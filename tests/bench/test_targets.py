@@ -65,3 +65,13 @@ def test_a_large_results_memory_and_what_small_ones_took_before_are_targets() ->
     assert any(one.startswith("5 MB") and one.endswith(": NOT reached") for one in said)
     assert f"{ONE}, {SCRIPT} / before: 1.01 x (at most 1.05): reached" in said
     assert f"{ONE}, {LAUNCHER} / before: 1.20 x (at most 1.05): NOT reached" in said
+
+
+def test_a_large_result_is_compared_by_time_and_by_what_it_computes() -> None:
+    row: dict[str, Measured | str] = {STOCK: measured(100), LAUNCHER: measured(80)}
+    said = [str(target) for target in targets(Results(large={"5 MB of text, 1 client": row}))]
+    what = f"5 MB of text, 1 client, {LAUNCHER} / mitmdump"
+    assert said == [
+        f"{what}: 1.25 x (at most 1): NOT reached",
+        f"{what}, processor: 1.00 x (at most 1): reached",
+    ]
