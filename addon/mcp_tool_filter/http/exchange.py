@@ -52,7 +52,7 @@ class HttpExchange(Arrival):
     @property
     def can_list(self) -> bool:
         """An upstream of the older transport would answer on the client's own stream."""
-        return self.is_endpoint and not self.is_legacy
+        return not self.is_legacy
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         """Refuse a message that the head announces as another."""

@@ -31,6 +31,7 @@ from mcp_tool_filter.protocol.messages import (
     ids_in,
     render_error,
 )
+from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import render_event
 
 NOT_SERVED = render_error(None, INVALID_REQUEST, "Not found: only the MCP endpoint is served here")
@@ -151,12 +152,26 @@ class JudgesRequests(OneUpstream):
             page = page_of(head.get(b"origin"), head.target, has_cookie=False)
             known = page is not None and self.cors.is_allowed(page)
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
-        exchange.is_like_the_fetch = is_like and not self.keeps_host
+        is_elsewhere = self._is_elsewhere(head)
+        exchange.is_like_the_fetch = is_like and not self.keeps_host and not is_elsewhere
         if exchange.is_like_the_fetch:
             return
         if session:
             session.is_like_the_fetch = False
-        exchange.conversation.client.credential = self._hash_of(identity_in(head))
+        place = head.target.encode() if is_elsewhere else b""
+        exchange.conversation.client.credential = self._hash_of(place + b"\n" + identity_in(head))
+
+    def _is_elsewhere(self, head: Head) -> bool:
+        """Tell whether the URL could be why the upstream lists other tools.
+
+        Some know who asks by it; some have several servers, each at its own path. But the streams
+        of the older transport are never where the newer one is.
+        """
+        fetched, target = self.policy.fetched, head.target
+        if self._is_endpoint(target):
+            return False
+        is_newer = fetched.transport is not Transport.LEGACY_SSE
+        return not (is_newer and head.method == "GET" and "?" not in target)
 
     def _hash_of(self, identity: bytes) -> str:
         """Hash what tells an asker from others, so that nobody finds it in our memory."""

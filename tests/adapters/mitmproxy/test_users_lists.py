@@ -17,6 +17,10 @@ from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
 
 CHALLENGE = '401 Unauthorized\r\nWWW-Authenticate: Bearer resource_metadata="/.well-known/x"'
+HELLO = (
+    b'{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25",'
+    b'"capabilities":{"tools":{}},"serverInfo":{"name":"u","version":"1"}}}'
+)
 TOKENS = {"Bearer ann": ["of_ann", "delete_ann"], "Bearer bob": ["of_bob"]}
 
 
@@ -105,3 +109,53 @@ async def test_the_start_may_require_the_list(
     ):
         await tool_filter._ready.wait()
     assert "401" in ended[0]
+
+
+@pytest.mark.parametrize("has_sessions", [False, True], ids=["without session", "in sessions"])
+async def test_who_is_known_by_a_url_gets_their_own_list(
+    has_sessions: bool, tmp_path: Path
+) -> None:
+    """Some upstreams take a token in the URL; some have several servers, each at its own path."""
+    lists = {"/mcp": ["shared"], "/mcp?token=ann": ["shared", "of_ann"], "/other": ["elsewhere"]}
+
+    def session_at(url: str) -> bytes:
+        return b"Mcp-Session-Id: s%d\r\n" % list(lists).index(url) if has_sessions else b""
+
+    async def answer_url(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            url, said = request.line.split()[1], json.loads(request.body or b"{}")
+            id = json.dumps(said.get("id"))
+            if said.get("method") == "tools/list":
+                await peer.say(answer(tool_list([tool(name) for name in lists[url]], id=id)))
+            elif said.get("method") == "server/discover":
+                await peer.say(answer(b"no", status="400 Bad Request", kind="text/plain"))
+            elif said.get("method") == "initialize":
+                hello = HELLO.replace(b'"id":1', b'"id":' + id.encode())
+                await peer.say(answer(hello).replace(b"\r\n", b"\r\n" + session_at(url), 1))
+            else:
+                await peer.say(answer(RESULT))
+
+    options = {"deny": ["^delete_"], "endpoint": ["/mcp"]}
+    async with (
+        raw_upstream(answer_url) as upstream,
+        proxy(
+            ToolFilter(report=lambda _: None), to=upstream.url, home=tmp_path, **options
+        ) as running,
+        raw_client(running.port) as client,
+    ):
+
+        async def ask(body: bytes, url: str) -> bytes:
+            headers = MCP_HEADERS + b"MCP-Protocol-Version: 2025-11-25\r\n" + session_at(url)
+            return (await client.ask(post(body, path=url, headers=headers))).body
+
+        for url in lists:
+            if has_sessions:
+                await client.ask(post(INITIALIZE, path=url, headers=MCP_HEADERS))
+        for _ in range(2):
+            for url, names in lists.items():
+                for name in ("shared", "of_ann", "elsewhere", "delete_it"):
+                    is_there = name in names
+                    assert await ask(call(name), url) == (RESULT if is_there else not_found(name))
+                listed = json.loads(await ask(LIST, url))["result"]["tools"]
+                assert [one["name"] for one in listed] == names
