@@ -363,3 +363,25 @@ def test_a_forgotten_session_with_a_list_of_its_own_goes_back_to_the_one_it_shar
     listed(one, listing("a"))
     in_force.kinds.forget_all()
     assert listed(one, listing("a", "new")) == listing("a")
+
+
+def test_made_up_tokens_do_not_push_out_known_lists() -> None:
+    """The upstream refuses them, so nothing is known of these kinds."""
+    in_force = policy("x")
+    known = [Client(said_revision=R2025_11_25, credential=f"user {number}") for number in range(3)]
+    for client in known:
+        listed(Conversation(in_force, client), listing("a"))
+    for number in range(MOST_KINDS + 10):
+        made_up = Conversation(in_force, Client(said_revision=R2025_11_25, credential=f"{number}"))
+        asked(made_up, LIST)
+    assert len(in_force.kinds) == MOST_KINDS
+    assert all(in_force.kinds.of(client).is_listed for client in known)
+
+
+def test_many_users_with_lists_push_out_the_one_used_least_recently() -> None:
+    in_force = policy("x")
+    users = [Client(said_revision=R2025_11_25, credential=f"{n}") for n in range(MOST_KINDS + 1)]
+    for user in users:
+        listed(Conversation(in_force, user), listing("a"))
+    assert in_force.kinds.of(users[-1]).is_listed
+    assert not in_force.kinds.of(users[0]).is_listed

@@ -345,9 +345,18 @@ class Kinds:
         return self._lists.size
 
     def _forget(self) -> None:
-        while len(self._kinds) > MOST_KINDS or (len(self._kinds) > 1 and self.size > MOST_BYTES):
+        while len(self._kinds) > MOST_KINDS:
+            self._kinds.pop(self._least_useful()).close()
+        while len(self._kinds) > 1 and self.size > MOST_BYTES:
             _, kind = self._kinds.popitem(last=False)
             kind.close()
+
+    def _least_useful(self) -> Key:
+        """Choose one of which nothing is known, or whoever makes up tokens could empty all."""
+        newest = next(reversed(self._kinds))
+        unknown = (key for key, kind in self._kinds.items() if not kind.is_listed)
+        first = next(unknown, newest)
+        return first if first != newest else next(iter(self._kinds))
 
 
 def capabilities_in(message: Message) -> str | None:
