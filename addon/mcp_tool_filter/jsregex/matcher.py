@@ -7,6 +7,7 @@ back to a group is matched by backtracking, and any other in one pass.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 
 from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, LONGEST_NAME, Allowance, TooCostly
@@ -55,7 +56,14 @@ class Matcher:
             raise TooCostly
         if self._refers_back:
             return self._backtracker.search(text)
-        return self._scan.search([self._alphabet.letters[char] for char in text])
+        return self._scan.search(self._letters_of(text))
+
+    def _letters_of(self, text: str) -> Sequence[int]:
+        """Return which letter of the pattern's alphabet each character is."""
+        table = self._ascii_letters
+        if table is not None and text.isascii():  # as most long texts are; a hundred times as quick
+            return text.encode().translate(table)
+        return [self._alphabet.letters[char] for char in text]
 
     def is_affordable(self) -> bool:
         """Say whether every name that may be exposed can be judged within the allowance."""
@@ -90,6 +98,11 @@ class Matcher:
     def _alphabet(self) -> Alphabet:
         units = [node.chars for node in walk(self._regex.root) if isinstance(node, Unit)]
         return Alphabet([WORD, *units])
+
+    @cached_property
+    def _ascii_letters(self) -> bytes | None:
+        letters = [self._alphabet.letters[chr(code)] for code in range(128)]
+        return bytes([*letters, *bytes(128)]) if max(letters) < 256 else None
 
     @cached_property
     def _program(self) -> Program:

@@ -8,6 +8,8 @@ or look-behind is scanned for beforehand, over the whole text, so it costs one p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mcp_tool_filter.jsregex.allowance import Allowance
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.charset import WORD
@@ -54,7 +56,7 @@ class Scan:
         self._looks = [Scan(look, alphabet, allowance, tabulates=True) for look in program.looks]
         self._forget()
 
-    def search(self, letters: list[int]) -> bool:
+    def search(self, letters: Sequence[int]) -> bool:
         state = self._initial
         for key in self._keys(letters):
             state = state.moves.get(key) or self._move(state, key)
@@ -62,7 +64,7 @@ class Scan:
                 return state.matched
         return state.matched
 
-    def table(self, letters: list[int]) -> list[bool]:
+    def table(self, letters: Sequence[int]) -> list[bool]:
         """Return for each place in the text, the last included, whether a match ends there."""
         state = self._initial
         table = []
@@ -71,7 +73,7 @@ class Scan:
             table.append(state.matched)
         return table[::-1] if self._backward else table
 
-    def _keys(self, letters: list[int]) -> list[int]:
+    def _keys(self, letters: Sequence[int]) -> list[int]:
         """Return what the moves depend on: the next letter, and which looks succeed before it."""
         self._allowance.spend(len(letters))
         keys = [*(reversed(letters) if self._backward else letters), self._end]

@@ -29,7 +29,8 @@ async def with_receiver(
         status = statuses[min(len(received), len(statuses)) - 1]
         if status is None:
             await asyncio.sleep(60)
-        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode())
+        fields = "Location: /elsewhere\r\nContent-Length: 0\r\n\r\n"
+        writer.write(f"HTTP/1.1 {status} X\r\n{fields}".encode())
         await writer.drain()
         writer.close()
 
@@ -77,6 +78,18 @@ async def test_a_5xx_is_tried_again_and_a_4xx_is_not() -> None:
         await webhooks.close()
 
     assert len(await with_receiver([503, 500, 200, 404], act)) == 4
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """The receiver would choose who gets the message and the headers."""
+    webhooks = Webhooks(retry_after=(0.01,))
+
+    async def act(url: str, received: Received) -> None:
+        webhooks.send(hook(url))
+        await until(lambda: webhooks.failed == 1)
+        await webhooks.close()
+
+    assert len(await with_receiver([307, 200], act)) == 1
 
 
 async def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:

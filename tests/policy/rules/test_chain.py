@@ -269,6 +269,17 @@ def test_the_time_limit_counts_what_conditions_take() -> None:
     assert judged(rules(text, host, top=top), call(), host=host).refusal is None
 
 
+def test_two_rules_that_undo_each_other_come_to_an_end() -> None:
+    rename = "- {{id: {0}, conditions: [tool_equals: {1}], actions: [{2}]}}\n"
+    change = "set_param: {{field: name, value: {0}}}"
+    text = rename.format("there", "read", change.format("write"))
+    text += rename.format("back", "write", change.format("read"))
+    text += rename.format("there-again", "read", change.format("write"))
+    found = judged(rules(text), call("read"))
+    assert found.matched == ["there", "back", "there-again"]
+    assert b'"write"' in found.message.place.raw
+
+
 def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
     scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
     text = """

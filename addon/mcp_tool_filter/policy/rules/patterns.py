@@ -14,6 +14,8 @@ from mcp_tool_filter.jsregex.names import NotJavaScript
 from mcp_tool_filter.jsregex.spans import Finder
 from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
 
+_LONG = 256  # characters
+
 
 class PatternGivenUp(Exception):
     """To search this text would take too long."""
@@ -27,10 +29,12 @@ class RulePattern:
     @cached_property
     def required(self) -> str:
         """A text that must stand in whatever the pattern matches; empty if none is known."""
-        return required_text(self._regex.root)
+        return "" if self._regex.ignore_case else required_text(self._regex.root)
 
     def is_in(self, text: str) -> bool:
         """Tell whether the pattern is found in a text. Raises PatternGivenUp."""
+        if len(text) > _LONG and self.required not in text:
+            return False  # found out in a fraction of the time
         try:
             return self._matcher.search(text)
         except TooCostly:
