@@ -68,5 +68,6 @@ def test_node_matches_what_we_match(folding_node: Node, pattern: str, name: str)
 def test_so_it_does_with_all_kinds_of_letters(
     folding_node: Node, letters: str, name: str, negated: bool
 ) -> None:
+    assume(not set(letters) & set("\\\\]^-"))  # which mean something else in a class
     pattern = f"[{'^' if negated else ''}{letters}]"
     assert [matches(pattern, name)] == folding_node.ask(pattern, name)
