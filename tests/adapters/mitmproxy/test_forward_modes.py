@@ -146,3 +146,10 @@ async def test_http2_is_filtered(tmp_path: Path) -> None:
         assert other.headers[b":status"] == b"200"
         await hang_up([writer])
     assert not upstream.of("tools/call")
+
+
+async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
+    """Whoever forgets it would take their upstream for filtered."""
+    async with tool_process("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
+        assert await it.exit_code() == 1
+        assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr

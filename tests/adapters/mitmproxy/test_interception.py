@@ -315,6 +315,8 @@ async def test_options_about_one_upstream_are_refused(
     tmp_path: Path, option: dict[str, Any]
 ) -> None:
     more = [part for name, [value] in option.items() for part in ("--set", f"{name}={value}")]
-    async with tool_process("mitmdump", "-s", SCRIPT, *more, home=tmp_path) as it:
+    async with tool_process(
+        "mitmdump", "-s", SCRIPT, "--mode", "regular", *more, home=tmp_path
+    ) as it:
         assert await it.exit_code() == 1
         assert "a forward proxy has many" in it.stderr

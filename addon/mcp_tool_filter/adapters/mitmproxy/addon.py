@@ -85,6 +85,7 @@ from mcp_tool_filter.adapters.mitmproxy.settings import (
     bound_messages,
     keep_quiet_streams_alive,
     refuse_dangerous_options,
+    refuse_no_mode,
 )
 from mcp_tool_filter.adapters.mitmproxy.streams import (
     close_client,
@@ -303,6 +304,7 @@ class ToolFilter:
             raise danger
         if "mode" in updated:
             parse_modes(ctx.options.mode)
+            refuse_no_mode(ctx.options)
             if is_forward(ctx.options.mode):
                 self._intercept()
         if updated & NAMES:

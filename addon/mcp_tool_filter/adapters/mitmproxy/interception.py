@@ -308,7 +308,7 @@ class Interception:
     def tls_failed(self, data: TlsData) -> None:
         """A client did not accept our certificate: none of what it wanted to say passes."""
         host = data.context.client.sni or (data.context.server.address or ("?",))[0]
-        if host not in self.refused_tls:
+        if host not in self.refused_tls and len(self.refused_tls) < _MOST_ENDPOINTS:
             self.refused_tls.add(host)
             log.warning(
                 "A client does not trust our certificate for %s: nothing that it says there passes",
@@ -319,7 +319,7 @@ class Interception:
         """We do not trust an upstream, or it does not speak TLS with us."""
         address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
-        if host not in self._not_trusted:
+        if host not in self._not_trusted and len(self._not_trusted) < _MOST_ENDPOINTS:
             self._not_trusted.add(host)
             why = data.conn.error or "TLS failed"
             log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mitmproxy import ctx, optmanager
 from mitmproxy.proxy.mode_specs import LocalMode, ProxyMode
 
-from mcp_tool_filter.errors import InvalidOption
+from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.policy.allowed_hosts import is_loopback
 
 if TYPE_CHECKING:
@@ -76,6 +76,20 @@ def bound_messages(options: Options, most: int) -> None:
 def was_set(options: Options, name: str) -> bool:
     """Has a user, or the configuration file, set this option, if only to its default?"""
     return options._options[name].value is not optmanager.unset
+
+
+def refuse_no_mode(options: Options) -> None:
+    """Raise StartError unless somebody has chosen a mode.
+
+    Whoever forgets ``--mode reverse:URL`` would get a forward proxy, which no client uses, and take
+    their upstream for filtered.
+    """
+    if not was_set(options, "mode"):
+        why = (
+            "--mode reverse:http://host:port filters one MCP server; --mode regular filters all"
+            " that clients reach through the proxy"
+        )
+        raise StartError("There is no --mode", why=why)
 
 
 def _set_unless_set(options: Options, **values: object) -> None:
