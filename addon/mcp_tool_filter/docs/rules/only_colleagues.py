@@ -15,12 +15,15 @@ def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
-try:
-    arguments = json.load(sys.stdin, object_pairs_hook=unique)["params"]["arguments"]
-    known = set(arguments) <= {"to", "subject", "body"}
-    fine = known and re.fullmatch(r"[a-z0-9._-]+@example\.com", arguments["to"])
-except (KeyError, TypeError, ValueError):
-    fine = False
-if not fine:
+def is_for_a_colleague() -> bool:
+    try:
+        arguments = json.load(sys.stdin, object_pairs_hook=unique)["params"]["arguments"]
+        is_known = set(arguments) <= {"to", "subject", "body"}
+        return is_known and bool(re.fullmatch(r"[a-z0-9._-]+@example\.com", arguments["to"]))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+if __name__ == "__main__" and not is_for_a_colleague():
     sys.stdout.write("Mail may only go to colleagues\n")
     sys.exit(1)
