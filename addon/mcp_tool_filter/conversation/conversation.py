@@ -4,6 +4,7 @@ HTTP bodies, events, WebSocket messages and lines of stdio all enter here, as by
 knows of no transport. What it returns says what becomes of them:
 
 >>> from mcp_tool_filter.conversation.fetched import example
+>>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 >>> from mcp_tool_filter.policy.config import parse_config
 >>> policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
 >>> conversation = Conversation(policy)
