@@ -109,7 +109,7 @@ _ALL: Final = (
     Command(
         "run",
         "run",
-        "start a client whose MCP servers are all filtered, without a change to its files",
+        "start a client whose MCP servers with a URL are filtered; no file changes",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, so that it sends its traffic through us."
         " We filter MCP, to whatever URL it goes, logins included; all other traffic passes"

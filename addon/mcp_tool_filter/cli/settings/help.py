@@ -21,6 +21,7 @@ Examples:
   mcp-tool-filter -u http://localhost:3000/mcp --list-tools      preview what would be hidden
   mcp-tool-filter -u http://localhost:3000/mcp --inspect         the same under mitmweb
   mcp-tool-filter config claude-code -u http://localhost:3000/mcp -d '^file_'
+  mcp-tool-filter run --deny '^delete_' -- claude               all servers that it reaches by URL
 """
 BOTTOM = """\
 Patterns are JavaScript regexes, searched for anywhere in a name: ^ and $ tie them to its ends.
