@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 import pytest
@@ -203,18 +202,13 @@ def test_nothing_of_what_is_too_long_comes_out_at_the_end() -> None:
 
 @pytest.mark.parametrize("size", [1, 1000, 65536])
 @pytest.mark.parametrize("start", [b"data: ", b": "])
-def test_an_endless_line_costs_only_its_length(start: bytes, size: int) -> None:
-    """Nothing is searched twice: the last quarter takes no longer than the first, roughly."""
+def test_an_endless_line_is_no_event(start: bytes, size: int) -> None:
+    """What it costs is measured in attacks/test_growth."""
     parser = EventParser()
     parser.feed(start)
     piece = [b"x" * size] * (200_000 // size)
-    begun = time.perf_counter()
-    fed = [parser.feed(chunk) for chunk in piece]
-    assert not any(fed)
-    assert time.perf_counter() - begun < 2
+    assert not any(parser.feed(chunk) for chunk in piece)
 
 
-def test_many_small_events_in_one_chunk_cost_only_their_length() -> None:
-    begun = time.perf_counter()
+def test_many_small_events_in_one_chunk_are_found() -> None:
     assert len(EventParser().feed(b"data: x\r\n\r\n: c\n" * 20_000)) == 20_000 * 2
-    assert time.perf_counter() - begun < 2
