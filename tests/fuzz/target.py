@@ -14,7 +14,8 @@ from typing import assert_never
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.conversation.session import Sessions, exchange_for
+from mcp_tool_filter.conversation.from_client import exchange_for
+from mcp_tool_filter.conversation.session import Sessions
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.event_stream import EventStream

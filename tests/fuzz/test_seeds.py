@@ -60,7 +60,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("conversation.from_upstream.shows_tool", _nothing),
         ("http.head._is_utf8", _yes),
         ("http.head._spells_a_call", _nothing),
-        ("http.judge_requests.refuse_head", _nothing),
+        ("http.head.refuse_head", _nothing),
         ("http.judge_requests.refuse_body", _nothing),
         ("http.exchange.refuse_mismatch", _nothing),
         ("http.judge_answers.could_show_tool", _nothing),

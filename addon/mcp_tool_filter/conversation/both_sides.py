@@ -88,15 +88,6 @@ class BothSides:
         snapshot = self.policy.kinds.start.snapshot
         return Judged(direction, None, FORWARD, self.client, snapshot, None, size, origin)
 
-    def _tell(self, told: Judged, verdict: Verdict) -> Judged:
-        told.verdict = verdict
-        policy = self.policy
-        policy.observe(told)
-        if policy.propagate and told.direction is Direction.FROM_CLIENT:
-            exchanges = [one.exchange for one in told.each]
-            told.verdict = policy.propagate(told.message, exchanges, verdict)
-        return told
-
 
 def _lists_in(message: Single) -> Iterator[Listing]:
     """Yield the tool list that a message carries, if it looks like one."""

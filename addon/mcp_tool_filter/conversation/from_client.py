@@ -13,7 +13,7 @@ from mcp_tool_filter.conversation.judged import (
     oversized,
 )
 from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
-from mcp_tool_filter.conversation.session import exchange_for, refuse_taken
+from mcp_tool_filter.conversation.session import refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import (
     Situation,
@@ -31,7 +31,7 @@ from mcp_tool_filter.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.exchange import Direction, Exchange
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
@@ -43,6 +43,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.tools import parse_tool_call
 
+_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _PLAIN = Arrival()
 
 
@@ -57,7 +58,10 @@ class FromClient(BothSides):
         """Decide on a message on its way to the upstream."""
         policy = self.policy
         limits = policy.config.limits
-        told = self._judged(Direction.FROM_CLIENT, len(raw), origin)
+        before = policy.kinds.start.snapshot
+        told = Judged(
+            Direction.FROM_CLIENT, None, FORWARD, self.client, before, None, len(raw), origin
+        )
         try:
             message = parse_message(raw, limits)
         except ProtocolError as error:
@@ -182,6 +186,15 @@ class FromClient(BothSides):
         self._settle_for_client(told, verdict)
         return self._tell(told, told.verdict)
 
+    def _tell(self, told: Judged, verdict: Verdict) -> Judged:
+        told.verdict = verdict
+        policy = self.policy
+        policy.observe(told)
+        if policy.propagate:
+            exchanges = [one.exchange for one in told.each]
+            told.verdict = policy.propagate(told.message, exchanges, verdict)
+        return told
+
     def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:
         """Remember a request that goes on, unless its id is taken."""
         told.verdict = verdict
@@ -199,3 +212,11 @@ class FromClient(BothSides):
             return message
         changed = parse_message(verdict.text, self.policy.config.limits)
         return changed if isinstance(changed, Request) else message
+
+
+def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
+    """Begin an exchange with what a client says; a response begins none."""
+    if isinstance(message, Response):
+        return None
+    id = message.id if isinstance(message, Request) else None
+    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)

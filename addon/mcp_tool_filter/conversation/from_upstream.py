@@ -63,7 +63,10 @@ class FromUpstream(BothSides):
     def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
         """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
         policy = self.policy
-        told = self._judged(Direction.FROM_UPSTREAM, len(raw), origin)
+        before = policy.kinds.start.snapshot
+        told = Judged(
+            Direction.FROM_UPSTREAM, None, FORWARD, self.client, before, None, len(raw), origin
+        )
         may_be_list = self.exchanges.lists > 0 and not policy.links
         known = self._recall(raw, told) if may_be_list else None
         if known is None and (envelope := find_envelope(raw)):
@@ -159,7 +162,7 @@ class FromUpstream(BothSides):
         errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
         reason = Reason(Why.INVALID, detail=detail)
         verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
-        return self._tell(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
+        return self._tell_answer(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
 
     def _batch_from_upstream(self, batch: Batch, told: Judged) -> Decision[Judged]:
         members = [
@@ -183,7 +186,9 @@ class FromUpstream(BothSides):
         def decided(verdicts: list[Verdict]) -> Judged:
             for each, verdict in zip(members, verdicts, strict=True):
                 self._settle_for_upstream(each, self._by_policy_now(each, verdict))
-            return self._tell(told, join_from_upstream(batch, [one.verdict for one in members]))
+            return self._tell_answer(
+                told, join_from_upstream(batch, [one.verdict for one in members])
+            )
 
         told.members = tuple(members)
         return together(decisions, decided)
@@ -205,7 +210,12 @@ class FromUpstream(BothSides):
 
     def _decided_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
         self._settle_for_upstream(told, verdict)
-        return self._tell(told, verdict)
+        return self._tell_answer(told, verdict)
+
+    def _tell_answer(self, told: Judged, verdict: Verdict) -> Judged:
+        told.verdict = verdict
+        self.policy.observe(told)
+        return told
 
     def _settle_for_upstream(self, told: Judged, verdict: Verdict) -> None:
         """Learn from an answer; nobody waits for it any more."""

@@ -16,7 +16,6 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
-    Request,
     Response,
     Single,
     id_value,
@@ -26,7 +25,6 @@ from mcp_tool_filter.protocol.tools import Listing
 
 _LIMITS = Limits()
 _LIST = "tools/list"
-_LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _LONGEST_KEY = 1024  # characters of a session's id
 _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 
@@ -120,14 +118,6 @@ class Exchanges:
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-
-def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
-    """Begin an exchange with what a client says; a response begins none."""
-    if isinstance(message, Response):
-        return None
-    id = message.id if isinstance(message, Request) else None
-    return Exchange(message.method[:_LONGEST_METHOD], id, None, now, size)
 
 
 def _size_of(exchange: Exchange) -> int:

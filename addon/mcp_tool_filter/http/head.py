@@ -59,6 +59,8 @@ class McpHeaders:
     revision: str | None
     method: str | None
     name: str | None
+    coding: str | None
+    """How the body is coded: a header of HTTP, which is asked for as often."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Head:
     def _by_name(self) -> dict[bytes, bytes]:
         return {name.lower(): value for name, value in self.headers}
 
-    @property
+    @cached_property
     def names(self) -> Collection[bytes]:
         """What its headers are called, in lower case."""
         return self._by_name.keys()
@@ -85,7 +87,8 @@ class Head:
         """What its headers say of MCP."""
         get = self.get
         session_id, revision = get(b"mcp-session-id"), get(b"mcp-protocol-version")
-        return McpHeaders(session_id, revision, get(b"mcp-method"), get(b"mcp-name"))
+        method, name = get(b"mcp-method"), get(b"mcp-name")
+        return McpHeaders(session_id, revision, method, name, get(b"content-encoding"))
 
     def says_twice(self, names: frozenset[bytes]) -> bool:
         """Tell whether more than one header has one of these names, in lower case."""
@@ -113,6 +116,14 @@ class Head:
 def is_credential(name: bytes) -> bool:
     """Tell by a header's name whether an upstream may know by it who asks."""
     return _CREDENTIALS.fullmatch(name) is not None
+
+
+def problem_in_head(head: Head) -> tuple[str, bool] | None:
+    """Return why a head is refused, and whether that is for its size."""
+    if why := oversized_head(head):
+        return f"request too large: {why}", True
+    why = refuse_head(head)
+    return (why, False) if why else None
 
 
 def oversized_head(head: Head) -> str | None:

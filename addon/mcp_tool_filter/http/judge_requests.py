@@ -15,9 +15,8 @@ from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed, refuse
 from mcp_tool_filter.http.head import (
     Head,
     headers_after,
-    oversized_head,
+    problem_in_head,
     refuse_body,
-    refuse_head,
 )
 from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LegacyStream
@@ -51,10 +50,10 @@ class JudgesRequests(OneUpstream):
 
     def judge_request(self, head: Head, raw: bytes, origin: object = None) -> Decision[Outcome]:
         """Decide on a request before the upstream sees any of it; ``origin`` is the host's."""
-        if why := oversized_head(head):
-            return self._refuse(f"request too large: {why}", origin, why=Why.OVERSIZED)
-        if why := refuse_head(head):
-            return self._refuse(why, origin)
+        if problem := problem_in_head(head):
+            detail, is_oversized = problem
+            why = Why.OVERSIZED if is_oversized else Why.MALFORMED
+            return self._refuse(detail, origin, why=why)
         config = self.policy.config
         if config.only_mcp and not self.serves(head.method, head.target):
             self.tell_refused(Reply(NOT_SERVED, Reason(Why.FORBIDDEN, detail="path")), origin)
@@ -63,7 +62,7 @@ class JudgesRequests(OneUpstream):
         try:
             if len(raw) > limit:
                 raise OverLimit(f"more than {limit} bytes")
-            body = decode_body(raw, head.get(b"content-encoding") or "", limit=limit)
+            body = decode_body(raw, head.said.coding or "", limit=limit)
         except OverLimit as error:
             exchange = self._exchange_for(head)
             too_large = exchange.conversation.oversized_from_client(raw, str(error), origin)

@@ -63,7 +63,7 @@ class Statistics:
             self._note_calls(judged)
 
     def _note_calls(self, judged: Judged) -> None:
-        for one in judged.each:
+        for one in judged.members or (judged,):
             tool = one.exchange.tool if one.exchange else None
             if tool is not None and isinstance(one.verdict, Forward | Rewrite):
                 _count(self.calls, shown(tool))
@@ -79,11 +79,11 @@ class Statistics:
                 self.invalid += 1
             case _:
                 self.refused += 1
-                for tool in reason.tools:
-                    _count(self.refused_calls, shown(tool))
-                for tool in reason.tools or ("",):
-                    refusal = Refusal(now, reason.why, shown(tool), reason.detail)
-                    self.refusals.appendleft(refusal)
+                names = [shown(tool) for tool in reason.tools]
+                for name in names:
+                    _count(self.refused_calls, name)
+                for name in names or ("",):
+                    self.refusals.appendleft(Refusal(now, reason.why, name, reason.detail))
 
 
 def _count(counter: Counter[str], name: str) -> None:

@@ -61,7 +61,7 @@ class VerdictLog:
         if reason.why is Why.INVALID:
             text = "The upstream sent an invalid message: %s"
             self._once.log(log, logging.WARNING, text, reason.detail)
-        elif reason.why not in _EVERYDAY:
+        elif reason.why not in _EVERYDAY and log.isEnabledFor(logging.INFO):
             names = ", ".join(map(shown, reason.tools))
             by = f" by rule {reason.rule}" if reason.rule else ""
             log.info("Refused (%s%s): %s", reason.why, by, names or reason.detail)

@@ -121,7 +121,7 @@ class Answers:
         listener.note_answer_head(exchange, response.status_code, session_id)
         if not _stays_with_us(response, listener) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if listener.config.only_mcp or self._hidden.is_on:
+        if listener.policy.config.only_mcp or self._hidden.is_on:
             learn_login(listener.logins, flow.request, response)
         may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
         if may_have_body and is_event_stream(response.headers.get("content-type", "")):
@@ -244,7 +244,7 @@ class Answers:
             replace_answer(response, answered.status, answered.body, answered.content_type)
         self._through.rewrite_body(flow, response)
         correct_length(response)
-        if known.listener.config.only_mcp or self._hidden.is_on:
+        if known.listener.policy.config.only_mcp or self._hidden.is_on:
             learn_login_document(known.listener.logins, flow.request, response)
 
     def _end_stream(self, flow: HTTPFlow, known: Known) -> None:
