@@ -122,3 +122,19 @@ def test_a_status_never_needs_a_second_row(
     log.set_status("")
     drawn = re.split(r"\r\x1b\[K|\n", capfd.readouterr().err)
     assert drawn == ["11 sessions · 7 cal", "a line", "11 sessions · 7 cal", ""]
+
+
+@pytest.mark.parametrize(("flag", "is_shown"), [("-v", False), ("-vv", True)])
+async def test_mitmproxys_own_lines_come_only_at_vv(
+    flag: str, is_shown: bool, tmp_path: Path
+) -> None:
+    async with (
+        mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream,
+        launched("-u", upstream.url, "-d", "^rm$", flag, home=tmp_path) as it,
+    ):
+        async with raw_client(await it.serving()) as client:
+            await client.ask(post(CALL % b"read"))
+        await it.says("tools/call read: ok")
+        it.interrupt()
+        assert await it.exit_code() == 0
+    assert ("client connect" in it.stderr) is is_shown

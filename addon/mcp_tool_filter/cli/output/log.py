@@ -11,6 +11,8 @@ _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 _CLEAR = "\r\x1b[K"  # the line that the cursor is on
 _lock = RLock()
 _status = ""
+_ALL = 2
+_CONNECTIONS = "mitmproxy.proxy.server"  # says "client connect" and the like
 _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 
 
@@ -22,6 +24,8 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(min(handler.level, logging.INFO) if is_watched else handler.level)
+    if verbosity < _ALL and not is_watched:
+        logging.getLogger(_CONNECTIONS).setLevel(logging.WARNING)
     for name in _CHATTERING:
         logging.getLogger(name).setLevel(max(handler.level, logging.WARNING))
 
