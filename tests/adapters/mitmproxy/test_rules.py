@@ -357,6 +357,28 @@ def test_fork_sends_a_copy_whose_answer_nobody_gets(tmp_path: Path) -> None:
     run(tmp_path, rules, test, respond=saying(SECRET))
 
 
+async def test_copies_of_a_renamed_call_say_its_new_name_in_the_header_too(tmp_path: Path) -> None:
+    """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
+    rules = """
+  - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
+  - {id: fork, actions: [fork: {copies: 1}]}
+"""  # noqa: E501
+    given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
+    async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
+        meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+        body = call("read_file").replace(b'"arguments":{}', b'"arguments":{},' + meta.encode())
+        headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
+        assert got.body == SECRET
+        async with asyncio.timeout(20):
+            while len(asked := between.upstream.of("tools/call")) < 2:
+                await asyncio.sleep(0.01)
+    for request in asked:
+        assert json.loads(request.body)["params"]["name"] == "delete_file"
+        assert request.all("mcp-name") == ["delete_file"]
+        assert request.all("mcp-method") == ["tools/call"]
+
+
 def test_a_script_decides(tmp_path: Path) -> None:
     script = tmp_path / "check.sh"
     script.write_text('#!/bin/sh\ngrep -q secret && { echo "$MCP_TOOL: no"; exit 1; }\nexit 0\n')

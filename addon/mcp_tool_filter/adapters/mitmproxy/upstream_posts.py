@@ -17,6 +17,7 @@ from mcp_tool_filter.adapters.fetch.upstream import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
+from mcp_tool_filter.http.head import headers_after
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
@@ -51,7 +52,8 @@ class UpstreamPosts:
         """Send a copy of a request; another server gets none of the client's credentials."""
         flow = effect.origin
         if isinstance(flow, HTTPFlow):
-            self._copies.send(effect, _headers_of(flow, _FOR_STRANGERS))
+            text = f"{effect.head}0{effect.tail}".encode()
+            self._copies.send(effect, self._headers_of(flow, text, _FOR_STRANGERS))
 
     def answer(self, text: bytes, origin: object, client: Client) -> None:
         """Answer a request of the upstream that came on a stream."""
@@ -74,7 +76,7 @@ class UpstreamPosts:
 
     async def _post(self, flow: HTTPFlow, path: str, text: bytes) -> None:
         listener, target = self._find(flow)
-        headers = list(_headers_of(flow, None))
+        headers = list(self._headers_of(flow, text))
         said = {name for name, _ in headers}
         head = head_of(real_request(flow))
         for name, value in listener.headers_for(head):
@@ -84,15 +86,22 @@ class UpstreamPosts:
         client = HttpClient(parse_origin(target.url), headers=headers, tls=target.tls, login=login)
         await post_and_forget(client, path, text)
 
-
-def _headers_of(flow: HTTPFlow, only: frozenset[bytes] | None) -> Headers:
-    """Return a request's headers for another message."""
-    headers = [(name.lower(), value) for name, value in real_request(flow).headers.fields]
-    is_get = flow.request.method.upper() == "GET"  # whose Accept is not that of a POST
-    return with_usual([
-        (name, value)
-        for name, value in headers
-        if name not in _NOT_COPIED
-        and (only is None or name in only)
-        and not (is_get and name == b"accept")
-    ])  # fmt: skip
+    def _headers_of(
+        self, flow: HTTPFlow, text: bytes, only: frozenset[bytes] | None = None
+    ) -> Headers:
+        """Return a request's headers for another message: they name what that one names."""
+        request = real_request(flow)
+        limits = self._find(flow)[0].config.limits
+        after = headers_after(head_of(request), text, limits)
+        changed = {name.encode(): value for name, value in after}
+        headers = [(name.lower(), value) for name, value in request.headers.fields]
+        headers = [one for one in headers if one[0] not in changed]
+        headers += [(name, value.encode()) for name, value in changed.items() if value is not None]
+        is_get = flow.request.method.upper() == "GET"  # whose Accept is not that of a POST
+        return with_usual([
+            (name, value)
+            for name, value in headers
+            if name not in _NOT_COPIED
+            and (only is None or name in only)
+            and not (is_get and name == b"accept")
+        ])  # fmt: skip
