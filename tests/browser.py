@@ -50,7 +50,7 @@ def need_browser() -> None:
     missing = [name for name in ("chromium", "chromedriver") if not shutil.which(name)]
     if missing:
         reason = f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver"
-        if os.environ.get("MCP_TOOL_FILTER_PEERS") == "required":
+        if os.environ.get("FILTER_TESTS_PEERS") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
 

@@ -13,7 +13,7 @@ def need_program(name: str, package: str = "") -> str:
     found = shutil.which(name)
     if found is None:
         reason = f"{name} not found: apt-get install {package or name}"
-        if os.environ.get("MCP_TOOL_FILTER_PEERS") == "required":
+        if os.environ.get("FILTER_TESTS_PEERS") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
     return found

@@ -1,4 +1,4 @@
-"""Where time is short, a sample of each matrix: MCP_TOOL_FILTER_PAIRS=sample.
+"""Where time is short, a sample of each matrix: FILTER_TESTS_PAIRS=sample.
 
 Each client and each server is in the sample at least once for each test. `.ci/run` runs the sample,
 `.ci/full` and a plain `pytest` run every pair.
@@ -17,7 +17,7 @@ MATRICES = {"test_stdio_peers", "test_known_servers", "test_login", "test_login_
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("MCP_TOOL_FILTER_PAIRS") != "sample":
+    if os.environ.get("FILTER_TESTS_PAIRS") != "sample":
         return
     met: set[tuple[str, ...]] = set()
     left_out = []

@@ -33,7 +33,7 @@ PLACES: dict[str, dict[str, Any]] = {
 }
 CLIENTS = ("mcp1", "mcp2", "fastmcp", "ts1", "ts2", "remote")
 SERVERS = ("login_mcp1", "login_mcp2", "login_ts1")
-ALL = os.environ.get("MCP_TOOL_FILTER_PAIRS") == "all"
+ALL = os.environ.get("FILTER_TESTS_PAIRS") == "all"
 """Whether to try everything, as .ci/full does, or each client and each place once."""
 
 

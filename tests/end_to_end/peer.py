@@ -6,7 +6,7 @@
     assert server.calls() == ["read_file"]
 
 `peers/setup` installs them; `peers/scenario.py` says what steps there are and what comes back.
-Where a peer is missing, `need` skips the test with a sentence; with MCP_TOOL_FILTER_PEERS=required
+Where a peer is missing, `need` skips the test with a sentence; with FILTER_TESTS_PEERS=required
 in the environment, as in .ci/run, it fails.
 """
 
@@ -51,7 +51,7 @@ def need(*names: str) -> None:
     """Skip the test if one of these peers is missing; fail it where peers are required."""
     for name in names:
         if reason := missing(name):
-            if os.environ.get("MCP_TOOL_FILTER_PEERS") == "required":
+            if os.environ.get("FILTER_TESTS_PEERS") == "required":
                 pytest.fail(reason)
             pytest.skip(reason)
 

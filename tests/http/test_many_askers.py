@@ -1,7 +1,7 @@
 """Ten thousand askers take little more memory than two thousand: old lists are forgotten.
 
 That takes a minute, so a tenth of them ask a filter that remembers a tenth of the lists. With
-MCP_TOOL_FILTER_ASKERS=10000 in the environment, as in .ci/full, all of them do.
+FILTER_TESTS_ASKERS=10000 in the environment, as in .ci/full, all of them do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.http.test_listener import BOTH, INITIALIZE, JSON, answer, listener, s
 from tests.make import answering, asking, definition, head
 
 REVISION = "2025-11-25"
-MANY = int(os.environ.get("MCP_TOOL_FILTER_ASKERS", "1000"))
+MANY = int(os.environ.get("FILTER_TESTS_ASKERS", "1000"))
 FEW = MANY // 5
 REMEMBERED = MOST_KINDS * MANY // 10_000
 LIST_SIZE = 4_000
