@@ -186,6 +186,28 @@ async def test_a_server_that_speaks_first_cannot_open_a_way_round(
         assert not upstream.requests
 
 
+@pytest.mark.parametrize("line", [b"POST\x0b/mcp\x0bHTTP/1.1", b"POST /mcp RTSP/1.1"])
+async def test_a_request_line_that_only_some_servers_read_does_not_pass(
+    tmp_path: Path, line: bytes
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(answer(b"reached"))
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
+        raw_client(running.port) as client,
+    ):
+        await tunnel(client, upstream.url.partition("//")[2], None)
+        body = call("delete_file")
+        await client.say(line + b"\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        async with asyncio.timeout(TIMEOUT):
+            said = await client.reader.read(65536)
+        assert b"reached" not in said
+        assert not upstream.requests
+
+
 # Streams and sockets
 
 

@@ -12,10 +12,15 @@ import re
 from enum import StrEnum
 
 _LONGEST_LINE = 64 * 1024
-_BLANK = b" \t\r\n\0"
-# A method, then what may go on as a request line. (HTTP/0.9 can send no body.)
-_REQUEST = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t][^\n]*[ \t]HTTP/", re.IGNORECASE)
-_MAY_BECOME_REQUEST = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}(?:[ \t][^\n]*)?")
+_BLANK = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
+# What some server takes for a space, or for a blank line before a request. Node reads RTSP and ICE
+# as HTTP. (HTTP/0.9 can send no body.)
+_SPACE = rb"[ \t\r\x0b\x0c\x1c-\x1f\x85\xa0]"
+_METHOD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_REQUEST = re.compile(
+    _METHOD + b"+" + _SPACE + rb"[^\n]*" + _SPACE + b"(?:HTTP|RTSP|ICE)/", re.IGNORECASE
+)
+_MAY_BECOME_REQUEST = re.compile(_METHOD + b"{1,64}(?:" + _SPACE + rb"[^\n]*)?")
 
 
 class Spoken(StrEnum):
@@ -33,13 +38,15 @@ def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
             return Spoken.TLS
         if from_client:
             return Spoken.UNKNOWN
-    said = from_client[:_LONGEST_LINE].lstrip(_BLANK)
+    said = from_client.lstrip(_BLANK)[:_LONGEST_LINE]
     if not said:
         return _greeting(from_server)
     if _REQUEST.match(said):
         return Spoken.HTTP
-    may_go_on = _MAY_BECOME_REQUEST.fullmatch(said) and len(said) < _LONGEST_LINE
-    return Spoken.UNKNOWN if may_go_on else Spoken.OTHER
+    if not _MAY_BECOME_REQUEST.fullmatch(said):
+        return Spoken.OTHER
+    is_long = len(said) == _LONGEST_LINE  # some servers read a line that is even longer
+    return Spoken.HTTP if is_long else Spoken.UNKNOWN
 
 
 def _greeting(from_server: bytes) -> Spoken:
