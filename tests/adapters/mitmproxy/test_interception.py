@@ -208,6 +208,27 @@ async def test_a_request_line_that_only_some_servers_read_does_not_pass(
         assert not upstream.requests
 
 
+async def test_a_line_that_only_some_servers_see_does_not_pass(tmp_path: Path) -> None:
+    """Python's http.server reads a length there, and the next request as this one's body."""
+    async with between(tmp_path) as it:
+        headers = b"X: y\rContent-Length: 100\r\n"
+        await it.client.say(it.written(b"", "/other", headers, "GET"))
+        assert b" 400 " in await it.client.head()
+        assert not it.upstream.raw.requests
+
+
+@pytest.mark.parametrize("wanted", [b"h2c", b"TLS/1.0, HTTP/1.1"])
+async def test_no_connection_is_upgraded_to_http_that_is_not_read(
+    tmp_path: Path, wanted: bytes
+) -> None:
+    async with between(tmp_path) as it:
+        headers = b"Connection: Upgrade\r\nUpgrade: " + wanted + b"\r\n"
+        await it.client.say(it.written(b"", "/other", headers, "GET"))
+        await it.client.head()
+        (seen,) = it.upstream.raw.requests
+        assert not seen.all("Upgrade")
+
+
 # Streams and sockets
 
 

@@ -19,6 +19,7 @@ from mcp_tool_filter.http.interception.events import EventPeeker
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
 from mcp_tool_filter.http.interception.recognise import (
     Kind,
+    has_hidden_line,
     is_mcp_head,
     kind_of_body,
     mentions_message,
@@ -68,6 +69,10 @@ JSON = st.recursive(
         b'{"a":1,},' + CALL,
         b"/* a comment */ " + CALL,
         b"// a comment\n" + CALL,
+        b"\x0b\x0c\x1e" + CALL,
+        "\xa0\u2003\u2028\u3000".encode() + CALL,
+        ("\xa0" + CALL.decode()).encode("utf-16"),
+        b")]}'\n" + CALL,
     ],
 )
 def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
@@ -128,6 +133,12 @@ def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(coding: str) -> None
     assert way_of(CALL, coding, [10**6]) is Way.MCP
 
 
+@pytest.mark.parametrize("coding", ["gzip;q=1", '"gzip"', "identity gzip", "GZIP"])
+def test_a_coding_is_found_wherever_its_name_is(coding: str) -> None:
+    reader = BodyReader(coding, LIMITS)
+    assert (reader.feed(gzip.compress(CALL)) or reader.finish()) is Way.MCP
+
+
 def test_an_upload_is_known_by_its_first_bytes() -> None:
     reader = BodyReader("", LIMITS)
     assert reader.feed(b"\x00\x01\x02") is Way.OTHER
@@ -148,6 +159,31 @@ def test_the_watch_sees_a_message_wherever_it_is_cut(at: int) -> None:
     watch = Watch(b"")
     assert watch.may_pass(b"x" * 500)
     assert not (watch.may_pass(CALL[:at]) and watch.may_pass(CALL[at:]))
+
+
+@pytest.mark.parametrize("word", ["jsonrpc", "tools/call", "tools/list"])
+@pytest.mark.parametrize("coding", ["utf-8", "utf-16-le", "utf-32-be"])
+def test_the_watch_sees_each_word_in_its_longest_spelling(word: str, coding: str) -> None:
+    said = "".join(f"\\u{ord(sign):04x}" for sign in word).encode(coding)
+    watch = Watch(b"")
+    assert watch.may_pass(said[:-3])
+    assert not watch.may_pass(said[-3:])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_hidden"),
+    [
+        (b"y\rContent-Length: 9", True),
+        (b"y\nContent-Length: 9", True),
+        (b"y\r\nContent-Length: 9", True),
+        (b"y\0", True),
+        (b"y\r\n z", False),
+        (b"y\r\n\tz", False),
+        (b"y z", False),
+    ],
+)
+def test_a_line_that_only_some_servers_see_is_found(value: bytes, is_hidden: bool) -> None:
+    assert has_hidden_line(Head("GET", "/", ((b"x", value),))) is is_hidden
 
 
 @pytest.mark.parametrize(

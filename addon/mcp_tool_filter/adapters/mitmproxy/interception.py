@@ -47,7 +47,12 @@ from mcp_tool_filter.http.exchange import HttpExchange, Passed
 from mcp_tool_filter.http.head import is_websocket
 from mcp_tool_filter.http.interception.body import BodyReader, Way
 from mcp_tool_filter.http.interception.events import EventPeeker
-from mcp_tool_filter.http.interception.recognise import Kind, is_mcp_head, kind_of_body
+from mcp_tool_filter.http.interception.recognise import (
+    Kind,
+    has_hidden_line,
+    is_mcp_head,
+    kind_of_body,
+)
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.http.origin import Origin
@@ -64,6 +69,8 @@ type Attach = Callable[[Listener], None]
 """Told of a new listener, before the first message is judged."""
 type Hide = Callable[[HTTPFlow], None]
 """Hides the secrets in the head of a request that others will see from now on."""
+_READABLE = ("websocket", "h2", "http", "tls")
+"""What a connection must not be upgraded to: HTTP would be spoken on it that we do not read."""
 _REFUSED: dict[str, Callable[[Config], object]] = {
     "upstream_headers": lambda config: config.upstream_headers,
     "paths": lambda config: config.only_mcp,
@@ -148,7 +155,7 @@ class Interception:
         if len(self.origins) < _MOST_ENDPOINTS:
             self.origins.add(origin)
         is_endpoint = self._is_endpoint(origin, head.target)
-        if is_mcp_head(head):
+        if is_mcp_head(head) or has_hidden_line(head):
             return Way.MCP
         if not has_body:
             is_stream = head.method == "GET" and not is_websocket(head)
@@ -165,7 +172,7 @@ class Interception:
             headers["accept-encoding"] = "identity"  # events of MCP must be read
         if "upgrade" in headers and not is_websocket(head_of(flow.request)):
             wanted = headers["upgrade"].lower()
-            if "websocket" in wanted or "h2c" in wanted:
+            if any(name in wanted for name in _READABLE):
                 refuse_upgrade(flow.request)
 
     def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:

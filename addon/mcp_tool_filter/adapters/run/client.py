@@ -41,6 +41,8 @@ async def run_client(
 ) -> int:
     """Run a client until it ends; return its exit status, as a shell gives it."""
     program = find_program(command, environment)
+    if cwd is not None and not os.path.isdir(cwd):
+        raise StartError(f"Cannot start {command[0]} in {cwd}", why="There is no such folder")
     loop = asyncio.get_running_loop()
     waiting: list[int] = []  # signals that came before there was a client
     client: asyncio.subprocess.Process | None = None

@@ -43,6 +43,7 @@ from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
@@ -210,5 +211,10 @@ def _own_authority() -> bytes:
     from mitmproxy.certs import CertStore
     from mitmproxy.options import CONF_BASENAME, CONF_DIR, KEY_SIZE
 
-    store = CertStore.from_store(Path(CONF_DIR).expanduser(), CONF_BASENAME, KEY_SIZE)
+    folder = Path(CONF_DIR).expanduser()
+    try:
+        store = CertStore.from_store(folder, CONF_BASENAME, KEY_SIZE)
+    except (OSError, ValueError) as error:
+        why = f"{error}. Repair or remove it, and a new one is made"
+        raise StartError(f"Cannot use mitmproxy's certificates in {folder}", why=why) from None
     return store.default_ca.to_pem()

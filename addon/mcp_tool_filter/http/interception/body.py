@@ -11,6 +11,7 @@ mentions a message so late is cut off, and no server can read what is left of it
 
 from __future__ import annotations
 
+import re
 import zlib
 from enum import StrEnum
 
@@ -27,6 +28,7 @@ from mcp_tool_filter.http.interception.recognise import (
 from mcp_tool_filter.protocol.limits import Limits
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd"})
+_NAME = re.compile(r"[a-z0-9-]+")
 _INFLATED = ("gzip", "x-gzip", "deflate")
 _ENOUGH = 4096  # decoded bytes that show how a body begins
 _MOST_BLANK = 64 * 1024
@@ -48,8 +50,8 @@ class BodyReader:
 
     def __init__(self, coding: str, limits: Limits, *, is_endpoint: bool = False) -> None:
         """``is_endpoint``: MCP is spoken where the request goes to, so all JSON-RPC is MCP."""
-        named = [one.strip().lower() for one in coding.split(",")]
-        self._codings = [one for one in named if one in _CODINGS]
+        # Some servers only look for a name in the header, so gzip;q=1 is gzip to them.
+        self._codings = [one for one in _NAME.findall(coding.lower()) if one in _CODINGS]
         self._limits = limits
         self._is_endpoint = is_endpoint
         self._held = bytearray()

@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
@@ -28,9 +29,12 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import is_like_a_call
 from mcp_tool_filter.protocol.scan import EACH, Value, fold, scan
 
-BLANK = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"
-"""What may stand before JSON: white space, and what UTF-8, UTF-16 and UTF-32 put before it."""
-LONGEST_MENTION = 128
+_EM_SPACES = "".join(map(chr, range(0x2000, 0x200B)))
+_OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + _EM_SPACES
+BLANK = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\xfe\xff" + bytes({*_OTHER_SPACES.encode()})
+"""Bytes of what some reader passes over before JSON: white space, also Unicode's, and what UTF-8,
+UTF-16 and UTF-32 put before it."""
+LONGEST_MENTION = 256
 """Bytes that ``mentions_message`` must see at once."""
 _METHODS = (
     "initialize", "ping", "server/", "tools/", "resources/", "prompts/", "completion/",
@@ -38,6 +42,7 @@ _METHODS = (
     "subscriptions/",
 )  # fmt: skip
 _MCP_HEADER = re.compile(rb"[^a-z0-9]*mcp[^a-z0-9]")
+_HIDDEN_LINE = re.compile(rb"\r(?!\n[ \t])|(?<!\r)\n|\0")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _MOST_VALUES = 100_000
 
@@ -59,6 +64,16 @@ def is_mcp_head(head: Head) -> bool:
     return "mcp" in re.split(r"[^a-z]+", offered.lower())
 
 
+def has_hidden_line(head: Head) -> bool:
+    """Tell whether a head has a line that only some servers see.
+
+    Such a line could say how long the body is; a message in the next body would be a request then.
+    A header that goes on in the next line is none.
+    """
+    words = (head.method.encode(), head.target.encode("utf-8", "surrogateescape"))
+    return any(map(_HIDDEN_LINE.search, (*words, *chain.from_iterable(head.headers))))
+
+
 def kind_of_body(body: bytes) -> Kind:
     """Tell what a whole body is, without any content coding."""
     if not may_be_message(body):
@@ -75,9 +90,10 @@ def kind_of_body(body: bytes) -> Kind:
 def may_be_message(beginning: bytes) -> bool:
     """Tell whether a body that begins so can be a message.
 
-    Its first sign opens JSON, or a comment, which some readers of JSON pass over.
+    Its first sign opens JSON, or a comment, which some readers of JSON pass over, or is the ``)``
+    of ``)]}'``, which Gson passes over.
     """
-    return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[", b"/", b"#")
+    return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[", b"/", b"#", b")")
 
 
 def mentions_message(raw: bytes) -> bool:
@@ -172,4 +188,5 @@ def _spelling(sign: str) -> bytes:
     return b"(?:" + b"|".join([*plain, *escaped, *slash]) + b")"
 
 
-_MENTION = re.compile(_spellings("jsonrpc") + b"|" + _spellings("tools/call"), re.IGNORECASE)
+_WORDS = ("jsonrpc", "tools/call", "tools/list")
+_MENTION = re.compile(b"|".join(map(_spellings, _WORDS)), re.IGNORECASE)
