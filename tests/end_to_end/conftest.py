@@ -1,7 +1,7 @@
 """Where time is short, a sample of each matrix: FILTER_TESTS_PAIRS=sample.
 
-Each client and each server is in the sample at least once for each test. `.ci/run` runs the sample,
-`.ci/full` and a plain `pytest` run every pair.
+Of each file, every test is in the sample, and every client and every server, at least once.
+`.ci/run` runs the sample, `.ci/full` and a plain `pytest` run every pair.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import pytest
 
 from .pairs import Pair
 
-MATRICES = {"test_stdio_peers", "test_known_servers", "test_login", "test_login_through"}
+MATRICES = {
+    "test_changing_tools",
+    "test_client_programs",
+    "test_known_servers",
+    "test_login",
+    "test_login_through",
+    "test_peers_direct",
+    "test_restarts",
+    "test_run",
+    "test_stdio_peers",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -31,12 +41,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _who_meets(item: pytest.Item) -> Iterator[tuple[str, ...]]:
-    """Return who takes part, each with the test in which it does; the test itself is one more."""
-    test = item.nodeid.partition("[")[0]
-    yield (test,)
+    """Return who takes part, each with the file in which it does; the test itself is one more."""
+    yield (item.nodeid.partition("[")[0],)
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return
     for name, value in item.callspec.params.items():
         parts = (value.server, value.client) if isinstance(value, Pair) else (value,)
         for number, part in enumerate(parts):
-            yield test, name, str(number), str(part)
+            yield item.path.stem, name, str(number), str(part)
