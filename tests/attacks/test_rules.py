@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.jsregex.allowance import Allowance
 from tests.adapters.mitmproxy.filtered import INITIALIZE, Filtered, call, filtered
 from tests.mcp_upstream import saying
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
@@ -139,6 +140,56 @@ def test_what_a_rule_refuses_never_reaches_the_upstream(tmp_path: Path, name: st
         assert all(request.body == b"[" + OK + b"]" for request in between.upstream.asked)
 
     run(tmp_path, test)
+
+
+HALF_A_SECOND = 10_000_000  # steps of patterns
+COSTLY_PATTERNS = """
+    - id: costly
+      conditions: [param_matches: {field: arguments.text, pattern: "(a+)\\\\1c"}]
+      actions: [log: {level: info, message: m}]
+    - id: ahead
+      conditions: [param_matches: {field: arguments.more, pattern: "(?=.*x)a"}]
+      actions: [log: {level: info, message: m}]"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ('"text":"' + "a" * 9_000_000 + 'bc"', "costly"),
+        ('"more":"' + "ab" * 4_000_000 + '"', "ahead"),
+    ],
+)
+def test_a_client_cannot_keep_everybody_waiting_for_a_pattern(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    rule: str,
+) -> None:
+    """It is refused after some steps, and the operator is told once which rule it was."""
+    steps: list[int] = []
+    spend = Allowance.spend
+
+    def spend_and_tell(allowance: Allowance, count: int) -> None:
+        spend(allowance, count)
+        steps.append(count)
+
+    monkeypatch.setattr(Allowance, "spend", spend_and_tell)
+
+    async def test(between: Filtered) -> None:
+        for again in range(2):
+            del steps[:]
+            got = json.loads((await between.ask(draft(arguments))).body)
+            assert got["error"]["data"] == {"rule": rule, "action": "error"}
+            assert sum(steps) <= HALF_A_SECOND, again
+        assert not between.upstream.asked
+        assert (await between.ask(draft('"text":"aabaac","more":"ax"'))).status == 200
+        assert len(between.upstream.asked) == 1
+
+    run(tmp_path, test, more=COSTLY_PATTERNS)
+    warned = [one.getMessage() for one in caplog.records if "takes too long" in one.getMessage()]
+    assert len(warned) == 1
+    assert f"Rule '{rule}'" in warned[0]
 
 
 HONEST = {

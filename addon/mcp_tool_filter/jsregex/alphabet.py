@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from mcp_tool_filter.jsregex.charset import LAST_UNIT, CharSet
 
@@ -32,6 +33,18 @@ class Alphabet:
         self._cuts = sorted(edges - {0, LAST_UNIT + 1})
         self.size = len(self._cuts) + 1
         self.letters = _Letters(self._cuts)
+
+    def read(self, text: str) -> Sequence[int]:
+        """Return which letter each character is."""
+        table = self._ascii
+        if table is not None and text.isascii():  # as most long texts are; a hundred times as quick
+            return text.encode().translate(table)
+        return [self.letters[char] for char in text]
+
+    @cached_property
+    def _ascii(self) -> bytes | None:
+        letters = [self.letters[chr(code)] for code in range(128)]
+        return bytes([*letters, *bytes(128)]) if max(letters) < 256 else None
 
     def mask(self, chars: CharSet) -> int:
         """Return the letters of one of the sets, as the bits of a number."""

@@ -22,8 +22,8 @@ type Registers = tuple[int, ...]
 type _Standing = tuple[int, int, Registers]
 
 _UNSET = -1
-_STEPS_AT_ONCE = 300  # they are paid for in advance
-_PRICE = 1000  # each takes as long as three of the scan's
+_STEPS_AT_ONCE = 30  # they are paid for in advance
+_PRICE = 200  # each takes as long as six or seven of the scan's
 
 
 class Backtracker:
@@ -85,7 +85,7 @@ class _Attempt:
         self._alphabet = alphabet
         self._allowance = allowance
         allowance.spend(len(text))
-        self._letters = [alphabet.letters[char] for char in text]
+        self._letters = alphabet.read(text)
         self._word = alphabet.mask(WORD)
         self._paid = 0
 

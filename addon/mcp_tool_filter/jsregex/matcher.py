@@ -7,10 +7,15 @@ back to a group is matched by backtracking, and any other in one pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cached_property
 
-from mcp_tool_filter.jsregex.allowance import FOR_A_NAME, LONGEST_NAME, Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import (
+    FOR_A_NAME,
+    LONGEST_NAME,
+    Allowance,
+    Budget,
+    TooCostly,
+)
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.case import fold_text
@@ -35,6 +40,8 @@ from mcp_tool_filter.jsregex.tree import (
     without_other_groups,
 )
 
+_PRICE_OF_REFERENCES = 16  # ``re`` takes longer for a pattern that refers back to a group
+
 
 class Matcher:
     """Nothing is made before it is needed: most patterns never meet a long name."""
@@ -43,27 +50,37 @@ class Matcher:
         self._regex = regex
         self._allowance = allowance or Allowance()
 
-    def search(self, name: str) -> bool:
-        """Say whether the pattern matches anywhere. Raises TooCostly."""
+    def search(self, name: str, budget: Budget | None = None) -> bool:
+        """Say whether the pattern matches anywhere. Raises TooCostly.
+
+        With a budget, the steps come out of it, whatever the text.
+        """
         if len(name) > self._allowance.longest:
             raise TooCostly
         text = fold_text(to_units(name)) if self._regex.ignore_case else to_units(name)
-        if len(text) <= LONGEST_NAME and self._python:
+        if len(text) <= LONGEST_NAME and self._python and self._may_be_quick(budget):
             return self._python.search(text) is not None
-        self._allowance.begin()
+        if budget is None:
+            self._allowance.begin()
+            return self._search_counted(text)
+        self._allowance.begin(budget.steps)
+        try:
+            return self._search_counted(text)
+        finally:
+            budget.steps = self._allowance.left
+
+    def _may_be_quick(self, budget: Budget | None) -> bool:
+        return budget is None or budget.may_be_quick(
+            _PRICE_OF_REFERENCES if self._refers_back else 1
+        )
+
+    def _search_counted(self, text: str) -> bool:
         limit = self._program.exact_up_to
         if limit is not None and len(text) > limit:
             raise TooCostly
         if self._refers_back:
             return self._backtracker.search(text)
-        return self._scan.search(self._letters_of(text))
-
-    def _letters_of(self, text: str) -> Sequence[int]:
-        """Return which letter of the pattern's alphabet each character is."""
-        table = self._ascii_letters
-        if table is not None and text.isascii():  # as most long texts are; a hundred times as quick
-            return text.encode().translate(table)
-        return [self._alphabet.letters[char] for char in text]
+        return self._scan.search(self._alphabet.read(text))
 
     def is_affordable(self) -> bool:
         """Say whether every name that may be exposed can be judged within the allowance."""
@@ -98,11 +115,6 @@ class Matcher:
     def _alphabet(self) -> Alphabet:
         units = [node.chars for node in walk(self._regex.root) if isinstance(node, Unit)]
         return Alphabet([WORD, *units])
-
-    @cached_property
-    def _ascii_letters(self) -> bytes | None:
-        letters = [self._alphabet.letters[chr(code)] for code in range(128)]
-        return bytes([*letters, *bytes(128)]) if max(letters) < 256 else None
 
     @cached_property
     def _program(self) -> Program:

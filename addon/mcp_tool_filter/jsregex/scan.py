@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, Allowance
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.charset import WORD
 from mcp_tool_filter.jsregex.program import Op, Program
@@ -76,6 +76,8 @@ class Scan:
     def _keys(self, letters: Sequence[int]) -> list[int]:
         """Return what the moves depend on: the next letter, and which looks succeed before it."""
         self._allowance.spend(len(letters))
+        if len(letters) > LONGEST_NAME and not isinstance(letters, bytes):
+            self._allowance.spend(len(letters))  # to read what is not ASCII takes as long again
         keys = [*(reversed(letters) if self._backward else letters), self._end]
         weight = self._end + 1
         for look in self._looks:

@@ -11,9 +11,9 @@ pass, however long it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from mcp_tool_filter.jsregex.allowance import FOR_A_TEXT, Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import FOR_A_MESSAGE, Allowance, Budget, TooCostly
 from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.backtrack import Backtracker
 from mcp_tool_filter.jsregex.charset import WORD
@@ -27,7 +27,7 @@ class Finder:
     """One for each pattern."""
 
     def __init__(self, regex: Regex) -> None:
-        self._allowance = Allowance(longest=FOR_A_TEXT)
+        self._allowance = Allowance(longest=FOR_A_MESSAGE)
         units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
         self._alphabet = Alphabet([WORD, *units])
         whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
@@ -40,15 +40,23 @@ class Finder:
             backward = compile_program(regex.root, for_scan=True, backward=True)
             self._starts = Scan(backward, self._alphabet, self._allowance, tabulates=True)
 
-    def find(self, units: str) -> list[tuple[int, int]]:
-        """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly."""
+    def find(self, units: str, budget: Budget | None = None) -> list[tuple[int, int]]:
+        """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly.
+
+        With a budget, the steps come out of it.
+        """
         if self._exact_up_to is not None and len(units) > self._exact_up_to:
             raise TooCostly
-        self._allowance.begin()
-        return list(self._backtracker.find(units, self._places(units)))
+        self._allowance.begin(budget.steps if budget else None)
+        try:
+            places = self._places(units)
+            return list(self._backtracker.find(units, places)) if places else []
+        finally:
+            if budget:
+                budget.steps = self._allowance.left
 
-    def _places(self, units: str) -> Iterable[int]:
+    def _places(self, units: str) -> Sequence[int]:
         if self._starts is None:
             return range(len(units))
-        letters = [self._alphabet.letters[char] for char in units]
+        letters = self._alphabet.read(units)
         return [at for at, begins in enumerate(self._starts.table(letters)) if begins]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_tool_filter.jsregex.allowance import Budget
 from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
 
 PATTERNS = [
@@ -29,7 +30,7 @@ def test_a_long_text_is_searched_like_a_short_one(
     found = "".join(pieces)
     text = "z" * 300 + found if before else found + "z" * 300
     expected = re.search(pattern, text, re.ASCII) is not None
-    assert parse_rule_pattern(pattern).is_in(text) is expected
+    assert parse_rule_pattern(pattern).is_in(text, Budget()) is expected
 
 
 def test_a_text_that_lacks_what_must_be_there_is_hardly_read() -> None:
@@ -40,7 +41,7 @@ def test_a_text_that_lacks_what_must_be_there_is_hardly_read() -> None:
     def seconds(pattern: str) -> float:
         one = parse_rule_pattern(pattern)
         begun = process_time()
-        assert not one.is_in(text)
+        assert not one.is_in(text, Budget())
         return process_time() - begun
 
     assert quick.required == "/etc"

@@ -260,9 +260,11 @@ class _Walk:
         return in_background or isinstance(action, CHANGES)
 
     def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
-        why = f"the pattern {error} takes too long" if isinstance(error, PatternGivenUp) else error
+        is_given_up = isinstance(error, PatternGivenUp)
+        why = f"the pattern {error} takes too long on this message" if is_given_up else error
         yield Warn(f"Rule {rule!r}: {what} failed: {why}")
-        if not self.policy.chain.allow_on_error:
+        # Whoever writes a message must not choose to be let through: so never "allow" for patterns.
+        if is_given_up or not self.policy.chain.allow_on_error:
             detail = f"{what} failed: {why}"
             self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
         elif self.run.clock() >= self.run.deadline:

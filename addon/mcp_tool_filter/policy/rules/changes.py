@@ -51,7 +51,7 @@ def replace_message(subject: Subject, text: str) -> tuple[Subject, Verdict]:
         case Forward() | Reply() | Drop():
             pass
     request = subject.request if isinstance(message, Response) else None
-    return Subject(message, subject.about, request), verdict
+    return Subject(message, subject.about, request, subject.budget), verdict
 
 
 def _parse(text: str, subject: Subject) -> Single:

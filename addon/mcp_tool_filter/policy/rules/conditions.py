@@ -82,7 +82,7 @@ class MethodMatches:
     of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
-        return subject.method is not None and self.pattern.is_in(subject.method)
+        return subject.method is not None and self.pattern.is_in(subject.method, subject.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class ToolMatches:
     of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
-        return subject.tool is not None and self.pattern.is_in(subject.tool)
+        return subject.tool is not None and self.pattern.is_in(subject.tool, subject.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,11 @@ class IsOneOf(_OfField):
 class Matches(_OfField):
     pattern: RulePattern
 
-    def satisfied_by(self, document: Document, value: Value) -> bool:
-        return value.text is not None and self.pattern.is_in(value.text)
+    def holds(self, subject: Subject, now: float) -> bool:
+        budget = subject.budget
+        texts = [value.text for value in subject.find(self.part, self.field)]
+        judged = [text is not None and self.pattern.is_in(text, budget) for text in texts]
+        return any(judged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mcp_tool_filter.jsregex.allowance import Budget
 from mcp_tool_filter.jsregex.charset import to_units
 from mcp_tool_filter.policy.rules.fields import (
     Document,
@@ -33,7 +34,8 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
 
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _KEY_ENDS = re.compile(r"[ \t\n\r]*:")
-_UNIT = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+_UNITS = re.compile(r"[^\\\U00010000-\U0010ffff]+|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+_PRICE_OF_ESCAPE = 20  # steps of a pattern that take as long as to decode one escape
 
 
 class ImpossibleChange(Exception):
@@ -67,12 +69,17 @@ class Edited:
             splice for holder in holders for splice in _remove(self.document, holder, steps[-1])
         )
 
-    def redact(self, steps: Sequence[Step], pattern: RulePattern, replacement: str) -> Edited:
-        """Replace what a pattern matches in the strings at a field and below it."""
+    def redact(
+        self, steps: Sequence[Step], pattern: RulePattern, replacement: str, budget: Budget
+    ) -> Edited:
+        """Replace what a pattern matches in the strings at a field and below it.
+
+        Raises PatternGivenUp.
+        """
         return self._spliced(
             splice
             for value in self.document.find(self.root, steps)
-            for splice in _redact(self.text, value, pattern, quote(replacement)[1:-1])
+            for splice in _redact(self.text, value, pattern, quote(replacement)[1:-1], budget)
         )
 
     def insert(self, steps: Sequence[Step], written: str) -> Edited:
@@ -197,18 +204,23 @@ def _end(part: Member | Value) -> int:
     return part.end if isinstance(part, Value) else part.value.end
 
 
-def _redact(text: str, value: Value, pattern: RulePattern, replacement: str) -> Iterator[_Splice]:
+def _redact(
+    text: str, value: Value, pattern: RulePattern, replacement: str, budget: Budget
+) -> Iterator[_Splice]:
     for found in _STRING.finditer(text, value.start, value.end):
         if not _KEY_ENDS.match(text, found.end(), value.end):
             first, last = found.start() + 1, found.end() - 1
-            yield from _redact_string(text, first, last, pattern, replacement)
+            yield from _redact_string(text, first, last, pattern, replacement, budget)
 
 
 def _redact_string(
-    text: str, start: int, end: int, pattern: RulePattern, replacement: str
+    text: str, start: int, end: int, pattern: RulePattern, replacement: str, budget: Budget
 ) -> Iterator[_Splice]:
-    units, places = _units(text[start:end])
-    for first, last in pattern.find(units):
+    written = text[start:end]
+    escapes = written.count("\\") + len(to_units(written)) - len(written)
+    pattern.spend(escapes * _PRICE_OF_ESCAPE, budget)
+    units, places = _units(written)
+    for first, last in pattern.find(units, budget):
         yield _Splice(start + places[first], start + places[last], replacement)
 
 
@@ -218,8 +230,13 @@ def _units(written: str) -> tuple[str, Sequence[int]]:
         return written, range(len(written) + 1)
     units: list[str] = []
     places: list[int] = []
-    for found in _UNIT.finditer(written):
-        for unit in to_units(_unescaped(found.group())):
+    for found in _UNITS.finditer(written):
+        piece = found.group()
+        if piece[0] != "\\" and len(to_units(piece)) == len(piece):  # each its own unit
+            units.append(piece)
+            places += range(found.start(), found.end())
+            continue
+        for unit in to_units(_unescaped(piece)):
             units.append(unit)
             places.append(found.start())
     return "".join(units), [*places, len(written)]

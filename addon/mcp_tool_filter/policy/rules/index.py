@@ -17,6 +17,7 @@ from operator import itemgetter
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches, Reads
 from mcp_tool_filter.policy.rules.fields import Field
+from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.subject import Subject
 
@@ -171,7 +172,12 @@ class RuleIndex:
         chosen = []
         for order, rule in enumerate(self._rules):
             static = [one for one in rule.conditions if one.reads < Reads.MESSAGE]
-            if all(one.holds(subject, 0.0) for one in static):
+            try:
+                holds = all(one.holds(subject, 0.0) for one in static)
+            except PatternGivenUp:  # the rule fails when its turn comes
+                chosen.append(Candidate(rule, order, rule.conditions))
+                continue
+            if holds:
                 rest = tuple(one for one in rule.conditions if one.reads is Reads.MESSAGE)
                 chosen.append(Candidate(rule, order, rest))
         return chosen

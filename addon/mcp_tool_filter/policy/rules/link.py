@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
+from mcp_tool_filter.jsregex.allowance import Budget
 from mcp_tool_filter.policy.chain import Situation, decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
@@ -31,6 +32,7 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     Response,
     Single,
+    UnreadPlace,
     id_value,
     parse_message,
     render_error,
@@ -79,6 +81,7 @@ class RulesLink:
         self._numbers = count(1)
         self._asked = AskedBefore(is_strict=True)
         self._asked_of_clients = AskedBefore()
+        self._batch: tuple[str, Budget] | None = None
 
     @property
     def policy(self) -> Policy:
@@ -102,7 +105,7 @@ class RulesLink:
         session.note_request(message.method)
         if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
             noted = self._note(situation.exchange, policy, session)
-        subject = Subject(message) if policy.reads_requests else None
+        subject = self._subject(message) if policy.reads_requests else None
         if subject is None or not has_rules_for(policy, subject):
             self._remember(message, situation, policy, session)
             return Forward()
@@ -112,6 +115,22 @@ class RulesLink:
             self._request_decided(judging, message, situation, policy, session, noted),
             self._at_once,
         )
+
+    def _subject(self, message: Single, request: Request | None = None) -> Subject:
+        return Subject(message, None, request, self._budget_of_batch(message))
+
+    def _budget_of_batch(self, message: Single) -> Budget | None:
+        """Return the budget that all members of a batch share; None for any other message.
+
+        Else a batch could keep everyone waiting once for each of its members.
+        """
+        place = message.place
+        if not place.start or isinstance(place, UnreadPlace):
+            self._batch = None
+            return None
+        if self._batch is None or self._batch[0] is not place.text:
+            self._batch = place.text, Budget()
+        return self._batch[1]
 
     def _is_for_nobody(self, message: Response, situation: Situation) -> bool:
         """Tell whether this answers a copy of a request that a rule has sent."""
@@ -197,7 +216,7 @@ class RulesLink:
         if request is None and self._must_know_request(message, situation, policy):
             reason = Reason(Why.MALFORMED, detail="nobody knows which request this answers")
             return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
-        subject = Subject(message, None, request)
+        subject = self._subject(message, request)
         if not stores and not has_rules_for(policy, subject):
             return Forward()
         subject.about = self._about(situation, session)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.jsregex.allowance import FOR_A_TEXT, Allowance, TooCostly
+from mcp_tool_filter.jsregex.allowance import FOR_A_MESSAGE, Allowance, Budget, TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.literal import required_text
 from mcp_tool_filter.jsregex.matcher import Matcher
@@ -15,6 +15,7 @@ from mcp_tool_filter.jsregex.spans import Finder
 from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
 
 _LONG = 256  # characters
+_FOUND_AT_ONCE = 256  # characters that are searched for a known text in the time of a step
 
 
 class PatternGivenUp(Exception):
@@ -31,25 +32,44 @@ class RulePattern:
         """A text that must stand in whatever the pattern matches; empty if none is known."""
         return "" if self._regex.ignore_case else required_text(self._regex.root)
 
-    def is_in(self, text: str) -> bool:
+    def is_in(self, text: str, budget: Budget) -> bool:
         """Tell whether the pattern is found in a text. Raises PatternGivenUp."""
-        if len(text) > _LONG and self.required not in text:
-            return False  # found out in a fraction of the time
         try:
-            return self._matcher.search(text)
+            if len(text) <= _LONG:
+                return self._matcher.search(text, budget)
+            key = self.text, text
+            known = budget.known.get(key)
+            if known is None:
+                known = budget.known[key] = self._is_in_long(text, budget)
+            return known
         except TooCostly:
             raise PatternGivenUp(self.text) from None
 
-    def find(self, units: str) -> list[tuple[int, int]]:
+    def _is_in_long(self, text: str, budget: Budget) -> bool:
+        # Whether a text is there is found out in a fraction of the time.
+        return self._may_be_in(text, budget) and self._matcher.search(text, budget)
+
+    def _may_be_in(self, text: str, budget: Budget) -> bool:
+        budget.spend(len(text) // _FOUND_AT_ONCE)
+        return self.required in text
+
+    def find(self, units: str, budget: Budget) -> list[tuple[int, int]]:
         """Return where the pattern is found in UTF-16 code units. Raises PatternGivenUp."""
         try:
-            return self._finder.find(units)
+            return self._finder.find(units, budget) if self._may_be_in(units, budget) else []
+        except TooCostly:
+            raise PatternGivenUp(self.text) from None
+
+    def spend(self, steps: int, budget: Budget) -> None:
+        """Count what must be done to a text before it is searched. Raises PatternGivenUp."""
+        try:
+            budget.spend(steps)
         except TooCostly:
             raise PatternGivenUp(self.text) from None
 
     @cached_property
     def _matcher(self) -> Matcher:
-        return Matcher(self._regex, Allowance(longest=FOR_A_TEXT))
+        return Matcher(self._regex, Allowance(longest=FOR_A_MESSAGE))
 
     @cached_property
     def _finder(self) -> Finder:

@@ -144,7 +144,8 @@ def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
         case Redact(where, pattern, replacement):
             steps = where.steps if where else ()
             instead = yield from run.text(replacement, rule.id)
-            run.edit(lambda edited: edited.redact(steps, pattern, instead))
+            budget = run.subject.budget
+            run.edit(lambda edited: edited.redact(steps, pattern, instead, budget))
         case CallFunction():
             yield from _call_function(run, action)
         case Script():

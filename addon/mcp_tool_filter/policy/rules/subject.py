@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mcp_tool_filter.jsregex.allowance import Budget
 from mcp_tool_filter.policy.rules.fields import Document, Field
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.limits import Limits
@@ -54,6 +55,7 @@ class Subject:
     """A message as it is by now, and what rules have read of it."""
 
     __slots__ = (
+        "_budget",
         "_documents",
         "_found",
         "about",
@@ -68,8 +70,13 @@ class Subject:
         message: Single,
         about: Circumstances | None = None,
         request: Request | Notification | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """``request`` is what a response answers, as it was forwarded."""
+        """``request`` is what a response answers, as it was forwarded.
+
+        A changed message, or one of a batch, has a ``budget`` that others have drawn on.
+        """
+        self._budget = budget
         self.message = message
         self.about = about or _NOTHING_KNOWN
         self.request = message if not isinstance(message, Response) else request
@@ -77,6 +84,13 @@ class Subject:
         self.tool = tool_in(self.request)
         self._found: dict[tuple[str, str], Sequence[Value]] = {}
         self._documents: dict[str, Document] = {}
+
+    @property
+    def budget(self) -> Budget:
+        """What patterns may still spend on this message."""
+        if self._budget is None:
+            self._budget = Budget()
+        return self._budget
 
     @property
     def is_response(self) -> bool:
