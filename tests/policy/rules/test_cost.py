@@ -156,8 +156,8 @@ def test_a_text_is_matched_alike_whether_its_steps_are_counted_or_not(pattern: s
     found = parse_rule_pattern(pattern)
     texts = ["aa!", "ab!", "aba", "ab", "bc", "abb", "ac", "abc", "", "b"]
     late = Budget()
-    while late.may_be_quick(1):
-        pass
+    for _ in range(1_000):
+        late.may_be_quick(1)
     quickly = [found.is_in(text, Budget()) for text in texts]
     assert [found.is_in(text, late) for text in texts] == quickly
     assert late.steps < HALF_A_SECOND
