@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -155,7 +155,13 @@ def read(text: bytes) -> Message:
     return message
 
 
-async def every_action_does_what_it_says(ask: Ask, echo: Echo) -> None:
+class Echoes(Protocol):
+    @property
+    def heard(self) -> Any:
+        """The arguments that have reached the upstream: a list, or what acts like one."""
+
+
+async def every_action_does_what_it_says(ask: Ask, echo: Echoes) -> None:
     async def case(name: str, more: str = "", tool: str = "read_file") -> Message:
         echo.heard.clear()
         arguments = f'{{"case":"{name}"{more}}}'
