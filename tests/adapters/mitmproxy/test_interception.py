@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,28 @@ async def test_a_client_that_leaves_early_harms_nobody(tmp_path: Path) -> None:
                 client.abort()
         assert (await it.send(b"{}", path="/v1")).body == b"{}"
         assert not it.proxy.errors()
+
+
+@pytest.mark.parametrize("way", ["absolute", "tunnel"])
+async def test_bodies_that_nobody_finishes_are_held_within_the_budget(
+    tmp_path: Path, way: str
+) -> None:
+    """The largest are given up, before it is clear whether they are MCP."""
+    body = b'{"a": "' + b"x" * 9_000_000
+    async with between(tmp_path, way) as it, AsyncExitStack() as clients:
+        begun = []
+        for _ in range(20):
+            client = await clients.enter_async_context(raw_client(it.proxy.port))
+            if way == "tunnel":
+                await tunnel(client, it.upstream.url.partition("//")[2], None)
+            with suppress(ConnectionError):
+                await client.say(it.written(body, "/v1", JSON)[:-1])
+            begun.append(client)
+        with suppress(ConnectionError):
+            assert not await begun[0].rest()
+        got = await it.send(call("delete_file"))
+        assert json.loads(got.body) == not_found("delete_file")
+        assert not it.upstream.raw.requests
 
 
 async def test_a_transfer_coding_hides_nothing(tmp_path: Path) -> None:

@@ -238,6 +238,8 @@ def test_events_of_others_lose_no_byte(chunks: list[bytes]) -> None:
         (b"POST /mcp?" + b"a" * 70_000, b"", Spoken.HTTP),
         (b"POST /mcp?" + b"a" * 70_000 + b" HTTP/1.1\r\n", b"", Spoken.HTTP),
         (b"\r\n" * 40_000 + b"POST /mcp HTTP/1.1\r\n", b"220 smtp", Spoken.HTTP),
+        (b"\r\n" * 40_000, b"", Spoken.HTTP),
+        (b"\r\n" * 40_000, b"220 smtp", Spoken.OTHER),
         (b"INVITE sip:a@b SIP/2.0\r\n", b"", Spoken.OTHER),
         (b"EHLO me\r\n", b"", Spoken.OTHER),
         (b"SSH-2.0-x y\r\n", b"", Spoken.OTHER),

@@ -321,7 +321,7 @@ def client_host(flow: HTTPFlow) -> str | None:
 
 
 def _give(order: Order) -> bool:
-    handler = _handler_of(order.stream.flow.client_conn)
+    handler = _handler_of(order.stream.context.client)
     if handler is None:
         return False
     task = asyncio.get_running_loop().create_task(handler.server_event(order))

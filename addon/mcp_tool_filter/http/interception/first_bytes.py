@@ -40,7 +40,9 @@ def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
             return Spoken.UNKNOWN
     said = from_client.lstrip(_BLANK)[:_LONGEST_LINE]
     if not said:
-        return _greeting(from_server)
+        spoken = _greeting(from_server)
+        is_too_much = spoken is Spoken.UNKNOWN and len(from_client) > _LONGEST_LINE
+        return Spoken.HTTP if is_too_much else spoken  # which does not hold blank lines
     if _REQUEST.match(said):
         return Spoken.HTTP
     if not _MAY_BECOME_REQUEST.fullmatch(said):

@@ -49,7 +49,7 @@ from mitmproxy.proxy.tunnel import TunnelLayer
 
 from mcp_tool_filter.adapters.mitmproxy.safe import stream as streams
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer, _forked
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Order, ReadOn
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, Steps, nothing
 from mcp_tool_filter.errors import ProtocolError
@@ -155,6 +155,8 @@ class InterceptedStream(SafeStream):
     def _handle_event(self, event: events.Event) -> Steps:
         if self._way is None and isinstance(event, HttpEvent):
             yield from self._recognise(event)
+        elif self._way is None and isinstance(event, GiveUp):
+            yield from self._give_up_reading()
         elif self._way is None or self._way is Way.MCP:
             yield from super()._handle_event(event)
         else:
@@ -174,15 +176,26 @@ class InterceptedStream(SafeStream):
                 self._way = self._reader.feed(data)
             case RequestEndOfMessage() if self._reader:
                 self._way = self._reader.finish()
-        self._waiting.append(event)
+        if self._reader is None or not isinstance(event, RequestData):
+            self._waiting.append(event)
         if self._way is None:
             return
-        if self._way is Way.WATCHED and self._reader:
-            self._watch = Watch(self._reader.held)
+        if self._reader and (held := self._reader.held):
+            self._waiting.insert(1, RequestData(self.stream_id, held))  # behind the head
+            self._watch = Watch(held) if self._way is Way.WATCHED else None
         self._reader = None
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             yield from self._handle_event(one)
+
+    def _give_up_reading(self) -> Steps:
+        """Close the connection of a client that has too much held before it is clear what it is."""
+        self._waiting.clear()
+        self._reader = None
+        self._forget()
+        yield DropStream(self.stream_id)
+        kill = ResponseProtocolError(self.stream_id, "too much is held", ErrorCode.KILL)
+        yield SendHttp(kill, self.context.client)
 
     def _look_at_head(self, event: RequestHeaders) -> Steps:
         found = Way.OTHER if event.request.method == "CONNECT" else self._ask_about(event)
