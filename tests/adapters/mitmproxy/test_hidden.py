@@ -256,10 +256,12 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
 async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
     """A client that has seen the mask of the user's token could let the upstream echo it."""
     heard: list[bytes] = []
+    mask = b""
 
     async def respond(request: RawRequest, peer: Any) -> None:
         heard.append(request.head + request.body)
-        await saying(RESULT)(request, peer)
+        echo = b"\r\nSet-Cookie: a=%b\r\n" % mask if mask else b"\r\n"
+        await peer.say(answer(RESULT).replace(b"\r\n", echo, 1))
 
     recording = tmp_path / "all.flow"
     given: dict[str, Any] = {
@@ -278,9 +280,11 @@ async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None
         mask = flow.request.headers["x-tenant-token"].encode()
         body = CALL.replace(b'"read_file"', b'"read_file","arguments":{"say":"%b"}' % mask)
         headers = MCP_HEADERS + b"X-Other: %b\r\n" % mask
-        await client.ask(post(body, headers=headers))
+        path = f"/mcp?say={mask.decode()}"
+        got = await client.ask(post(body, path=path, headers=headers))
     assert heard[1].count(b"t-0815") == 1
-    assert heard[1].count(mask) == 2
+    assert heard[1].count(mask) == 3
+    assert got.all("set-cookie") == [f"a={mask.decode()}"]
 
 
 async def test_a_client_gets_what_the_upstream_said(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from mitmproxy import ctx
-from mitmproxy.http import Headers, HTTPFlow, Request, Response
+from mitmproxy.http import HTTPFlow, Request, Response
 
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
 from mcp_tool_filter.http.listener import Listener
@@ -64,10 +64,10 @@ class Hidden:
             masks = _masks_of(stream)
             masks.is_login = True
             found = self._finder.in_url(request.data.path.decode("latin-1"))
-            request.data.path = masks.hide(request.data.path, found)
+            request.data.path = masks.hide(request.data.path, found, masks.PATH)
         elif b"?" in request.data.path:
             request.data.path = _without_secret_parameters(request.data.path, stream)
-        self._hide_headers(request.headers, stream)
+        self._hide_headers(request, stream)
 
     def _is_login(self, flow: HTTPFlow, request: Request) -> bool:
         path = request.path.partition("?")[0]
@@ -92,7 +92,7 @@ class Hidden:
     def hide_added(self, flow: HTTPFlow) -> None:
         """Hide what we have added to the head of a request."""
         if self._finder is not None and (stream := stream_of(flow)) is not None:
-            self._hide_headers(flow.request.headers, stream)
+            self._hide_headers(flow.request, stream)
 
     # Answers
 
@@ -100,16 +100,16 @@ class Hidden:
         """Return an answer as others may see its head; it stays as it is."""
         if self._finder is None or (stream := stream_of(flow)) is None:
             return response
-        headers = response.headers.copy()
-        self._hide_answer_headers(headers, stream)
-        if headers.fields == response.headers.fields:
+        seen = response.copy()
+        self._hide_answer_headers(seen, stream)
+        if seen.headers.fields == response.headers.fields:
             return response
-        return Response.make(response.status_code, b"", headers)
+        return Response.make(response.status_code, b"", seen.headers)
 
     def hide_answer_head(self, flow: HTTPFlow) -> None:
         """Hide the secrets in the head of an answer that has been judged."""
         if self._finder is not None and flow.response and (stream := stream_of(flow)):
-            self._hide_answer_headers(flow.response.headers, stream)
+            self._hide_answer_headers(flow.response, stream)
 
     def hidden_body(self, flow: HTTPFlow, response: Response) -> bytes:
         """Return the body of an answer as others may see it; it stays as it is."""
@@ -124,7 +124,7 @@ class Hidden:
         """Hide what is said to a client at its login, once that has been judged."""
         if self._finder is None or not flow.response or (stream := stream_of(flow)) is None:
             return
-        self._hide_answer_headers(flow.response.headers, stream)
+        self._hide_answer_headers(flow.response, stream)
         if stream.masks is not None and stream.masks.is_login and not flow.response.stream:
             self._hide_content(flow.response, stream.masks)
             stream.masks.in_answer = True
@@ -139,46 +139,49 @@ class Hidden:
 
     # Parts
 
-    def _hide_headers(self, headers: Headers, stream: SafeStream) -> None:
+    def _hide_headers(self, message: Request | Response, stream: SafeStream) -> None:
         from mcp_tool_filter.observers.redaction.names import is_secret_header
 
         assert self._finder
         hidden = []
-        for name, value in headers.fields:
+        for name, value in message.headers.fields:
             plain = name.decode("latin-1").lower()
             if plain not in _NOT_TOKENS and is_secret_header(plain):
                 found = self._finder.in_header(plain, value.decode("latin-1"))
                 masks = _masks_of(stream)
-                masks.headers.add(name.lower())
-                hidden.append((name, masks.hide(value, found)))
+                hidden.append((name, masks.hide(value, found, masks.place_of(message, name))))
             else:
                 hidden.append((name, value))
         if stream.masks is not None:
-            headers.fields = tuple(hidden)
+            message.headers.fields = tuple(hidden)
 
-    def _hide_answer_headers(self, headers: Headers, stream: SafeStream) -> None:
+    def _hide_answer_headers(self, response: Response, stream: SafeStream) -> None:
         assert self._finder
-        self._hide_headers(headers, stream)
+        self._hide_headers(response, stream)
         if (masks := stream.masks) is None or not masks.is_login:
             return
         for name in ("location", "refresh", "link"):
-            said = headers.get_all(name)
+            said = response.headers.get_all(name)
             if said:
-                masks.headers.add(name.encode())
-                headers.set_all(name, [_hidden_url(one, self._finder, masks) for one in said])
+                place = masks.place_of(response, name.encode())
+                hidden = [_hidden_url(one, self._finder, masks, place) for one in said]
+                response.headers.set_all(name, hidden)
 
     def _hide_content(self, message: Request | Response, masks: Masks) -> None:
         assert self._finder
         content = message.data.content
         if not content:
             return
+        place = masks.ANSWER if isinstance(message, Response) else masks.BODY
         kind, coding = (message.headers.get(f"content-{one}", "") for one in ("type", "encoding"))
         if coding or len(content) > _LONGEST_BODY:
-            message.data.content = masks.hide_all(content)
+            message.data.content = masks.hide_all(content, place)
             return
         found = self._finder.in_body(content, kind)
         unread = bool(found.unread)
-        message.data.content = masks.hide_all(content) if unread else masks.hide(content, found)
+        message.data.content = (
+            masks.hide_all(content, place) if unread else masks.hide(content, found, place)
+        )
 
 
 def real_request(flow: HTTPFlow) -> Request:
@@ -195,9 +198,10 @@ def _masks_of(stream: SafeStream) -> Masks:
     return stream.masks
 
 
-def _hidden_url(url: str, finder: Finder, masks: Masks) -> str:
+def _hidden_url(url: str, finder: Finder, masks: Masks, place: bytes) -> str:
     raw = url.encode("utf-8", "surrogateescape")
-    return masks.hide(raw, finder.in_url(raw.decode("latin-1"))).decode("utf-8", "surrogateescape")
+    found = finder.in_url(raw.decode("latin-1"))
+    return masks.hide(raw, found, place).decode("utf-8", "surrogateescape")
 
 
 def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
@@ -207,8 +211,8 @@ def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
     def hide(found: re.Match[bytes]) -> bytes:
         if not is_secret_name(unquote(found[1].decode("latin-1"))):
             return found[0]
-        start = found.start(2) - found.start()
-        return found[0][:start] + _masks_of(stream).hide_all(found[2])
+        start, masks = found.start(2) - found.start(), _masks_of(stream)
+        return found[0][:start] + masks.hide_all(found[2], masks.PATH)
 
     return _PARAMETER.sub(hide, path)
 

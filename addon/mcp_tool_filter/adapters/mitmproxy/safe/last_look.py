@@ -161,13 +161,13 @@ class LookedAtStream(HttpStream):
                     request.headers[name] = value
                 return RequestHeaders(number, request, event.end_stream)
             case RequestData(data=data) if masks is not None and masks.is_login:
-                return RequestData(number, masks.show(data))
+                return RequestData(number, masks.show(data, masks.BODY))
             case ResponseHeaders(response=response) if masks is not None:
                 return ResponseHeaders(
                     number, masks.answer_with_secrets(response), event.end_stream
                 )
             case ResponseData(data=data) if masks is not None and masks.in_answer:
-                return ResponseData(number, masks.show(data))
+                return ResponseData(number, masks.show(data, masks.ANSWER))
         return event
 
     def _send_answer_again(self) -> Steps:

@@ -1,13 +1,17 @@
 """Masks that stand in a flow in place of its secrets; only the wire gets the secrets.
 
 Whoever looks at a flow (mitmweb, ``-w``, another script) sees masks. What is sent has the secrets
-again, and only where they were: whoever has seen the mask of somebody's token, and sends it in an
-argument, gets no token for it. The same secret has the same mask in all flows of a process:
+again, and each only in the place where it was: whoever has seen the mask of somebody's token, and
+sends it in a URL or an argument, gets no token for it. A place is the path, a body, or the headers
+of one name. The same secret has the same mask in all flows of a process:
 
 >>> masks = Masks()
->>> hidden = masks.hide(b"Bearer abc", Finder().in_header("authorization", "Bearer abc"))
->>> hidden.startswith(b"Bearer masked-"), masks.show(hidden)
+>>> found = Finder().in_header("authorization", "Bearer abc")
+>>> hidden = masks.hide(b"Bearer abc", found, b"authorization")
+>>> hidden.startswith(b"Bearer masked-"), masks.show(hidden, b"authorization")
 (True, b'Bearer abc')
+>>> masks.show(hidden, masks.PATH) == hidden
+True
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from typing import ClassVar
 
 from mitmproxy.http import Request, Response
 
@@ -24,72 +29,90 @@ from mcp_tool_filter.observers.redaction.finder import Finder as Finder  # also 
 from mcp_tool_filter.observers.redaction.findings import Findings, replace
 
 _KEY = secrets.token_bytes(32)
+_IN_ANSWER = b"answer:"  # before the name of a header
 _MASK = re.compile(rb"masked-[A-Za-z0-9_-]{22}")
 
 
 class Masks:
     """The masks of one flow."""
 
+    PATH: ClassVar = b":path"
+    BODY: ClassVar = b":body"
+    ANSWER: ClassVar = b":answer"
     __slots__ = ("_secrets", "headers", "in_answer", "is_login")
 
     def __init__(self) -> None:
-        self._secrets: dict[bytes, bytes] = {}
+        self._secrets: dict[tuple[bytes, bytes], bytes] = {}
+        """By their places and masks."""
         self.headers: set[bytes] = set()
-        """The headers that have masks, in lower case."""
+        """The places of headers that have masks."""
         self.is_login = False
         """Its bodies may hold secrets."""
         self.in_answer = False
         """The body of its answer has masks."""
 
-    def hide(self, data: bytes, found: Findings) -> bytes:
+    def hide(self, data: bytes, found: Findings, place: bytes) -> bytes:
         """Put a mask in the place of each secret that was found."""
         text = data.decode("latin-1")
-        hidden = replace(text, found.secrets, lambda one: self._mask(text[one.start : one.end]))
+        hidden = replace(
+            text, found.secrets, lambda one: self._mask(text[one.start : one.end], place)
+        )
         return hidden.encode("latin-1")
 
-    def hide_all(self, data: bytes) -> bytes:
-        """Put one mask in the place of everything."""
-        return self._mask(data.decode("latin-1")).encode() if data else data
+    def place_of(self, message: Request | Response, header: bytes) -> bytes:
+        """Return the place of a header that has masks from now on."""
+        place = (_IN_ANSWER if isinstance(message, Response) else b"") + header.lower()
+        self.headers.add(place)
+        return place
 
-    def _mask(self, text: str) -> str:
+    def hide_all(self, data: bytes, place: bytes) -> bytes:
+        """Put one mask in the place of everything."""
+        return self._mask(data.decode("latin-1"), place).encode() if data else data
+
+    def _mask(self, text: str, place: bytes) -> str:
         raw = text.encode("latin-1")
-        if raw in self._secrets:  # a mask itself
+        if (place, raw) in self._secrets:  # a mask itself
             return text
         digest = hmac.digest(_KEY, raw, hashlib.sha256)[:16]
         mask = b"masked-" + base64.urlsafe_b64encode(digest).rstrip(b"=")
-        self._secrets[mask] = raw
+        self._secrets[place, mask] = raw
         return mask.decode()
 
-    def show(self, data: bytes) -> bytes:
-        """Put the secrets back in their places."""
-        return _MASK.sub(lambda found: self._secrets.get(found[0], found[0]), data)
+    def show(self, data: bytes, place: bytes) -> bytes:
+        """Put the secrets back that were hidden in this place."""
+        return _MASK.sub(lambda found: self._secrets.get((place, found[0]), found[0]), data)
 
     def request_with_secrets(self, request: Request) -> Request:
         """Return a copy of a request as it goes to the upstream, or came from the client."""
         real = request.copy()
-        real.data.path = self.show(real.data.path)
-        self._show_headers(real)
+        real.data.path = self.show(real.data.path, self.PATH)
+        self._show_headers(real, b"")
         if self.is_login:
-            self._show_content(real)
+            self._show_content(real, self.BODY)
         return real
 
     def answer_with_secrets(self, response: Response) -> Response:
         """Return a copy of an answer as it goes to the client."""
         real = response.copy()
-        self._show_headers(real)
+        self._show_headers(real, _IN_ANSWER)
         if self.in_answer:
-            self._show_content(real)
+            self._show_content(real, self.ANSWER)
         return real
 
-    def _show_headers(self, message: Request | Response) -> None:
+    def _show_headers(self, message: Request | Response, side: bytes) -> None:
         message.headers.fields = tuple(
-            (name, self.show(value) if name.lower() in self.headers else value)
+            (
+                name,
+                self.show(value, place)
+                if (place := side + name.lower()) in self.headers
+                else value,
+            )
             for name, value in message.headers.fields
         )
 
-    def _show_content(self, message: Request | Response) -> None:
+    def _show_content(self, message: Request | Response, place: bytes) -> None:
         if not (content := message.data.content):
             return
-        whole = message.data.content = self.show(content)
+        whole = message.data.content = self.show(content, place)
         if len(whole) != len(content) and "content-length" in message.headers:
             message.headers["content-length"] = str(len(whole))
