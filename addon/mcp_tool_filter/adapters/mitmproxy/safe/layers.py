@@ -80,8 +80,11 @@ class FilteredHttpLayer(layers.HttpLayer):
                     installed.meter(len(event.data))
                 yield from super()._handle_event(event)
             yield from self._read_on()
+        except NotImplementedError:  # raised for these only
+            log.warning("Cannot go on with a connection: mitmproxy reads no trailers of HTTP/1")
+            yield from self._give_up(event)
         except Exception:
-            # mitmproxy would log a crash and leave both sides waiting. HTTP/1 trailers do this.
+            # mitmproxy would log a crash and leave both sides waiting.
             log.exception("cannot go on with a connection")
             yield from self._give_up(event)
 
