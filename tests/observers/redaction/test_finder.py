@@ -92,6 +92,8 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
         ("X-Custom-Jwt", "abc", "[secret]"),
         ("Xauthtoken", "abc", "[secret]"),
         ("Set-Cookie", "a=b; Path=/; Max-Age=1", "a=[secret]; Path=/; Max-Age=1"),
+        ("Cookie", "a=b; nameless; =c; my sid=d", "a=[secret]; [secret]; [secret]; [secret]"),
+        ("Set-Cookie", "nameless; Path=/; Secure; HttpOnly", "[secret]; Path=/; Secure; HttpOnly"),
         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", None),
         ("Access-Control-Allow-Credentials", "true", None),
         ("Idempotency-Key", "abc123456", None),

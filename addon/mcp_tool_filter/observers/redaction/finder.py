@@ -46,6 +46,8 @@ _FIELD = re.compile(r"([^=&]*+)(?:=([^&]*+))?&?")
 _PARAMETER = re.compile(r"[?&#;]([A-Za-z0-9_.~%\[\]-]{1,100})=([^&#\s\"'<>\\]++)")
 _USERINFO = re.compile(r"(:?)//([^\s/?#\"'<>\\@]{1,500}@)+")
 _COOKIE = re.compile(r"(?:(?<=^)|(?<=[;,]))(\s*[^=;,\s]+=)([^;]*)")
+_COOKIE_PIECE = re.compile(r"[^\s;](?:[^;]*[^\s;])?")
+_FLAGS = frozenset({"secure", "httponly", "partitioned"})
 _ATTRIBUTES = re.compile(r"\s*(?:expires|max-age|domain|path|samesite|priority)=", re.I)
 _SCHEME = re.compile(
     r"(?:basic|bearer|digest|dpop|token|apikey|negotiate|ntlm|oauth|hawk|hoba|mutual|vapid|jwt"
@@ -135,11 +137,12 @@ class Finder:
             found.related += basic_parts(view.text[start:].strip())
 
     def _cookies(self, view: View, found: Findings) -> None:
-        if "=" not in view.text:
-            found.mark(view)
         for pair in _COOKIE.finditer(view.text):
             if not _ATTRIBUTES.match(pair[1]):
                 found.mark(view, *pair.span(2))
+        for piece in _COOKIE_PIECE.finditer(view.text):  # a cookie may have no name, or an odd one
+            if not _COOKIE.search(piece[0]) and piece[0].strip().lower() not in _FLAGS:
+                found.mark(view, *piece.span())
 
     # Bodies
 
