@@ -20,6 +20,7 @@ MATRICES = {
     "test_login",
     "test_login_through",
     "test_peers_direct",
+    "test_peers_filtered",
     "test_restarts",
     "test_run",
     "test_stdio_peers",
