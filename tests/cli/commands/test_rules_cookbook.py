@@ -37,8 +37,14 @@ def test_the_rule_in_the_readme_keeps_files_inside(
 ) -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "policy.yaml").write_text(shown)
-    inside = ["/home/me/work", "/home/me/work/notes/a b.txt"]
-    outside = ["/etc/passwd", "/home/me/work/../.ssh/id", "/home/me/working", ["/home/me/work"], 1]
+    inside = ["/home/me/project", "/home/me/project/notes/a b.txt"]
+    outside = [
+        "/etc/passwd",
+        "/home/me/project/../.ssh/id",
+        "/home/me/projects",
+        ["/home/me/project"],
+        1,
+    ]
     paths = [(path, "pass") for path in inside] + [(path, "block") for path in outside]
     cases = [
         {"name": str(path), "message": reading(path), "expect": expected}

@@ -14,7 +14,7 @@ CLAUDE = """\
 {
   "numStartups": 3,
   "mcpServers": {
-    "files": {"type": "stdio", "command": "npx", "args": ["-y", "files", "/work"], "env": {}},
+    "files": {"type": "stdio", "command": "npx", "args": ["-y", "files", "/srv/files"], "env": {}},
     "tickets": {
       "type": "http",
       "url": "https://tickets.example/mcp",

@@ -14,7 +14,7 @@ your model does not see them, cannot call them, and spends no tokens on them.
 """
 EXAMPLES = """\
 Examples:
-  mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/work
+  mcp-tool-filter --deny '^delete_' -- npx -y @modelcontextprotocol/server-filesystem ~/project
   mcp-tool-filter --deny '^delete_' --port 8080 -- npx -y @modelcontextprotocol/server-memory
   mcp-tool-filter --upstream http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
   mcp-tool-filter -u https://example.com/mcp -H 'Authorization: Bearer $TOKEN' --allow '^read_'
