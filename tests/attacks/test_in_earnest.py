@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -68,8 +68,10 @@ async def _answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("started_as", [mitmdump, launcher])
-async def test_a_sample_of_all_meets_the_same_filter(started_as: object, tmp_path: Path) -> None:
-    async with listening() as upstream, started_as(upstream, tmp_path) as port:  # type: ignore[operator]
+async def test_a_sample_of_all_meets_the_same_filter(
+    started_as: Callable[[Upstream, Path], AbstractAsyncContextManager[int]], tmp_path: Path
+) -> None:
+    async with listening() as upstream, started_as(upstream, tmp_path) as port:
         assert await _answers(port)
         for request in REQUESTS:
             upstream.forget()

@@ -228,7 +228,7 @@ async def test_no_definition_gets_past(
         await link.say(said)
 
     addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
+    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]  # any addon
     async with raised(tmp_path, *addons) as (upstream, running):
         upstream.respond = respond
         heard = await speak(running.port, ASKED[what])
@@ -239,7 +239,7 @@ async def test_no_definition_gets_past(
 @pytest.mark.parametrize("other", OTHERS)
 async def test_no_call_gets_past(other: str, is_first: bool, tmp_path: Path) -> None:
     addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]
+    addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]  # any addon
     async with raised(tmp_path, *addons) as (upstream, running):
         await speak(running.port, post(CALL))
         assert not shows(upstream.raw, DENIED)
@@ -263,7 +263,7 @@ async def test_an_attribute_named_like_a_hook_costs_no_client_its_answer(
         await link.say(answer(TOOLS))
 
     addons = [ToolFilter()]
-    addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]
+    addons.insert(0 if is_first else 1, HasTextForAHook())  # type: ignore[arg-type]  # any addon
     async with raised(tmp_path, *addons) as (upstream, running):
         upstream.respond = respond
         heard = await speak(running.port, ASKED["tools/list"])

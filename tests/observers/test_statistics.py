@@ -16,7 +16,7 @@ from mcp_tool_filter.protocol.tools import parse_listing
 def snapshot(*names: str, deny: str = "^rm", allow: str = "") -> Snapshot:
     tools = ",".join(f'{{"name":"{name}","inputSchema":{{"type":"object"}}}}' for name in names)
     message = parse_message(f'{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}'.encode())
-    listing = parse_listing(message)  # type: ignore[arg-type]
+    listing = parse_listing(message)  # type: ignore[arg-type]  # it is a response
     assert listing
     return take_snapshot(
         [listing],

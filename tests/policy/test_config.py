@@ -37,15 +37,15 @@ def test_deny_may_be_given_several_times_and_several_at_once() -> None:
 )
 def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[StartError]) -> None:
     with pytest.raises(error):
-        parse_config(**{option: [pattern]})  # type: ignore[arg-type]
+        parse_config(**{option: [pattern]})  # type: ignore[arg-type]  # each is a list
 
 
 @pytest.mark.parametrize("option", ["deny", "allow"])
 def test_a_list_that_is_set_has_a_pattern(option: str) -> None:
     with pytest.raises(EmptyList):
-        parse_config(**{option: []})  # type: ignore[arg-type]
+        parse_config(**{option: []})  # type: ignore[arg-type]  # each is a list
     with pytest.raises(BlankPattern):
-        parse_config(**{option: ["^a, "]})  # type: ignore[arg-type]
+        parse_config(**{option: ["^a, "]})  # type: ignore[arg-type]  # each is a list
 
 
 def test_a_change_may_not_take_the_last_pattern_away() -> None:
@@ -98,7 +98,7 @@ def test_strict_wants_a_pattern() -> None:
 )
 def test_what_may_have_been_meant_is_said(option: str, pattern: str, said: str) -> None:
     with pytest.raises(StartError) as raised:
-        parse_config(**{option: [pattern]})  # type: ignore[arg-type]
+        parse_config(**{option: [pattern]})  # type: ignore[arg-type]  # each is a list
     assert said in str(raised.value).splitlines()[2]
 
 

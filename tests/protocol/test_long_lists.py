@@ -53,7 +53,7 @@ def test_a_list_in_steps_is_read_like_a_whole_one(
         assert found.listing == page(raw)
         assert found.response == whole or found.response.place == whole.place
         assert found.response.result is not None
-        assert found.response.result.span == getattr(whole, "result").span  # noqa: B009
+        assert found.response.result.span == getattr(whole, "result").span  # noqa: B009 - mypy knows no result here
 
 
 def test_no_step_reads_much_at_a_time() -> None:

@@ -277,8 +277,7 @@ class _Strict:
     memo: dict[str, str] = {}  # noqa: RUF012 - the scanner empties it
 
 
-# typeshed leaves it out
-_scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]
+_scan_value: Any = json.scanner.c_make_scanner(_Strict)  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 def _read_root(text: str, at: int, outline: Outline | None, room: int, budget: _Budget) -> Value:
@@ -399,5 +398,4 @@ def _too_many(most: int) -> str:
 def after_space(text: str, at: int) -> int:
     if text[at] == " ":  # as most write it: one
         at += 1
-    # The pattern also matches nothing, so there is always a match.
-    return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]
+    return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]  # always matches

@@ -325,7 +325,7 @@ async def test_an_upstream_without_tls_has_a_reason() -> None:
 def test_a_file_that_is_not_there_is_named(option: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(InvalidOption) as caught:
-        make_tls_context(**{option: missing})  # type: ignore[arg-type]
+        make_tls_context(**{option: missing})  # type: ignore[arg-type]  # each takes a path
     assert missing in str(caught.value)
 
 

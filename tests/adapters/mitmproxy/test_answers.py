@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,9 +88,9 @@ class TestLists:
     ) -> None:
         lists = iter([[READ, DELETE], [tool("new"), tool("read_file", ', "title":"new"'), DELETE]])
 
-        later: Callable[[RawRequest, str], bytes] = lambda _request, id: answer(  # noqa: E731
-            tool_list(next(lists), id=id)
-        )
+        def later(_request: RawRequest, id: str) -> bytes:
+            return answer(tool_list(next(lists), id=id))
+
         async with filtered(tmp_path, lists=later, tools_list=["upstream"]) as between:
             got = await between.ask(LIST)
             assert got.body == tool_list([READ], id="5")

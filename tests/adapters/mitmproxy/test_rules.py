@@ -362,7 +362,7 @@ async def test_copies_of_a_renamed_call_say_its_new_name_in_the_header_too(tmp_p
     rules = """
   - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
   - {id: fork, actions: [fork: {copies: 1}]}
-"""  # noqa: E501
+"""  # noqa: E501 - one rule, one line
     given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
     async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
         meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'

@@ -251,7 +251,7 @@ async def test_while_the_last_hook_waits_the_upstream_is_not_heard(tmp_path: Pat
     may_go_on = asyncio.Event()
 
     class Slow(Streaming):
-        async def response(self, flow: HTTPFlow) -> None:  # type: ignore[override]
+        async def response(self, flow: HTTPFlow) -> None:  # type: ignore[override]  # mitmproxy awaits it
             super().response(flow)
             await may_go_on.wait()
 
@@ -297,7 +297,7 @@ async def test_what_is_injected_while_a_hook_waits_is_not_lost(tmp_path: Path) -
     may_go_on = asyncio.Event()
 
     class Slow(Streaming):
-        async def responseheaders(self, flow: HTTPFlow) -> None:  # type: ignore[override]
+        async def responseheaders(self, flow: HTTPFlow) -> None:  # type: ignore[override]  # mitmproxy awaits it
             super().responseheaders(flow)
             await may_go_on.wait()
 

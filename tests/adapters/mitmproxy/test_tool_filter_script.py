@@ -66,7 +66,7 @@ async def is_filtered(running: RunningTool) -> bool:
 
 
 async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more: object) -> bool:
-    async with tool(name, *arguments, home=home, **more) as running:  # type: ignore[arg-type]
+    async with tool(name, *arguments, home=home, **more) as running:  # type: ignore[arg-type]  # few, and named
         assert (await running.exit_code(), running.stderr) == (1, stderr)
     return True
 

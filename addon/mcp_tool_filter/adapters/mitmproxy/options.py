@@ -100,8 +100,7 @@ class ConfigReader:
         """Return what the options mean. Raises StartError with the text that is wrong."""
         given = {option.name: _read(options, option) for option in _OPTIONS}
         if self._config is None or given != self._texts:
-            # Each is a text or several, as its default says; a dict cannot tell which.
-            self._config = parse_config(**given)  # type: ignore[arg-type]
+            self._config = parse_config(**given)  # type: ignore[arg-type]  # text or list, as its default
             self._texts = given
         return self._config
 

@@ -79,8 +79,7 @@ def replay(
     """
     given = {"deny": _texts(deny), "allow": _texts(allow)}
     patterns = {option: texts for option, texts in given.items() if texts}
-    # Each is a text or several, as its option wants; a dict cannot tell which.
-    parse_config(**patterns, **options)  # type: ignore[arg-type]
+    parse_config(**patterns, **options)  # type: ignore[arg-type]  # text or list, as its default
     if rules := options.get("rules"):
         from mcp_tool_filter.adapters.effects.rules_file import read_rules  # seldom needed
 

@@ -88,11 +88,10 @@ class LazyTlsConfig(TlsConfig):
         """Do not read them a second time."""
 
     def configure(self, updated: set[str]) -> None:
-        # mitmproxy gives configure no types.
         if self.certstore is not None or ctx.options.certs:
-            super().configure(updated)  # type: ignore[no-untyped-call]
+            super().configure(updated)  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
         else:
-            super().configure(updated - _STORE_OPTIONS)  # type: ignore[no-untyped-call]
+            super().configure(updated - _STORE_OPTIONS)  # type: ignore[no-untyped-call]  # as above
 
     def tls_start_client(self, tls_start: TlsData) -> None:
         self._read_certificates()
@@ -108,8 +107,7 @@ class LazyTlsConfig(TlsConfig):
 
     def _read_certificates(self) -> None:
         if self.certstore is None:
-            # mitmproxy gives it no types
-            super().configure({"confdir"})  # type: ignore[no-untyped-call]
+            super().configure({"confdir"})  # type: ignore[no-untyped-call]  # mitmproxy's, untyped
 
 
 def make_options() -> Options:

@@ -157,8 +157,7 @@ class Settings:
         from mcp_tool_filter.policy.config import parse_config  # --help need not wait for it
 
         with in_our_words():
-            # Each is a text or several, as it must be; a dict cannot tell which.
-            return parse_config(**self.texts)  # type: ignore[arg-type]
+            return parse_config(**self.texts)  # type: ignore[arg-type]  # text or list, as its default
 
 
 @contextmanager

@@ -252,7 +252,7 @@ def _run_script(run: Run, rule: Rule, action: Script) -> Deciding[None]:
 def script_effect(run: Run, rule: Rule, action: Script) -> Deciding[RunScript]:
     args = []
     for one in action.args:
-        args.append((yield from run.text(one, rule.id)).replace("\0", ""))  # noqa: PERF401
+        args.append((yield from run.text(one, rule.id)).replace("\0", ""))  # noqa: PERF401 - a comprehension cannot yield from
     subject = run.subject
     environment = {
         "MCP_RULE": rule.id,

@@ -57,10 +57,10 @@ async def served(layer: Scripted, addon: object) -> QuickConnectionHandler:
     info = {"transport_protocol": "tcp", "peername": ("127.0.0.1", 1), "sockname": ("::1", 2)}
     writer = Mock(get_extra_info=lambda name, _default=None: info[name])
     mode = ProxyMode.parse("reverse:http://127.0.0.1:1")
-    handler = QuickConnectionHandler(  # type: ignore[no-untyped-call]
+    handler = QuickConnectionHandler(  # type: ignore[no-untyped-call]  # mitmproxy's
         master, Mock(), writer, Mock(tcp_timeout=60), mode
     )
-    handler.layer = layer  # type: ignore[assignment]
+    handler.layer = layer  # type: ignore[assignment]  # a layer without a context
     handler.layer = handler.shortened()
     return handler
 

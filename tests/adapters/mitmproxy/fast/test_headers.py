@@ -38,7 +38,7 @@ class Slow(MultiDict[Any, Any]):
 
 @given(fields=FIELDS, name=NAMES)
 def test_a_lookup_finds_the_same(fields: Any, name: bytes) -> None:
-    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]
+    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     for asked in (name, text(name)):
         assert ours.get_all(headers, asked) == [text(value) for value in slow.get_all(name)]
         assert ours.get(headers, asked, "none") == slow.get(name, "none")
@@ -47,7 +47,7 @@ def test_a_lookup_finds_the_same(fields: Any, name: bytes) -> None:
 
 @given(fields=FIELDS, name=NAMES, values=st.lists(st.binary(max_size=3)))
 def test_what_is_set_stands_in_the_same_place(fields: Any, name: bytes, values: Any) -> None:
-    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]
+    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     ours.set_all(headers, text(name), [*map(text, values)])
     slow.set_all(name, copy.copy(values))
     assert headers.fields == slow.fields
@@ -55,7 +55,7 @@ def test_what_is_set_stands_in_the_same_place(fields: Any, name: bytes, values: 
 
 @given(fields=FIELDS, name=NAMES)
 def test_what_is_taken_out_is_the_same(fields: Any, name: bytes) -> None:
-    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]
+    headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     assert ours.pop(headers, text(name), "none") == slow.pop(name, "none")
     assert headers.fields == slow.fields
     with pytest.raises(KeyError):

@@ -23,7 +23,7 @@ def response(**more: object) -> ResponseData:
         "timestamp_start": 1.0,
         "timestamp_end": None,
     }
-    return ResponseData(**(given | more))  # type: ignore[arg-type]
+    return ResponseData(**(given | more))  # type: ignore[arg-type]  # any field
 
 
 @pytest.mark.parametrize(

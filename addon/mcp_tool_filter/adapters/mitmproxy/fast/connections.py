@@ -47,9 +47,8 @@ def hook_runner(client: Client) -> RunHook | None:
 
 def install_quick_connections() -> None:
     """Let all clients that come from now on be served this way."""
-    # By this name mode_servers makes one for each client. mypy lets no class be put in another's
-    # place; ours is a subclass of it.
-    mode_servers.ProxyConnectionHandler = QuickConnectionHandler  # type: ignore[misc]
+    # mode_servers looks this name up for each new client.
+    mode_servers.ProxyConnectionHandler = QuickConnectionHandler  # type: ignore[misc]  # a subclass in its place
 
 
 class QuickConnectionHandler(ProxyConnectionHandler):

@@ -38,8 +38,7 @@ class QuickOptions(Options):
 
     def update_known(self, **kwargs: Any) -> dict[str, Any]:
         try:
-            # mitmproxy gives it no types
-            return super().update_known(**kwargs)  # type: ignore[no-any-return, no-untyped-call]
+            return super().update_known(**kwargs)  # type: ignore[no-any-return, no-untyped-call]  # mitmproxy's, untyped
         finally:
             self.forget()  # a value of a wrong type ends it without a word to anyone
 

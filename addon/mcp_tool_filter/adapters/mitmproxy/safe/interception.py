@@ -380,7 +380,7 @@ class InterceptedNextLayer(NextLayer):
         context = self.context
         mode = _PROXY_MODES.get(type(context.layers[-1]))
         client: bytes = self.data_client()  # type: ignore[no-untyped-call]  # mitmproxy's
-        server: bytes = self.data_server()  # type: ignore[no-untyped-call]
+        server: bytes = self.data_server()  # type: ignore[no-untyped-call]  # mitmproxy's
         if context.client.transport_protocol == "udp":
             return _layer_for_udp(context, client)
         spoken = first_bytes(client, server)
@@ -451,7 +451,6 @@ def _begin(outermost: Layer, event: events.Event) -> Steps:
 
 def guard_forward_proxies() -> None:
     """Let every client of a forward proxy that connects from now on be read by us."""
-    # A subclass in the place of each.
-    modes.HttpProxy = InterceptedProxy  # type: ignore[misc]
-    modes.HttpUpstreamProxy = InterceptedUpstreamProxy  # type: ignore[misc]
-    modes.TransparentProxy = InterceptedTransparentProxy  # type: ignore[misc]
+    modes.HttpProxy = InterceptedProxy  # type: ignore[misc]  # a subclass in its place
+    modes.HttpUpstreamProxy = InterceptedUpstreamProxy  # type: ignore[misc]  # as above
+    modes.TransparentProxy = InterceptedTransparentProxy  # type: ignore[misc]  # as above

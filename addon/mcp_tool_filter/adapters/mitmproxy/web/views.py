@@ -63,7 +63,7 @@ _SHOWS_BODIES = "mitmproxy.contentviews"
 if _SHOWS_BODIES in sys.modules:
     # Now: mitmproxy finds what lies beside a script only while it reads that script. And not
     # always, for mitmproxy's own views are slow to import, and the lean master shows nothing.
-    import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401
+    import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401 - it registers itself
 
 type Observe = Callable[[HTTPFlow, Judged], None]
 type _Stream = Callable[[bytes], Iterable[bytes] | bytes]
