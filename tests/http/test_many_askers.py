@@ -17,7 +17,7 @@ from mcp_tool_filter.conversation import kinds
 from mcp_tool_filter.conversation.kinds import MOST_KINDS
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.listener import Listener
-from tests.http.test_listener import BOTH, INITIALIZE, JSON, answer, listener, send
+from tests.http.listening import BOTH, INITIALIZE, JSON, answer, listener, send
 from tests.make import answering, asking, definition, head
 
 REVISION = "2025-11-25"

@@ -1,0 +1,175 @@
+"""A listener before an upstream with ``read`` and the denied ``rm``; no host, no network."""
+
+from __future__ import annotations
+
+import json
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.revisions import R2025_06_18, R2026_07_28, Transport
+from tests.make import answering, asking, at_once, calling, definition, head, listing
+
+JSON, SSE = "application/json", "text/event-stream"
+
+BOTH = {"accept": f"{JSON}, {SSE}", "content_type": JSON}
+
+RM = definition("rm").decode()
+
+INITIALIZE = asking("initialize", id="0")
+
+INITIALIZED = answering(f'{{"protocolVersion":"{R2025_06_18}","capabilities":{{}}}}', id="0")
+
+MODERN = asking(
+    "tools/list",
+    params=f'{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"{R2026_07_28}"}}}}',
+)
+
+
+def fetched(*pages: bytes, revision: str = R2025_06_18, sessions: bool = True) -> Fetched:
+    return Fetched(
+        transport=Transport.STREAMABLE,
+        revision=revision,
+        endpoint="/mcp",
+        server_name="server",
+        server_version="1",
+        sessions=sessions,
+        pages=pages or (listing("read", "rm"),),
+    )
+
+
+def listener(
+    *pages: bytes, revision: str = R2025_06_18, sessions: bool = True, message_limit: str = "10MB"
+) -> Listener:
+    """Open a listener before an upstream that has ``read`` and the denied ``rm``."""
+    return open_listener(
+        upstream="http://127.0.0.1:3000",
+        config=parse_config(deny=["^rm"], message_limit=message_limit),
+        fetched=fetched(*pages, revision=revision, sessions=sessions),
+        clock=lambda: 0.0,
+    )
+
+
+def ask(raw: bytes, to: Listener | None = None, **headers: str) -> Passed | Answered:
+    return send(to or listener(), head(**{**BOTH, **headers}), raw)
+
+
+def ask_at(target: str, raw: bytes, to: Listener | None = None) -> Passed | Answered:
+    return send(to or listener(), head("POST", target, **BOTH), raw)
+
+
+def send(door: Listener, request_head: Head, raw: bytes) -> Passed | Answered:
+    """Let a request come in; nothing that is decided here has to wait."""
+    outcome: Passed | Answered = at_once(door.judge_request(request_head, raw))
+    return outcome
+
+
+def answer(
+    door: Listener, exchange: HttpExchange, status: int, kind: str, coding: str, raw: bytes
+) -> Answered | None:
+    """Let the upstream answer it."""
+    answered: Answered | None = at_once(door.judge_answer(exchange, status, kind, coding, raw))
+    return answered
+
+
+def waiting_for(door: Listener, *asked: bytes) -> HttpExchange:
+    """Begin an exchange in which these requests wait."""
+    exchange = door.unasked()
+    for raw in asked:
+        exchange.conversation.from_client(raw)
+    return exchange
+
+
+def say(socket: Conversation, raw: bytes, from_client: bool) -> Verdict:
+    """Say something on a WebSocket."""
+    judge = socket.from_client if from_client else socket.judge_from_upstream
+    judged: Judged = at_once(judge(raw))
+    return judged.verdict
+
+
+def asked(raw: bytes, to: Listener, **headers: str) -> HttpExchange:
+    outcome = ask(raw, to, **headers)
+    assert isinstance(outcome, Passed)
+    return outcome.exchange
+
+
+def hear(
+    raw: bytes,
+    to: bytes = asking("ping"),
+    door: Listener | None = None,
+    *,
+    status: int = 200,
+    kind: str = JSON,
+    coding: str = "",
+) -> Answered | None:
+    """Let the upstream answer a request with these bytes."""
+    door = door or listener()
+    return answer(door, asked(to, door), status, kind, coding, raw)
+
+
+def message_of(outcome: Passed | Answered | None) -> tuple[int, object, int]:
+    """Return the status of an answer of ours, the id it is for, and its error code."""
+    assert isinstance(outcome, Answered)
+    body = json.loads(outcome.body)
+    return outcome.status, body["id"], body["error"]["code"]
+
+
+ATTACKS = [
+    b"",
+    b"\xef\xbb\xbf" + calling("rm"),
+    calling("rm").decode().encode("utf-16"),
+    calling("rm").decode().encode("utf-16-le"),
+    calling("rm").decode().encode("utf-32"),
+    calling("rm").decode().encode("utf-7") + b"+-",
+    calling("rm") + calling("rm"),
+    asking("ping") + b"\n" + calling("rm"),
+    asking("ping") + b"\0" + calling("rm"),
+    b"[" + asking("ping") + b",[" + calling("rm") + b"]]",
+    b'{"0":' + calling("rm") + b"}",
+    calling("rm")[:-1] + b',"method":"ping"}',
+    calling("rm")[:-1] + b',"x":NaN}',
+    calling("rm")[:-1] + b",}",
+    calling("rm") + b"//",
+    b"/**/" + calling("rm"),
+    calling("rm").replace(b'"', b"'"),
+    calling("rm").replace(b"tools/call", b"Tools/Call"),
+    calling("rm").replace(b'"name"', b'"Name"'),
+    calling("rm").replace(b'"name":"rm"', b'"name":["rm"]'),
+    calling("rm").replace(b'"name":"rm"', b'"name":"read","name":"rm"'),
+    calling("rm").replace(b'"name":"rm"', b'"name":"rm\\ud800"'),
+    calling("rm").replace(b'"params"', b'"Params"'),
+    calling("rm").replace(b'"params"', b'"params":{"name":"read"},"param\xc5\xbf"'),
+    calling("rm").replace(b'"method"', b'"method":"ping","method\\u0000"'),
+    calling("rm").replace(b'"2.0"', b"2.0"),
+    calling("rm").replace(b'"jsonrpc":"2.0",', b""),
+    b"jsonrpc=2.0&method=tools/call",
+    b"--x\r\ncontent-type: application/json\r\n\r\n" + calling("rm") + b"\r\n--x--",
+    b"data: " + calling("rm") + b"\n\n",
+    b"Content-Length: 99\r\n\r\n" + calling("rm"),
+    b"<methodCall><methodName>tools/call</methodName></methodCall>",
+    b"jsonrpc: '2.0'\nmethod: tools/call\n",
+    b'"' + calling("rm").replace(b'"', b'\\"') + b'"',
+    b"\x82\xa6method\xaatools/call",
+]
+
+
+def session_with(door: Listener, **headers: str) -> dict[str, str]:
+    """Shake hands through the door; return the headers of the session."""
+    hello = asked(INITIALIZE, door, **headers)
+    door.note_answer_head(hello, 200, "s1")
+    assert answer(door, hello, 200, JSON, "", INITIALIZED) is None
+    return {"mcp_session_id": "s1", "mcp_protocol_version": R2025_06_18, **headers}
+
+
+BOTH_TOOLS = listing("read", "rm")
+
+
+def change_patterns(door: Listener, deny: str) -> None:
+    """Edit the patterns, as mitmweb does."""
+    config = parse_config(deny=[deny])
+    door.policy.adopt(config)

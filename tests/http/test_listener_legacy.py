@@ -1,0 +1,163 @@
+"""The older transport: answers come on a stream of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.http.listener import Listener
+from tests.http.listening import (
+    INITIALIZE,
+    INITIALIZED,
+    JSON,
+    SSE,
+    answer,
+    asked,
+    listener,
+    message_of,
+    send,
+)
+from tests.make import answering, asking, calling, event, head, listing
+
+
+class Client:
+    """A client of the older transport, with its GET stream open."""
+
+    def __init__(self, door: Listener, named: bytes = b"/messages?s=1") -> None:
+        self.door = door
+        self.heard: list[bytes] = []
+        outcome = send(door, head("GET", "/sse", accept=SSE), b"")
+        assert isinstance(outcome, Passed)
+        self.asked = outcome.exchange
+        self.stream = door.open_stream(self.asked, "/sse", self._send)
+        self.said = self.stream.feed(b"event: endpoint\ndata: " + named + b"\n\n")
+
+    def _send(self, raw: bytes) -> bool:
+        self.heard.append(raw)
+        return True
+
+    def post(self, raw: bytes, target: str = "/messages?s=1") -> Passed | Answered:
+        return send(self.door, head("POST", target, content_type=JSON), raw)
+
+
+def test_a_denied_call_is_answered_on_the_stream() -> None:
+    client = Client(listener())
+    outcome = client.post(calling("rm"))
+    assert isinstance(outcome, Answered)
+    assert outcome.stream is not None
+    assert outcome.stream.send(outcome.body)
+    assert b"Tool not found: rm" in client.heard[0]
+
+
+def test_a_list_is_answered_on_the_stream_too() -> None:
+    client = Client(listener())
+    hello = client.post(INITIALIZE)
+    assert isinstance(hello, Passed)
+    client.stream.feed(event(INITIALIZED))
+    outcome = client.post(asking("tools/list"))
+    assert isinstance(outcome, Answered)
+    assert outcome.body == listing("read")
+    assert outcome.stream is not None
+
+
+def test_an_allowed_call_goes_on_and_its_answer_comes_on_the_stream() -> None:
+    client = Client(listener())
+    outcome = client.post(calling("read", id="4"))
+    assert isinstance(outcome, Passed)
+    assert answer(client.door, outcome.exchange, 202, "text/plain", "", b"Accepted") is None
+    said = event(answering('{"tools":{"hammer":1}}', id="4"))
+    assert client.stream.feed(said) == said
+
+
+def test_a_batch_gets_our_answers_on_the_stream() -> None:
+    client = Client(listener())
+    outcome = client.post(b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]")
+    assert isinstance(outcome, Passed)
+    assert outcome.exchange.owed == ()
+    assert b"Tool not found: rm" in client.heard[0]
+
+
+def test_an_absolute_endpoint_is_made_to_lead_to_us() -> None:
+    client = Client(listener(), b"http://127.0.0.1:3000/messages?s=1")
+    assert client.said == b"event: endpoint\ndata: /messages?s=1\n\n"
+    assert isinstance(client.post(calling("rm")), Answered)
+
+
+@pytest.mark.parametrize("named", [b"messages?s=1", b"../messages?s=1", b"/messages?s=1#x"])
+def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
+    outcome = Client(listener(), named).post(calling("rm"))
+    assert isinstance(outcome, Answered)
+    assert outcome.stream is not None
+
+
+@pytest.mark.parametrize("named", [b"http://evil.example/", b"//evil.example", b"///evil.example"])
+def test_an_endpoint_that_leads_elsewhere_is_not_shown(named: bytes) -> None:
+    client = Client(listener(), named)
+    assert client.said == b""
+    assert len(client.door.legacy) == 0
+
+
+def test_a_stream_that_ends_is_forgotten() -> None:
+    client = Client(listener())
+    client.door.close_stream(client.asked)
+    assert len(client.door.legacy) == 0
+
+
+def test_a_stream_has_one_endpoint_at_a_time() -> None:
+    """Else an upstream could make us remember without end."""
+    client = Client(listener())
+    for number in range(100):
+        client.stream.feed(b"event: endpoint\ndata: /messages?s=%d\n\n" % number)
+    assert [one.target for one in client.door.legacy] == ["/messages?s=99"]
+
+
+def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None:
+    """Nobody can tell whose a request is; so our answer goes to the one who asks, on its POST."""
+    door = listener()
+    one, other = Client(door), Client(door)
+    one.post(INITIALIZE)
+    one.stream.feed(event(INITIALIZED))
+    for raw in (calling("rm"), b"[" + asking("ping") + b"," + calling("rm", id="2") + b"]"):
+        outcome = other.post(raw)
+        assert isinstance(outcome, Passed) or outcome.stream is None
+        if isinstance(outcome, Answered):
+            assert message_of(outcome) == (200, 1, -32601)
+        else:
+            assert len(outcome.exchange.owed) == 1
+    assert isinstance(other.post(asking("tools/list")), Passed)
+    door.tell_of_loss("/messages?s=1", asking("ping"))
+    assert one.heard == other.heard == []
+
+
+def test_a_shared_endpoint_stays_shared_until_its_last_stream_ends() -> None:
+    """The client whose stream has ended may still post."""
+    door = listener()
+    one, other = Client(door), Client(door)
+    door.close_stream(one.asked)
+    outcome = one.post(calling("rm"))
+    assert isinstance(outcome, Answered)
+    assert outcome.stream is None
+    door.close_stream(other.asked)
+    assert len(door.legacy) == 0
+    assert isinstance(Client(door).post(calling("rm")), Answered)
+
+
+def test_an_overlong_endpoint_is_not_remembered() -> None:
+    client = Client(listener(), b"/messages?s=" + b"x" * 10_000)
+    assert client.said == b""
+    assert len(client.door.legacy) == 0
+
+
+def test_an_upstream_may_write_an_id_in_another_way() -> None:
+    door = listener()
+    client = Client(door)
+    client.post(calling("read", id='"\\u0061"'))
+    assert len(client.asked.conversation.exchanges) == 1
+    client.stream.feed(event(answering("{}", id='"a"')))
+    assert len(client.asked.conversation.exchanges) == 0
+
+
+def test_no_endpoint_is_taken_from_the_answer_to_a_post() -> None:
+    door = listener()
+    stream = door.open_stream(asked(asking("ping"), door), "/mcp", None)
+    assert stream.feed(b"event: endpoint\ndata: /messages\n\n") == b""

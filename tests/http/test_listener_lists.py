@@ -1,0 +1,171 @@
+"""When a listener answers tools/list from its snapshot, and when it asks the upstream."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.errors import FetchFailed
+from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.protocol.revisions import R2026_07_28
+from tests.http.listening import (
+    BOTH,
+    INITIALIZE,
+    INITIALIZED,
+    JSON,
+    MODERN,
+    RM,
+    answer,
+    ask,
+    asked,
+    listener,
+    send,
+    session_with,
+)
+from tests.make import answering, asking, definition, event, head, listing
+
+
+def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here() -> None:
+    door = listener()
+    assert ask(asking("tools/list", id="5"), door, **session_with(door)) == Answered(
+        200, listing("read", id="5")
+    )
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"mcp_session_id": "another"},
+        {"authorization": "Bearer x"},
+        {"cookie": "a=b"},
+        {"x_api_key": "x"},
+        {"cf_access_jwt_assertion": "x"},
+        {"x_forwarded_user": "ann"},
+        {"x_forwarded_for": "10.0.0.1"},
+        {"x_tenant": "a"},
+        {"x_anything": "a"},
+        {"forwarded": "for=x"},
+        {"from": "a@b"},
+        {"baggage": "user=ann"},
+        {"accept_language": "de"},
+        {"origin": "http://localhost:6274"},
+        {"referer": "http://localhost:6274/a"},
+        {"mcp_protocol_version": "2025-03-26"},
+        {"accept": JSON},
+    ],
+)
+def test_the_upstream_is_asked_for_a_list_that_may_differ(
+    headers: dict[str, str],
+) -> None:
+    door = listener()
+    outcome = ask(asking("tools/list"), door, **{**session_with(door), **headers})
+    assert isinstance(outcome, Passed)
+
+
+def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
+    door = listener()
+    door.policy.config = parse_config(deny=["^rm"], upstream_headers=["Authorization: Bearer ours"])
+    headers = {**session_with(door), "authorization": "Bearer theirs"}
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+def test_credentials_that_are_replaced_make_no_difference() -> None:
+    door = listener()
+    headers = ["Authorization: Bearer ours"]
+    door.policy.config = parse_config(
+        deny=["^rm"], upstream_headers=headers, header_override="true"
+    )
+    named = {**session_with(door, authorization="x"), "authorization": "Bearer theirs"}
+    assert isinstance(ask(asking("tools/list"), door, **named), Answered)
+
+
+def test_a_session_keeps_its_user() -> None:
+    """Some clients send their token with the first request only."""
+    door = listener()
+    headers = session_with(door, authorization="Bearer x")
+    del headers["authorization"]
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_session_belongs_to_the_first_user_who_names_himself(method: str) -> None:
+    door = listener()
+    headers = session_with(door)
+    with_token = {**BOTH, **headers, "authorization": "Bearer x"}
+    send(door, head(method, **with_token), b"" if method == "GET" else asking("ping"))
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+@pytest.mark.parametrize(("status", "next_list"), [(404, Passed), (400, Answered)])
+def test_only_a_404_ends_a_session(status: int, next_list: type) -> None:
+    door = listener()
+    headers = session_with(door)
+    door.note_answer_head(asked(asking("ping"), door, **headers), status, None)
+    assert isinstance(ask(asking("tools/list"), door, **headers), next_list)
+
+
+def test_a_deleted_session_is_forgotten() -> None:
+    door = listener()
+    headers = session_with(door)
+    send(door, head("DELETE", mcp_session_id="s1"), b"")
+    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
+
+
+def test_a_stateless_list_is_answered_at_once() -> None:
+    page = answering('{"resultType":"complete","tools":[' + RM + '],"ttlMs":7}')
+    door = listener(page, revision=R2026_07_28, sessions=False)
+    modern = {"mcp_protocol_version": R2026_07_28, "mcp_method": "tools/list"}
+    assert ask(MODERN, door, **modern) == Answered(
+        200, answering('{"resultType":"complete","tools":[],"ttlMs":7}')
+    )
+
+
+def test_the_first_list_of_a_revision_gives_the_result_its_other_members() -> None:
+    door = listener(revision=R2026_07_28, sessions=False)
+    headers = {"mcp_protocol_version": "2025-11-25", "mcp_session_id": ""}
+    first = asked(asking("tools/list"), door, **headers)
+    raw = listing("read", "rm", more=',"_meta":{"a":1}')
+    judged = answer(door, first, 200, JSON, "", raw)
+    assert judged == Answered(200, listing("read", more=',"_meta":{"a":1}'))
+    again = ask(asking("tools/list", id="2"), door, **headers)
+    assert again == Answered(200, listing("read", id="2", more=',"_meta":{"a":1}'))
+
+
+@pytest.mark.parametrize(
+    "page", [b"{}", answering("{}"), answering('{"tools":{}}'), b"[1]", answering('{"Tools":[]}')]
+)
+def test_a_fetched_list_that_cannot_be_read_stops_the_start(page: bytes) -> None:
+    with pytest.raises(FetchFailed):
+        listener(page)
+
+
+def test_other_patterns_can_be_applied_to_what_was_fetched() -> None:
+    door = listener()
+    door.policy.adopt(parse_config(deny=["read"]))
+    assert list(door.snapshot.allowed) == ["rm"]
+
+
+def test_the_same_patterns_give_the_same_snapshot() -> None:
+    door = listener()
+    again = parse_config(deny=["^rm"], message_limit="1MB")
+    before = door.snapshot
+    door.policy.adopt(again)
+    assert door.snapshot is before
+
+
+def test_a_long_list_is_read_from_its_first_tool_to_its_last() -> None:
+    names = [f"{'rm' if number % 7 == 0 else 'read'}_{number}" for number in range(1000)]
+    door = listener(listing(*names[:900], more=',"nextCursor":"2"'), listing(*names[900:]))
+    kept = [name for name in names if name.startswith("read")]
+    assert list(door.snapshot.allowed) == kept
+    assert door.snapshot.tools == b"[" + b",".join(map(definition, kept)) + b"]"
+    assert len(door.snapshot.denied) == len(names) - len(kept)
+
+
+def test_a_handshake_on_a_stream_opens_a_session_too() -> None:
+    door = listener()
+    hello = asked(INITIALIZE, door)
+    door.note_answer_head(hello, 200, "s1")
+    door.open_stream(hello, "/mcp", None).feed(event(INITIALIZED))
+    headers = {"mcp_session_id": "s1"}
+    assert isinstance(ask(asking("tools/list"), door, **headers), Answered)
