@@ -17,13 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from mcp_tool_filter.adapters.fetch.http_client import (
-    HttpClient,
-    HttpFailed,
-    NotConnected,
-    make_tls_context,
-    refuse_bad_certificate,
-)
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, NotConnected
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context, refuse_bad_certificate
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import Origin, parse_origin
 from tests.raw_upstream import LAST_CHUNK, Peer, Script, answer, chunk, raw_upstream

@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 
 from mcp_tool_filter.adapters.effects.webhooks import split_url
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.policy.rule_effects import SendCopy
 
 log = logging.getLogger(__name__)

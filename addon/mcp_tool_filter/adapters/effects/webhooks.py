@@ -12,7 +12,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.errors import InvalidOption
 from mcp_tool_filter.http.origin import Origin, parse_origin
 from mcp_tool_filter.policy.rule_effects import SendWebhook

@@ -1,35 +1,27 @@
 """A small HTTP/1.1 client, for what we ask the upstream ourselves.
 
-h11 knows HTTP, asyncio the sockets; here they meet. All that a peer can do to us ends in an
-``HttpFailed`` whose words a person can read, or in the caller's time-out. Nothing of mitmproxy is
-imported: the launcher can ask the upstream while mitmproxy is still being loaded.
-
-It is one module because client, response and connection share the state of one socket.
+h11 knows HTTP, asyncio the sockets; they meet in ``connection``. All that a peer can do to us ends
+in an ``HttpFailed`` whose words a person can read, or in the caller's time-out. Nothing of
+mitmproxy is imported: the launcher can ask the upstream while mitmproxy is still being loaded.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from http.client import responses
 from typing import Protocol
 
 import h11
 
 from mcp_tool_filter import __version__
-from mcp_tool_filter.adapters.fetch.probe import connect
-from mcp_tool_filter.errors import InvalidOption, ProtocolError, StartError
+from mcp_tool_filter.adapters.fetch.connection import Connection
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed, LoginNeeded
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
+from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
-
-_MAX_HEAD = 64 * 1024
-_READ_SIZE = 64 * 1024
-_CLOSED = "Connection closed by upstream"
-_GOODBYE_TIMEOUT = 0.5  # seconds for a TLS goodbye; nobody waits for it longer
 
 # What would break the framing of our own requests if a user's header said otherwise.
 _OUR_HEADERS = frozenset(
@@ -39,26 +31,6 @@ _OUR_HEADERS = frozenset(
 _AUTHORIZATION = b"authorization"
 
 type Headers = Sequence[tuple[bytes, bytes]]
-
-
-class HttpFailed(Exception):
-    """No (whole) answer came. ``str()`` is a short reason for people."""
-
-
-class NotConnected(HttpFailed):
-    """There was not even a connection."""
-
-
-class ConnectionLost(HttpFailed):
-    """The connection ended before the answer did."""
-
-
-class LoginNeeded(HttpFailed):
-    """There is no token, or the upstream does not accept it. ``str()`` says what to type."""
-
-    def __init__(self, error: StartError) -> None:
-        super().__init__(f"{error.what}. {error.why}")
-        self.error = error
 
 
 class Login(Protocol):
@@ -97,7 +69,7 @@ class HttpClient:
         self._tls = (tls or make_tls_context()) if origin.tls else None
         self._resends = resends
         self._login = login
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
 
     @asynccontextmanager
     async def exchange(
@@ -132,7 +104,7 @@ class HttpClient:
 
     async def _begin_with_login(
         self, login: Login, method: bytes, target: str, headers: Headers, body: bytes
-    ) -> tuple[_Connection, h11.Response]:
+    ) -> tuple[Connection, h11.Response]:
         try:
             value = login.value() or await login.renewed()
             for was_repeated in (False, True):
@@ -169,7 +141,7 @@ class HttpClient:
         except h11.LocalProtocolError as error:
             raise HttpFailed(f"The request cannot be written as HTTP: {error}") from None
 
-    async def _begin(self, request: h11.Request, body: bytes) -> tuple[_Connection, h11.Response]:
+    async def _begin(self, request: h11.Request, body: bytes) -> tuple[Connection, h11.Response]:
         while self._idle:
             connection = self._idle.pop()
             if connection.was_closed_by_peer():
@@ -182,14 +154,14 @@ class HttpClient:
                 # The upstream has closed what we kept. Where it said nothing it did nothing.
                 if connection.heard or not self._resends:
                     raise
-        connection = await _Connection.open(self._origin, self._tls)
+        connection = await Connection.open(self._origin, self._tls)
         return connection, await connection.send(request, body)
 
 
 class HttpResponse:
     """A response whose head has come; the body is read on demand."""
 
-    def __init__(self, method: bytes, connection: _Connection, head: h11.Response) -> None:
+    def __init__(self, method: bytes, connection: Connection, head: h11.Response) -> None:
         self.method = method
         self._connection = connection
         self._head = head
@@ -244,190 +216,6 @@ class HttpResponse:
             return decode_body(bytes(body), self.coding, limit=limit)
         except ProtocolError as error:
             raise HttpFailed(f"The compressed answer cannot be read: {error}") from None
-
-
-class _Connection:
-    """One socket and what h11 knows about it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
-        self.heard = False  # anything of the answer to the request under way
-
-    @classmethod
-    async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> _Connection:
-        """Connect. Raises NotConnected."""
-        try:
-            reader, writer = await connect(origin, tls)
-        except ExceptionGroup as group:
-            raise NotConnected(_why_none(group.exceptions, origin)) from None
-        except (OSError, ssl.CertificateError) as error:
-            raise NotConnected(why(error, origin)) from None
-        return cls(reader, writer)
-
-    def start_next(self) -> None:
-        """Make ready for another request on this connection."""
-        self._http.start_next_cycle()
-        self.heard = False
-
-    def was_closed_by_peer(self) -> bool:
-        return self._reader.at_eof() or self._writer.is_closing()
-
-    def is_reusable(self) -> bool:
-        return (
-            self._http.our_state is h11.DONE
-            and self._http.their_state is h11.DONE
-            and not self._writer.is_closing()
-        )
-
-    async def send(self, request: h11.Request, body: bytes) -> h11.Response:
-        """Send a request and wait for the head of its answer."""
-        try:
-            parts = [self._http.send(request)]
-            if body:
-                parts.append(self._http.send(h11.Data(data=body)))
-            parts.append(self._http.send(h11.EndOfMessage()))
-            # An upstream may refuse before it has heard us out: what it says is worth reading.
-            with suppress(OSError):
-                self._writer.write(b"".join(part for part in parts if part))
-                await self._writer.drain()
-            while not isinstance(event := await self.next_event(), h11.Response):
-                if not isinstance(event, h11.InformationalResponse):
-                    raise ConnectionLost(_CLOSED)
-        except BaseException:
-            await self.close()
-            raise
-        return event
-
-    async def next_event(self) -> h11.Event:
-        try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                data = await self._reader.read(_READ_SIZE)
-                self.heard = self.heard or bool(data)
-                self._http.receive_data(data)
-        except h11.RemoteProtocolError as error:
-            if self._reader.at_eof():
-                raise ConnectionLost(_CLOSED) from None
-            what = str(error).partition(": bytearray(")[0]
-            raise HttpFailed(f"Not a valid HTTP answer: {what}") from None
-        except OSError as error:
-            raise ConnectionLost(why(error)) from None
-        if isinstance(event, h11.ConnectionClosed) or not isinstance(event, h11.Event):
-            raise ConnectionLost(_CLOSED)
-        return event
-
-    async def close(self) -> None:
-        self._writer.close()
-        try:
-            async with asyncio.timeout(_GOODBYE_TIMEOUT):
-                await self._writer.wait_closed()
-        except (OSError, TimeoutError):
-            pass
-        finally:
-            self._writer.transport.abort()
-
-
-def make_tls_context(
-    *,
-    insecure: bool = False,
-    trusted_ca: str | None = None,
-    trusted_confdir: str | None = None,
-    client_cert: str | None = None,
-) -> ssl.SSLContext:
-    """Trust whom mitmproxy trusts, so that what we ask ourselves fails where traffic would.
-
-    The arguments are mitmproxy's options ``ssl_insecure``, ``ssl_verify_upstream_trusted_ca`` and
-    ``ssl_verify_upstream_trusted_confdir``, and a PEM file with a key and its certificates. Raises
-    InvalidOption.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.post_handshake_auth = client_cert is not None
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.options |= ssl.OP_LEGACY_SERVER_CONNECT
-    else:
-        _trust(context, trusted_ca, trusted_confdir)
-    if client_cert:
-        try:
-            context.load_cert_chain(os.path.expanduser(client_cert))
-        except OSError as error:
-            raise InvalidOption("client_certs", client_cert, why=_why_not_pem(error)) from None
-    return context
-
-
-def _why_not_pem(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return "Its key does not belong to its certificate"
-    if isinstance(error, ssl.SSLError):  # whose own words name OpenSSL's modules
-        return "It must be a PEM file with a certificate and its key"
-    return why(error)
-
-
-def refuse_bad_certificate(option: str, file: str) -> None:
-    """Raise InvalidOption unless a file has a certificate and its key, as a TLS server needs."""
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
-    except _NeedsPassword:
-        return  # mitmproxy's option cert_passphrase may have it
-    except OSError as error:
-        raise InvalidOption(option, file, why=_why_not_pem(error)) from None
-
-
-class _NeedsPassword(Exception):
-    pass
-
-
-def _refuse_password() -> str:
-    raise _NeedsPassword
-
-
-def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
-    if folder and not os.path.isdir(os.path.expanduser(folder)):  # OpenSSL would not mind
-        option = "ssl_verify_upstream_trusted_confdir"
-        raise InvalidOption(option, folder, why="It must be a directory of certificates")
-    if not ca and not folder:
-        import certifi  # mitmproxy's own default, and only needed here
-
-        ca = certifi.where()
-    try:
-        context.load_verify_locations(
-            os.path.expanduser(ca) if ca else None, os.path.expanduser(folder) if folder else None
-        )
-    except OSError as error:
-        told = (
-            "It has no certificate in PEM form" if isinstance(error, ssl.SSLError) else why(error)
-        )
-        raise InvalidOption("ssl_verify_upstream_trusted_ca", ca, why=told) from None
-
-
-def why(error: Exception, origin: Origin | None = None) -> str:
-    """Say in a few words why a connection failed, or what was wrong with a file."""
-    match error:
-        case ssl.SSLCertVerificationError():
-            return f"certificate verify failed: {error.verify_message}"
-        case ssl.SSLError():
-            return f"TLS error: {(error.reason or str(error)).replace('_', ' ').lower()}"
-        case socket.gaierror():
-            return f"Host not found: {origin.host if origin else error.strerror}"
-        case ConnectionRefusedError():
-            return "Connection refused"
-        case ConnectionResetError() | BrokenPipeError() | ConnectionAbortedError():
-            return "Connection reset by upstream"
-        case OSError() if error.strerror:
-            return error.strerror
-        case _:
-            return str(error) or type(error).__name__
-
-
-def _why_none(errors: Sequence[Exception], origin: Origin) -> str:
-    """Of several addresses' errors, the one that says most."""
-    telling = (ssl.SSLError, ConnectionRefusedError, Exception)
-    return why(next(e for kind in telling for e in errors if isinstance(e, kind)), origin)
 
 
 def _is_usable(name: bytes) -> bool:

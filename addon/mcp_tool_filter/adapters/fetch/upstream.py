@@ -22,21 +22,10 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_client import (
-    ConnectionLost,
-    HttpClient,
-    HttpFailed,
-    Login,
-    LoginNeeded,
-)
-from mcp_tool_filter.adapters.fetch.http_client import make_tls_context as make_tls_context
-from mcp_tool_filter.adapters.fetch.mcp_client import (
-    LegacyClient,
-    McpClient,
-    Poster,
-    StatelessClient,
-    StreamableClient,
-)
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient, Login
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed, LoginNeeded
+from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
+from mcp_tool_filter.adapters.fetch.mcp_client import McpClient, StatelessClient, StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     HEADER_MISMATCH,
     METHOD_NOT_FOUND,
@@ -50,6 +39,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     revisions_in,
     supported_by,
 )
+from mcp_tool_filter.adapters.fetch.poster import Poster
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context as make_tls_context
 from mcp_tool_filter.adapters.oauth.folder import has_logins
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ListsAfterLogin, ProtocolError

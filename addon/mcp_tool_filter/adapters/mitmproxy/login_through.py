@@ -12,7 +12,7 @@ from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.mode_specs import ReverseMode
 
-from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.mitmproxy.flows import is_head
 from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host

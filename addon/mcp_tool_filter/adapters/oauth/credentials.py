@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.files import Stamp
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Tokens

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from mcp_tool_filter.adapters.fetch.http_client import make_tls_context
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
 from mcp_tool_filter.adapters.oauth.credentials import remember_scopes
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from threading import Thread
 from typing import Final
 
-from mcp_tool_filter.adapters.fetch.http_client import ConnectionLost
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,

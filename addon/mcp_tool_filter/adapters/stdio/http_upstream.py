@@ -16,17 +16,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, Protocol
 
-from mcp_tool_filter.adapters.fetch.http_client import (
+from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpResponse
+from mcp_tool_filter.adapters.fetch.http_failures import (
     ConnectionLost,
-    Headers,
-    HttpClient,
     HttpFailed,
-    HttpResponse,
     LoginNeeded,
     NotConnected,
 )
-from mcp_tool_filter.adapters.fetch.mcp_client import endpoint_path, read_away
 from mcp_tool_filter.adapters.fetch.mcp_replies import plain
+from mcp_tool_filter.adapters.fetch.poster import endpoint_path, read_away
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.protocol.limits import Limits

@@ -14,7 +14,8 @@ from threading import Thread
 from typing import Protocol, assert_never
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpFailed
+from mcp_tool_filter.adapters.fetch.http_client import Headers
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import write_all
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
 from mcp_tool_filter.adapters.stdio.judge import LineJudge

@@ -274,7 +274,7 @@ def _refuse_bad_certificate(cert: str | None) -> None:
     """Say it in our words: mitmproxy's name its libraries."""
     if cert is None:
         return
-    from mcp_tool_filter.adapters.fetch.http_client import refuse_bad_certificate
+    from mcp_tool_filter.adapters.fetch.tls import refuse_bad_certificate
 
     refuse_bad_certificate("--cert", cert.partition("=")[2] or cert)  # mitmproxy: DOMAIN=FILE
 

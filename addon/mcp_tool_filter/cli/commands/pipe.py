@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpFailed
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.upstream import Target, login_to
 from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream

@@ -1,0 +1,146 @@
+"""Speaks MCP as HTTP+SSE (2024-11-05): a stream with all answers, and a path to post to."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from mcp_tool_filter.adapters.fetch.background import Background, look_at
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient, HttpResponse
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed
+from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
+from mcp_tool_filter.adapters.fetch.mcp_replies import (
+    INITIALIZE,
+    INITIALIZED,
+    Refused,
+    Reply,
+    Result,
+    answer_to,
+    is_response_to,
+    plain,
+    render_request,
+    reply_in,
+)
+from mcp_tool_filter.adapters.fetch.poster import (
+    MAX_REDIRECTS,
+    NO_ANSWER,
+    Poster,
+    endpoint_path,
+    no_mcp,
+    redirect_target,
+    refusal,
+)
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.media_type import EVENT_STREAM
+from mcp_tool_filter.http.origin import Origin
+from mcp_tool_filter.protocol.revisions import Transport
+
+_EVENTS = (b"accept", EVENT_STREAM.encode())
+
+
+class LegacyClient:
+    """2024-11-05: a GET stream on which all answers come, and a path to post to."""
+
+    transport = Transport.LEGACY_SSE
+    has_session = False  # of the kind that has an id
+
+    def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
+        self._http = http
+        self._origin = origin
+        self._limit = limit
+        self._stack = AsyncExitStack()
+        self._background = Background()
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._lost: Exception | None = None
+        self._next_id = 0
+        self.path = path
+        self.revision = ""
+
+    async def open(self) -> None:
+        """Open the stream and wait until it names the path to post to."""
+        response = await self._get()
+        if response.status != 200:
+            raise await refusal(response)
+        if response.media_type != EVENT_STREAM:
+            raise no_mcp(response)
+        events = EventReader(response, self._limit)
+        while (event := await events.next_event()) and event.name != b"endpoint":
+            if event.data:
+                raise ProtocolError("The event stream does not begin with an endpoint event")
+        if event is None or event.data is None:
+            raise ConnectionLost("The event stream ended without an endpoint event")
+        self._post_path = endpoint_path(event.data, self._origin, self.path)
+        self._background.start(self._listen(events))
+
+    async def initialize(self) -> Reply:
+        return await self.request("initialize", INITIALIZE)
+
+    async def initialized(self, revision: str) -> None:
+        self.revision = revision
+        with suppress(Refused):
+            await self._tell(INITIALIZED)
+
+    async def request(self, method: str, params: Result) -> Reply:
+        self._next_id += 1
+        number = self._next_id
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answered.add_done_callback(look_at)
+        self._waiting[number] = answered
+        try:
+            if self._lost:
+                raise self._lost
+            # The answer may be here before the POST is: some upstreams end that one last.
+            told = self._background.start(self._tell(render_request(number, method, params)))
+            either: set[asyncio.Future[Any]] = {told, answered}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not answered.done():
+                told.result()
+            return await answered
+        finally:
+            del self._waiting[number]
+            answered.cancel()
+
+    async def close(self) -> None:
+        await self._background.close()
+        await self._stack.aclose()
+
+    async def _get(self) -> HttpResponse:
+        for _ in range(MAX_REDIRECTS):
+            request = self._http.exchange(b"GET", self.path, [_EVENTS])
+            response = await self._stack.enter_async_context(request)
+            target = redirect_target(response, self._origin, self.path)
+            if target is None:
+                return response
+            self.path = target
+        raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
+
+    async def _tell(self, message: bytes) -> None:
+        poster = Poster(self._http, self._origin, self._post_path, limit=self._limit)
+        headers = [(b"mcp-protocol-version", self.revision.encode())] if self.revision else []
+        await poster.tell(message, headers)
+
+    async def _listen(self, events: EventReader) -> None:
+        try:
+            while said := await events.next_message():
+                self._hear(*said)
+            self._lose(ConnectionLost(NO_ANSWER))
+        except (HttpFailed, ProtocolError) as error:
+            self._lose(error)
+
+    def _hear(self, message: Result, raw: bytes) -> None:
+        for number, answered in self._waiting.items():
+            if is_response_to(number, message) and not answered.done():
+                try:
+                    answered.set_result(reply_in(message, raw))
+                except (Refused, ProtocolError) as error:
+                    answered.set_exception(error)
+                return
+        if answer := answer_to(message):
+            self._background.answer(self._tell(answer))
+
+    def _lose(self, error: Exception) -> None:
+        self._lost = error
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(error)

@@ -1,0 +1,168 @@
+"""Posts MCP messages to one path of an upstream, and reads what comes back.
+
+Here are the rules for refusals, redirects and endpoints, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpResponse
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed
+from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
+from mcp_tool_filter.adapters.fetch.mcp_replies import (
+    Refused,
+    Reply,
+    Result,
+    answer_to,
+    error_in,
+    is_nameless_error,
+    is_response_to,
+    only_reply,
+    plain,
+    render_request,
+    reply_in,
+)
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.media_type import EVENT_STREAM
+from mcp_tool_filter.http.origin import Origin
+
+_ERROR_BODY_LIMIT: Final = 64 * 1024
+MAX_REDIRECTS = 5
+_STREAM_END_TIMEOUT = 0.1  # seconds for a stream to end after its answer, to keep the connection
+_GOODBYE_TIMEOUT = 2.0  # seconds for closing our sessions
+NO_ANSWER = "The event stream ended without an answer"
+
+_JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
+_JSON_BODY = (b"content-type", b"application/json")
+
+type Answering = Callable[[bytes], Coroutine[None, None, None]]
+
+
+class Poster:
+    """Posts messages to one path, which a redirect may correct."""
+
+    def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
+        self._http = http
+        self._origin = origin
+        self._limit = limit
+        self._next_id = 0
+        self.path = path
+        self.session: bytes | None = None
+        """The session id that came last."""
+        self._sessions: set[bytes] = set()  # every one that came, also with a refusal
+
+    async def ask(
+        self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
+    ) -> Reply:
+        """Send a request and return its result. Raises Refused, ProtocolError, HttpFailed."""
+        self._next_id += 1
+        message = render_request(self._next_id, method, params)
+        async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
+            if got.status >= 300:
+                refused = await refusal(got)
+                refused.path = self.path
+                raise refused
+            if got.media_type == "application/json":
+                return only_reply(self._next_id, await got.read(self._limit))
+            if got.media_type == EVENT_STREAM:
+                return await self._listen(got, self._next_id, hears)
+            raise no_mcp(got)
+
+    def begin_at(self, number: int) -> None:
+        """Number the requests from here on: others may speak in the same session."""
+        self._next_id = number
+
+    async def tell(self, message: bytes, headers: Headers = ()) -> None:
+        """Send a message that has no answer. Raises Refused, HttpFailed."""
+        async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
+            if got.status >= 300:
+                raise await refusal(got)
+            if got.media_type != EVENT_STREAM:  # which may have no end
+                await got.read(_ERROR_BODY_LIMIT)
+
+    async def close_sessions(self, headers: Headers = ()) -> None:
+        """End every session that we were given; an upstream that keeps them (405) may."""
+        with suppress(HttpFailed, ProtocolError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE_TIMEOUT):
+                while self._sessions:
+                    named = [(b"mcp-session-id", self._sessions.pop()), *headers]
+                    async with self._exchange(b"DELETE", named) as response:
+                        await response.read(_ERROR_BODY_LIMIT)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: bytes, headers: Headers, body: bytes = b""
+    ) -> AsyncIterator[HttpResponse]:
+        for _ in range(MAX_REDIRECTS):
+            async with self._http.exchange(method, self.path, headers, body) as response:
+                if method == b"POST" and (session := response.header(b"mcp-session-id")):
+                    self.session = session
+                    self._sessions.add(session)
+                target = redirect_target(response, self._origin, self.path)
+                if target is None:
+                    yield response
+                    return
+                await read_away(response)
+            self.path = target
+        raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
+
+    async def _listen(self, response: HttpResponse, number: int, hears: Answering | None) -> Reply:
+        events = EventReader(response, self._limit)
+        while said := await events.next_message():
+            message, raw = said
+            if is_response_to(number, message) or is_nameless_error(message):
+                await read_away(response)
+                return reply_in(message, raw)
+            if hears and (answer := answer_to(message)):
+                await hears(answer)
+        raise ConnectionLost(NO_ANSWER)
+
+
+async def refusal(response: HttpResponse) -> Refused:
+    """Read a response that is no success; its body may hold a JSON-RPC error."""
+    error = None
+    with suppress(HttpFailed):
+        error = error_in(await response.read(_ERROR_BODY_LIMIT))
+    line = response.status_line
+    if location := response.header(b"location"):
+        line += f", to {location.decode('latin-1')}"
+    refused = Refused(response.status, line, error)
+    refused.says_how_to_log_in = response.header(b"www-authenticate") is not None
+    return refused
+
+
+def no_mcp(response: HttpResponse) -> ProtocolError:
+    said = response.media_type or "no Content-Type"
+    return ProtocolError(f"{plain(response.status_line)} with {plain(said)}: that is no MCP")
+
+
+async def read_away(response: HttpResponse) -> None:
+    """Read what is left, if it is little and comes soon: then the connection can be kept."""
+    with suppress(HttpFailed, TimeoutError):
+        async with asyncio.timeout(_STREAM_END_TIMEOUT):
+            await response.read(_ERROR_BODY_LIMIT)
+
+
+def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | None:
+    """The path to go to instead, if it is within the same origin. Raises ProtocolError."""
+    followed = (307, 308) if response.method != b"GET" else (301, 302, 303, 307, 308)
+    location = response.header(b"location").decode("latin-1")
+    if not location or response.status not in (301, 302, 303, 307, 308):
+        return None
+    target = origin.path_to(location, at=path)
+    if target is None:
+        raise ProtocolError(f"{plain(response.status_line)}: redirected to {plain(location)}")
+    return target if response.status in followed else None
+
+
+def endpoint_path(data: bytes, origin: Origin, path: str) -> str:
+    """Where an ``endpoint`` event says to post to. Raises ProtocolError."""
+    said = data.decode("utf-8", "replace").strip()
+    target = origin.path_to(said, at=path)
+    if target is None:
+        raise ProtocolError(f"The endpoint event names another origin: {plain(said)}")
+    return target
