@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 

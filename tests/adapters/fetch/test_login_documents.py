@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
-from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.attacks.stage import listening
 from tests.oauth_upstream import oauth_upstream

@@ -6,7 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.conversation.fetched import Fetched
 from tests.adapters.mitmproxy.filtered import (

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import Store

@@ -15,7 +15,8 @@ from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, next_cursor
 from mcp_tool_filter.adapters.fetch.poster import Poster
-from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL, Target, login_to
+from mcp_tool_filter.adapters.fetch.target import Target, login_to
+from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.origin import parse_origin

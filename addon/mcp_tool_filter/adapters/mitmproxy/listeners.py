@@ -23,12 +23,9 @@ from mitmproxy.proxy.mode_specs import (
 
 from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
-from mcp_tool_filter.adapters.fetch.upstream import (
-    Target,
-    fetch,
-    make_tls_context,
-    target_for,
-)
+from mcp_tool_filter.adapters.fetch.target import Target, target_for
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.fetched import Fetched, unlisted
 from mcp_tool_filter.conversation.judged import Judged

@@ -13,7 +13,7 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.effects.copies import Copies, post_and_forget, with_usual
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
-from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.flows import head_of
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins

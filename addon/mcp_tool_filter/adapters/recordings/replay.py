@@ -30,7 +30,7 @@ with warnings.catch_warnings():
     from mitmproxy.http import HTTPFlow
     from mitmproxy.test import taddons
 
-from mcp_tool_filter.adapters.fetch.upstream import Target
+from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
 from mcp_tool_filter.adapters.recordings.memory_connection import Fields, MemoryConnection

@@ -28,7 +28,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     reply_in,
     stateless_meta,
 )
-from mcp_tool_filter.adapters.fetch.upstream import Found, introduction_in
+from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.lines import LineParser

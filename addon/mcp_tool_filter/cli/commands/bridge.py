@@ -9,7 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.fetch.upstream import Found, Target, fetch_from
+from mcp_tool_filter.adapters.fetch.search import Found
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch_from
 from mcp_tool_filter.adapters.http_server import ServerLimits, http_server
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
 from mcp_tool_filter.adapters.stdio.child import Child

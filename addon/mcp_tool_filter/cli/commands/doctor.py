@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from mcp_tool_filter.adapters.fetch.upstream import login_to
+from mcp_tool_filter.adapters.fetch.target import login_to
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.finding import Finding

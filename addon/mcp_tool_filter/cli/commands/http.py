@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, fetch
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy

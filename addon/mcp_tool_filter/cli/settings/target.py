@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ssl import SSLContext
 
-from mcp_tool_filter.adapters.fetch.upstream import Target, make_tls_context, target_for
+from mcp_tool_filter.adapters.fetch.target import Target, target_for
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 
 

@@ -1,42 +1,32 @@
-"""An upstream behind a URL, for a client that speaks lines: each line is a POST.
+"""An upstream behind a URL that answers each POST itself (since 2025-03-26), for a client of lines.
 
-``StreamableUpstream`` is for revisions since 2025-03-26, with and without sessions: each POST is
-answered itself, with JSON or an event stream, which is resumed if it breaks off. ``LegacyUpstream``
-is for HTTP+SSE (2024-11-05): all answers come on one stream. Whatever an upstream says is handed to
-a ``Listener``, which judges it; nothing is judged here.
-
-Both are in one module because they read event streams and report errors in the same way.
+An answer is JSON or an event stream, which is resumed if it breaks off. Whatever the upstream says
+is handed to a ``Listener``, which judges it; nothing is judged here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpResponse
-from mcp_tool_filter.adapters.fetch.http_failures import (
-    ConnectionLost,
-    HttpFailed,
-    LoginNeeded,
-    NotConnected,
-)
+from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed, NotConnected
 from mcp_tool_filter.adapters.fetch.mcp_replies import plain
-from mcp_tool_filter.adapters.fetch.poster import endpoint_path, read_away
-from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.origin import Origin
-from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.lines import CutLine
-from mcp_tool_filter.protocol.messages import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    NOT_LOGGED_IN,
-    UPSTREAM_LOST,
+from mcp_tool_filter.adapters.fetch.poster import read_away
+from mcp_tool_filter.adapters.stdio.upstream_events import (
+    EVENTS,
+    JSON,
+    Listener,
+    events_of,
+    hear_event,
+    words_for,
 )
-from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_tool_filter.protocol.sse import Event, Oversized
 
 _ERROR_BODY: Final = 64 * 1024
 _RETRY: Final = 1.0  # seconds, unless the upstream says another time
@@ -44,24 +34,6 @@ _LONGEST_RETRY: Final = 30.0
 _MOST_TRIES: Final = 8  # to resume a stream, without hearing anything
 _GOODBYE: Final = 2.0  # seconds
 _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
-_EVENTS = (b"accept", b"text/event-stream")
-_JSON = (b"content-type", b"application/json")
-
-
-class Listener(Protocol):
-    """Who hears what an upstream says."""
-
-    async def hear(self, said: bytes | CutLine) -> None:
-        """Take a message, however it is written, or what is left of one that is too long."""
-
-    def waits_for(self, ids: Sequence[str]) -> bool:
-        """Tell whether any of these requests has no answer yet."""
-
-    async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
-        """Answer these requests with an error, as far as they have no answer yet."""
-
-    async def missed(self, error: HttpFailed) -> None:
-        """Find out whether an upstream that did not answer is lost."""
 
 
 class StreamableUpstream:
@@ -83,14 +55,14 @@ class StreamableUpstream:
         self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
     ) -> None:
         """Send a message; hear all that comes as its answer."""
-        sent = [_JSON_OR_EVENTS, _JSON, *self._session_headers(headers), *headers]
+        sent = [_JSON_OR_EVENTS, JSON, *self._session_headers(headers), *headers]
         try:
             async with self._http.exchange(b"POST", self._path, sent, body) as response:
                 if method == "initialize" and response.status < 300:
                     self._session = response.header(b"mcp-session-id") or None
                 await self._take(response, ids, method)
         except HttpFailed as error:
-            await self._listener.fail(ids, *_words(error))
+            await self._listener.fail(ids, *words_for(error))
             await self._listener.missed(error)
 
     def agree_on(self, revision: str) -> None:
@@ -138,7 +110,7 @@ class StreamableUpstream:
         except ConnectionLost:
             raise
         except HttpFailed as error:  # too long, or not to be decoded
-            await self._listener.fail(ids, INTERNAL_ERROR, _words(error)[1])
+            await self._listener.fail(ids, INTERNAL_ERROR, words_for(error)[1])
             return
         if body.strip():
             await self._listener.hear(body)
@@ -174,7 +146,7 @@ class StreamableUpstream:
                 pass
 
     async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
-        headers = [_EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
+        headers = [EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
         async with self._http.exchange(b"GET", self._path, headers) as response:
             if response.status == 200 and response.media_type == "text/event-stream":
                 await self._hear_events(response, place, ids)
@@ -184,9 +156,9 @@ class StreamableUpstream:
     async def _hear_events(
         self, response: HttpResponse, place: _Place, ids: Sequence[str] = ()
     ) -> None:
-        async for event in _events(response, self._limits):
+        async for event in events_of(response, self._limits):
             place.note(event)
-            await _hear_event(event, self._listener)
+            await hear_event(event, self._listener)
             if ids and not self._listener.waits_for(ids):
                 await read_away(response)
                 return
@@ -195,7 +167,7 @@ class StreamableUpstream:
         """Hear the stream on which an upstream speaks by itself, for as long as it offers one."""
         place = _Place(endless=True)
         while place.may_resume():
-            headers = [_EVENTS, *self._session_headers(())]
+            headers = [EVENTS, *self._session_headers(())]
             if place.last_id:
                 headers.append((b"last-event-id", place.last_id))
             try:
@@ -208,94 +180,6 @@ class StreamableUpstream:
             except HttpFailed:
                 pass
             await place.wait()
-
-
-class LegacyUpstream:
-    """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
-
-    def __init__(
-        self, http: HttpClient, origin: Origin, path: str, listener: Listener, limits: Limits
-    ) -> None:
-        self._http = http
-        self._origin = origin
-        self._path = path
-        self._listener = listener
-        self._limits = limits
-        self._opened = AsyncExitStack()
-        self._reader: asyncio.Task[None] | None = None
-        self._post_path: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._revision: bytes | None = None
-
-    async def open(self) -> None:
-        """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
-        request = self._http.exchange(b"GET", self._path, [_EVENTS])
-        response = await self._opened.enter_async_context(request)
-        if response.status != 200 or response.media_type != "text/event-stream":
-            raise HttpFailed(f"{plain(response.status_line)} instead of an event stream")
-        self._reader = asyncio.create_task(self._read(response))
-        either: set[asyncio.Future[Any]] = {self._post_path, self._reader}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self._post_path.done():
-            raise ConnectionLost("The event stream ended without an endpoint event")
-        self._post_path.result()
-
-    async def post(
-        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
-    ) -> None:
-        """Send a message; its answer comes on the stream."""
-        revision = [(b"mcp-protocol-version", self._revision)] if self._revision else []
-        sent = [(b"accept", b"*/*"), _JSON, *revision]
-        try:
-            path = await self._post_path
-            async with self._http.exchange(b"POST", path, sent, body) as response:
-                if response.status >= 300:
-                    text = f"The server answered {plain(response.status_line)}"
-                    is_probe = method == "server/discover" and response.status < 500
-                    code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
-                    await self._listener.fail(ids, code, text)
-                await read_away(response)
-        except HttpFailed as error:
-            await self._listener.fail(ids, *_words(error))
-            await self._listener.missed(error)
-
-    def agree_on(self, revision: str) -> None:
-        self._revision = revision.encode() if revision.isascii() else None
-
-    def listen(self) -> None:
-        """The stream is open already."""
-
-    async def close(self) -> None:
-        if self._reader:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
-        await self._opened.aclose()
-
-    async def _read(self, response: HttpResponse) -> None:
-        error: HttpFailed = ConnectionLost("The event stream has ended")
-        try:
-            async for event in _events(response, self._limits):
-                if isinstance(event, Event) and event.name == b"endpoint":
-                    self._meet_endpoint(event)
-                else:
-                    await _hear_event(event, self._listener)
-        except HttpFailed as failed:
-            error = failed
-        if self._post_path.done():
-            await self._listener.missed(StreamEnded(str(error)))
-
-    def _meet_endpoint(self, event: Event) -> None:
-        if self._post_path.done():
-            return
-        try:
-            path = endpoint_path(event.data or b"", self._origin, self._path)
-        except ProtocolError as error:
-            self._post_path.set_exception(HttpFailed(str(error)))
-        else:
-            self._post_path.set_result(path)
-
-
-class StreamEnded(HttpFailed):
-    """The one stream of an HTTP+SSE session is gone, and the session with it."""
 
 
 class _Place:
@@ -334,23 +218,6 @@ class _Place:
         await asyncio.sleep(delay)
 
 
-async def _hear_event(event: Event | Oversized, listener: Listener) -> None:
-    if isinstance(event, Oversized):
-        await listener.hear(CutLine(event.beginning, b"", len(event.beginning)))
-    elif event.is_message and event.data and event.data.strip():
-        await listener.hear(event.data)
-
-
-async def _events(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
-    """Yield the events of a response as they come. Raises HttpFailed."""
-    if response.coding:
-        raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
-    parser = EventParser(max_pending=limits.pending)
-    while chunk := await response.next_chunk():
-        for event in parser.feed(chunk):
-            yield event
-
-
 def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:
     """Return the JSON-RPC error in a refusal, with the request's id where it has none."""
     try:
@@ -363,10 +230,3 @@ def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:
         return [body]
     error = json.dumps(message["error"])
     return [f'{{"jsonrpc":"2.0","id":{ids[0]},"error":{error}}}'.encode()]
-
-
-def _words(error: HttpFailed) -> tuple[int, str]:
-    """Say why a request has no answer: a code, and a text."""
-    if isinstance(error, LoginNeeded):
-        return NOT_LOGGED_IN, plain(str(error))
-    return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"

@@ -1,0 +1,63 @@
+"""Says for people why a fetch failed: what came instead, and what they can do about it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
+from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, plain
+from mcp_tool_filter.adapters.fetch.target import Target, has_authorization
+from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
+from mcp_tool_filter.http.origin import parse_origin
+
+_HINTS = {  # what a reason contains, to what to do about it
+    "certificate verify failed": "--ca FILE trusts its certificate (in mitmproxy: --set"
+    " ssl_verify_upstream_trusted_ca=FILE)",
+    "TLS error": "If the upstream speaks plain http on this port, write http://",
+}
+_METADATA = "/.well-known/oauth-protected-resource"
+_NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
+_WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
+
+
+async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
+    """Tell an upstream that only wants a login from one that failed."""
+    why = _why(error, target)
+    if isinstance(error, Refused) and await _wants_login(error, target):
+        return ListsAfterLogin(why=why, path=error.path or target.endpoint or "/mcp")
+    return FetchFailed(why=why)
+
+
+async def _wants_login(refused: Refused, target: Target) -> bool:
+    if refused.status not in (401, 403) or has_authorization(target):
+        return False
+    return refused.says_how_to_log_in or await _has_login_metadata(target, refused.path)
+
+
+async def _has_login_metadata(target: Target, path: str) -> bool:
+    """Tell whether the upstream says in a document of its own how users log in."""
+    http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
+    try:
+        async with asyncio.timeout(target.list_timeout):
+            for place in dict.fromkeys((f"{_METADATA}{path}", _METADATA)):
+                async with http.exchange(b"GET", place, []) as response:
+                    if response.status == 200 and response.media_type == "application/json":
+                        return True
+    except (TimeoutError, HttpFailed, OSError):
+        return False
+    finally:
+        await http.close()
+    return False
+
+
+def _why(error: Exception, target: Target) -> str:
+    """Say it for people, with what they can do about it."""
+    if isinstance(error, Refused) and error.status in (401, 403):
+        known = has_authorization(target)
+        return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"
+    return plain(str(error)) if isinstance(error, HttpFailed) else str(error)
+
+
+def hint_for(why: str) -> str | None:
+    return next((hint for part, hint in _HINTS.items() if part in why), None)

@@ -1,0 +1,61 @@
+"""What to fetch a tool list from, and with which login."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.fetch.http_client import Login
+from mcp_tool_filter.adapters.oauth.folder import has_logins
+from mcp_tool_filter.policy.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What to fetch from."""
+
+    url: str
+    """Scheme, host and port."""
+    endpoint: str | None
+    """Path and query, where the user said it."""
+    headers: tuple[tuple[str, str], ...]
+    """Sent with every request."""
+    connect_timeout: float
+    """Seconds until the upstream has introduced itself."""
+    list_timeout: float
+    """Seconds for all pages of the tool list."""
+    tls: ssl.SSLContext | None
+    limit: int
+    """Bytes of one message."""
+    uses_login: bool = False
+    """A stored login for the upstream is used, if there is one."""
+
+
+def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
+    """Return what to fetch from; every host asks alike, or the upstream would be asked twice."""
+    return Target(
+        url=url,
+        endpoint=config.endpoint,
+        headers=config.upstream_headers,
+        connect_timeout=config.connection_timeout,
+        list_timeout=config.tool_list_timeout,
+        tls=tls,
+        limit=config.limits.message,
+        uses_login=config.uses_login,
+    )
+
+
+def login_to(target: Target) -> Login | None:
+    """Return the stored login that an upstream is asked with, if there is one.
+
+    The user's own Authorization comes first. Raises StartError if logins cannot be read.
+    """
+    if not target.uses_login or has_authorization(target) or not has_logins():
+        return None
+    from mcp_tool_filter.adapters.oauth.credentials import credentials_for  # few have a login
+
+    return credentials_for(target.url + (target.endpoint or ""))
+
+
+def has_authorization(target: Target) -> bool:
+    return any(name.lower() == "authorization" for name, _ in target.headers)

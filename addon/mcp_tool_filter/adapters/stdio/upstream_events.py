@@ -1,0 +1,57 @@
+"""What both kinds of an upstream behind a URL share: who listens, events, and words for errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpResponse
+from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, LoginNeeded
+from mcp_tool_filter.adapters.fetch.mcp_replies import plain
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine
+from mcp_tool_filter.protocol.messages import NOT_LOGGED_IN, UPSTREAM_LOST
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
+
+EVENTS = (b"accept", b"text/event-stream")
+JSON = (b"content-type", b"application/json")
+
+
+class Listener(Protocol):
+    """Who hears what an upstream says."""
+
+    async def hear(self, said: bytes | CutLine) -> None:
+        """Take a message, however it is written, or what is left of one that is too long."""
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        """Tell whether any of these requests has no answer yet."""
+
+    async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
+        """Answer these requests with an error, as far as they have no answer yet."""
+
+    async def missed(self, error: HttpFailed) -> None:
+        """Find out whether an upstream that did not answer is lost."""
+
+
+async def hear_event(event: Event | Oversized, listener: Listener) -> None:
+    if isinstance(event, Oversized):
+        await listener.hear(CutLine(event.beginning, b"", len(event.beginning)))
+    elif event.is_message and event.data and event.data.strip():
+        await listener.hear(event.data)
+
+
+async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
+    """Yield the events of a response as they come. Raises HttpFailed."""
+    if response.coding:
+        raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
+    parser = EventParser(max_pending=limits.pending)
+    while chunk := await response.next_chunk():
+        for event in parser.feed(chunk):
+            yield event
+
+
+def words_for(error: HttpFailed) -> tuple[int, str]:
+    """Say why a request has no answer: a code, and a text."""
+    if isinstance(error, LoginNeeded):
+        return NOT_LOGGED_IN, plain(str(error))
+    return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"
