@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch import upstream as module
+from mcp_tool_filter.adapters.fetch import search, upstream
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed
 from mcp_tool_filter.protocol.revisions import Transport
@@ -160,7 +160,7 @@ async def test_one_that_answers_discover_but_supports_only_old_revisions_is_an_o
 async def test_one_that_never_answers_what_it_does_not_know_is_an_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_PROBE_TIMEOUT", 0.05)
+    monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
     say = streamable(tool_list("a"))
 
     async def script(peer: Peer) -> None:
@@ -176,7 +176,7 @@ async def test_one_that_never_answers_what_it_does_not_know_is_an_old_one(
 async def test_a_stateless_one_too_slow_for_the_probe_is_still_recognized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_PROBE_TIMEOUT", 0.05)
+    monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
     say = stateless(tool_list("a"))
 
     async def script(peer: Peer) -> None:
@@ -335,7 +335,7 @@ async def test_a_list_that_goes_in_a_circle_is_left() -> None:
 
 
 async def test_a_list_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PAGES", 3)
+    monkeypatch.setattr(upstream, "MAX_PAGES", 3)
 
     def listed(request: RawRequest) -> bytes:
         number = message_in(request)["id"]
