@@ -85,33 +85,30 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield page
 
 
-def play(
+async def play(
     home: Path, page: Page, scene: Callable[[Page, Upstream, str], None], allowed: str = ""
 ) -> None:
     """Run a scene on a page that is served at another port; the upstream allows its origin."""
 
-    async def main() -> None:
-        async with a_page() as url, raised(home) as (upstream, it):
+    async with a_page() as url, raised(home) as (upstream, it):
 
-            async def respond(request: RawRequest, link: Link) -> None:
-                more = cors_for(allowed or url, request)
-                asked = json.loads(request.body or b"{}").get("method")
-                if asked == "initialize":
-                    hello = b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}'
-                    kind = f"application/json\r\nMcp-Session-Id: s1{more}"
-                    return await link.say(answer(hello, kind=kind))
-                if asked == "tools/list":
-                    listed = tool_list([ALLOWED_TOOL, DENIED_TOOL], id="5")
-                    return await link.say(answer(listed, kind=f"application/json{more}"))
-                body = b"" if request.line.startswith("OPTIONS") else RESULT
-                return await link.say(answer(body, kind=f"application/json{more}"))
+        async def respond(request: RawRequest, link: Link) -> None:
+            more = cors_for(allowed or url, request)
+            asked = json.loads(request.body or b"{}").get("method")
+            if asked == "initialize":
+                hello = b'{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}'
+                kind = f"application/json\r\nMcp-Session-Id: s1{more}"
+                return await link.say(answer(hello, kind=kind))
+            if asked == "tools/list":
+                listed = tool_list([ALLOWED_TOOL, DENIED_TOOL], id="5")
+                return await link.say(answer(listed, kind=f"application/json{more}"))
+            body = b"" if request.line.startswith("OPTIONS") else RESULT
+            return await link.say(answer(body, kind=f"application/json{more}"))
 
-            upstream.respond = respond
-            proxied = f"http://127.0.0.1:{it.port}"
-            await asyncio.to_thread(page.go, url)
-            await asyncio.to_thread(scene, page, upstream, proxied)
-
-    asyncio.run(main())
+        upstream.respond = respond
+        proxied = f"http://127.0.0.1:{it.port}"
+        await asyncio.to_thread(page.go, url)
+        await asyncio.to_thread(scene, page, upstream, proxied)
 
 
 def asked(upstream: Upstream) -> list[str]:
@@ -120,7 +117,9 @@ def asked(upstream: Upstream) -> list[str]:
     return [line for line in lines if not line.startswith("OPTIONS")]
 
 
-def test_a_page_reads_our_answers_as_it_reads_the_upstreams(tmp_path: Path, page: Page) -> None:
+async def test_a_page_reads_our_answers_as_it_reads_the_upstreams(
+    tmp_path: Path, page: Page
+) -> None:
     """Without CORS headers, a denied call looks like a failure of the network."""
 
     def scene(page: Page, upstream: Upstream, proxied: str) -> None:
@@ -140,10 +139,10 @@ def test_a_page_reads_our_answers_as_it_reads_the_upstreams(tmp_path: Path, page
         assert ask(CALL.replace('"id": 3, ', ""), **session)[0] == 202
         assert asked(upstream) == before
 
-    play(tmp_path, page, scene)
+    await play(tmp_path, page, scene)
 
 
-def test_a_page_whose_origin_the_upstream_does_not_allow_reads_nothing(
+async def test_a_page_whose_origin_the_upstream_does_not_allow_reads_nothing(
     tmp_path: Path, page: Page
 ) -> None:
     def scene(page: Page, upstream: Upstream, proxied: str) -> None:
@@ -152,16 +151,16 @@ def test_a_page_whose_origin_the_upstream_does_not_allow_reads_nothing(
                 headers = {"content-type": kind}
                 assert page.run(FETCH, f"{proxied}/mcp", body, headers) == FAILED
 
-    play(tmp_path, page, scene, allowed="http://localhost:1")
+    await play(tmp_path, page, scene, allowed="http://localhost:1")
 
 
-def test_a_picture_on_a_page_reaches_nothing(tmp_path: Path, page: Page) -> None:
+async def test_a_picture_on_a_page_reaches_nothing(tmp_path: Path, page: Page) -> None:
     def scene(page: Page, upstream: Upstream, proxied: str) -> None:
         for host in ("127.0.0.1", "localhost"):  # another site, and the page's own
             page.run(SHOW_PICTURE, f"{proxied.replace('127.0.0.1', host)}/admin/reset")
         assert upstream.requests == []
 
-    play(tmp_path, page, scene)
+    await play(tmp_path, page, scene)
 
 
 ORIGIN = "http://localhost:6274"

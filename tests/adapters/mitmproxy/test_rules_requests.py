@@ -1,0 +1,169 @@
+"""What rules do with requests: single ones, notifications, and members of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+from tests.adapters.mitmproxy.filtered import READ, call, filtered, not_found
+from tests.adapters.mitmproxy.ruled import BLOCK, SECRET, blocked, ruled, write
+from tests.mcp_upstream import mcp_upstream, saying
+from tests.proxy import proxy
+from tests.raw_client import MCP_HEADERS, post, raw_client
+
+
+async def test_a_request_is_blocked_and_others_keep_their_bytes(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        got = await between.ask(call("read_file", '{"path":"\\/etc/passwd"}', id='"\\u0061"'))
+        assert (got.status, got.body) == (200, blocked("no-etc", "not there", '"\\u0061"'))
+        fine = call("read_file", '{ "path" :"/home", "n":1.00}')
+        await between.ask(fine)
+        assert [request.body for request in between.upstream.asked] == [fine]
+
+
+async def test_rules_never_see_what_the_filter_refuses(tmp_path: Path) -> None:
+    rules = "  - {id: a, conditions: [tool_equals: delete_file], actions: [block: seen]}\n"
+
+    async with ruled(tmp_path, rules) as between:
+        got = await between.ask(call("delete_file"))
+        assert got.body == not_found("delete_file")
+
+
+async def test_a_notification_is_dropped(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        note = call("read_file", '{"path":"/etc/x"}').replace(b'"id":1,', b"")
+        assert (await between.ask(note)).status == 202
+        assert between.upstream.asked == []
+
+
+async def test_the_members_of_a_batch_are_judged_one_by_one(tmp_path: Path) -> None:
+    async with ruled(tmp_path, BLOCK, respond=saying(OK)) as between:
+        bad, good = call("read_file", '{"path":"/etc/x"}', id="1"), call("read_file", id="2")
+        got = await between.ask(b"[" + bad + b"," + good + b"]")
+        assert json.loads(got.body) == [json.loads(OK), json.loads(blocked("no-etc", "not there"))]
+        assert [request.body for request in between.upstream.asked] == [b"[" + good + b"]"]
+
+
+OK = b'{"jsonrpc":"2.0","id":2,"result":{}}'
+
+UNCLEAR = [
+    '{"path":"/home","path":"/etc/x"}',
+    '{"path":"/home","Path":"/etc/x"}',
+    '{"PATH":"/etc/x"}',
+]
+
+
+@pytest.mark.parametrize("arguments", UNCLEAR)
+async def test_an_unclear_field_is_refused(tmp_path: Path, arguments: str) -> None:
+    async with ruled(tmp_path, BLOCK) as between:
+        got = await between.ask(call("read_file", arguments, id="9"))
+        assert got.status == 200
+        assert json.loads(got.body)["error"]["code"] == -32600
+        assert json.loads(got.body)["id"] == 9
+        assert between.upstream.asked == []
+
+
+CHANGE = """
+  - id: safe
+    conditions: [tool_equals: read_file]
+    actions: [set_param: {field: arguments.safe, value: true}]
+"""
+
+
+async def test_a_change_leaves_every_other_byte(tmp_path: Path) -> None:
+    async with ruled(tmp_path, CHANGE) as between:
+        await between.ask(call("read_file", '{ "n" :1.00}'))
+        (request,) = between.upstream.asked
+        assert request.body == call("read_file", '{ "n" :1.00,"safe":true}')
+        assert request.all("content-length") == [str(len(request.body))]
+
+
+RENAME = """
+  - id: rename
+    conditions: [param_exists: arguments.to]
+    actions: [set_param: {field: name, value: "${params.arguments.to}"}, log: {message: late}]
+"""
+
+
+async def test_no_rule_makes_a_denied_tool_callable(tmp_path: Path) -> None:
+    async with ruled(tmp_path, RENAME) as between:
+        got = await between.ask(call("read_file", '{"to":"delete_file"}'))
+        assert got.body == not_found("delete_file")
+        assert between.upstream.asked == []
+
+
+async def test_headers_follow_a_changed_message(tmp_path: Path) -> None:
+    rules = """
+  - id: rename
+    conditions: [tool_equals: read_file]
+    actions: [transform: {json_patch: [{op: replace, path: /name, value: "r\\u00e9ad"}]}]
+"""
+    headers = b"Mcp-Method: tools/call\r\nMcp-Name: read_file\r\n"
+
+    upstreams = mcp_upstream(tools=[READ, READ.replace(b"read_file", "réad".encode())])
+    async with (
+        upstreams as upstream,
+        proxy(
+            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
+            rules=[write(tmp_path, rules)],
+        ) as it,
+        raw_client(it.port) as client,
+    ):  # fmt: skip
+        await client.ask(post(call("read_file"), headers=MCP_HEADERS + headers))
+    (request,) = upstream.asked
+    assert request.all("mcp-method") == ["tools/call"]
+    assert request.all("mcp-name") == ["=?base64?csOpYWQ=?="]
+
+
+async def test_fork_sends_a_copy_whose_answer_nobody_gets(tmp_path: Path) -> None:
+    rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
+
+    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
+        got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
+        assert got.body == SECRET
+        async with asyncio.timeout(20):
+            while len(between.upstream.asked) < 3:
+                await asyncio.sleep(0.01)
+        ids = [json.loads(request.body)["id"] for request in between.upstream.asked]
+        assert len(set(map(str, ids))) == 3
+        sessions = [request.all("mcp-session-id") for request in between.upstream.asked]
+        assert sessions == [["s"]] * 3
+
+
+async def test_copies_of_a_renamed_call_have_its_new_name_in_the_header_too(tmp_path: Path) -> None:
+    """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
+    rules = """
+  - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
+  - {id: fork, actions: [fork: {copies: 1}]}
+"""  # noqa: E501 - one rule, one line
+    given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
+    async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
+        meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+        body = call("read_file").replace(b'"arguments":{}', b'"arguments":{},' + meta.encode())
+        headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+        got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
+        assert got.body == SECRET
+        async with asyncio.timeout(20):
+            while len(asked := between.upstream.of("tools/call")) < 2:
+                await asyncio.sleep(0.01)
+    for request in asked:
+        assert json.loads(request.body)["params"]["name"] == "delete_file"
+        assert request.all("mcp-name") == ["delete_file"]
+        assert request.all("mcp-method") == ["tools/call"]
+
+
+async def test_a_script_decides(tmp_path: Path) -> None:
+    script = tmp_path / "check.sh"
+    script.write_text('#!/bin/sh\ngrep -q secret && { echo "$MCP_TOOL: no"; exit 1; }\nexit 0\n')
+    script.chmod(0o755)
+    rules = "  - {id: ask, actions: [run_script: {path: ./check.sh, decides: true}]}\n"
+
+    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
+        got = await between.ask(call("read_file", '{"a":"secret"}'))
+        assert got.body == blocked("ask", "read_file: no")
+        assert (await between.ask(call("read_file"))).body == SECRET
