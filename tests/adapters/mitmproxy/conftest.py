@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.adapters.mitmproxy.upstream_failures import answers
+
+from mcp_tool_filter.adapters.mitmproxy.safe.failures import install_error_answers
 
 
 @pytest.fixture
 def own_config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep registrations in a folder of the test, not in the user's."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def our_error_answers() -> Iterator[None]:
+    """Answer with an error of ours if the upstream fails."""
+    install_error_answers(answers)
+    yield
+    install_error_answers(lambda _flow, _failure: None)

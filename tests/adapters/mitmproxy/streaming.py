@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mitmproxy.http import HTTPFlow
@@ -19,8 +21,12 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
     connect_failed,
     upstream_failed,
 )
+from tests.proxy import RunningProxy, proxy
+from tests.raw_upstream import Script, raw_upstream
 
 type Chunks = list[bytes]
+
+FIRST = b"data: first\n\n"
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -92,3 +98,15 @@ class Streaming:
 
     def server_connect_error(self, data: ServerConnectionHookData) -> None:
         self.blamed_connects.append(connect_failed(data))
+
+
+@asynccontextmanager
+async def before(
+    script: Script, addon: Streaming, home: Path, **options: object
+) -> AsyncIterator[RunningProxy]:
+    """Open a proxy with this addon in front of an upstream that follows the script."""
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(addon, to=upstream.url, home=home, **options) as running,
+    ):
+        yield running
