@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.adapters.mitmproxy.upstream_failures import answers
 
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import install_error_answers
+from tests.adapters.mitmproxy.upstream_failures import answers
 
 
 @pytest.fixture
