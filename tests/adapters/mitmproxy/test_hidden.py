@@ -32,6 +32,7 @@ from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, RawRequest, answer, chunk
 
+pytestmark = pytest.mark.usefixtures("own_config_folder")
 CLIENT = "http://127.0.0.1:49152/callback"
 FORM = b"Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 JSON = b"Host: localhost\r\nContent-Type: application/json\r\n"
@@ -47,12 +48,6 @@ PLACES: dict[str, dict[str, Any]] = {
         "challenge": "Bearer",
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registrations are kept in the user's folder."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 class Looking:

@@ -1,4 +1,4 @@
-"""Forward proxies in a real mitmproxy: no message of MCP passes unfiltered."""
+"""Forward proxies in a real mitmproxy: no request of MCP passes unfiltered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.intercepting import (
-    DELETE,
     JSON,
     READ,
     Between,
@@ -27,20 +26,11 @@ from tests.adapters.mitmproxy.intercepting import (
     tunnel,
     ways,
 )
-from tests.mcp_upstream import RESULT, mcp_upstream, tool, tool_list
+from tests.mcp_upstream import mcp_upstream, tool, tool_list
 from tests.proxy import SCRIPT, proxy
 from tests.proxy import tool as tool_process
-from tests.raw_client import TIMEOUT, raw_client
-from tests.raw_upstream import (
-    LAST_CHUNK,
-    SSE_HEAD,
-    Peer,
-    RawRequest,
-    answer,
-    chunk,
-    raw_upstream,
-)
-from tests.websocket import accept, connect
+from tests.raw_client import raw_client
+from tests.raw_upstream import LAST_CHUNK, RawRequest, answer, chunk
 
 
 @hosts
@@ -68,8 +58,6 @@ async def test_a_denied_tool_is_not_found_before_any_list(tmp_path: Path, way: s
         assert json.loads(got.body) == not_found("delete_file")
         assert not it.upstream.of("tools/call")
 
-
-# Attacks
 
 TRICKS = {
     "another content type": (call("delete_file"), b"Content-Type: image/png\r\n"),
@@ -181,191 +169,6 @@ async def test_bodies_that_nobody_finishes_are_held_within_the_budget(
         got = await it.send(call("delete_file"))
         assert json.loads(got.body) == not_found("delete_file")
         assert not it.upstream.raw.requests
-
-
-async def test_a_transfer_coding_hides_nothing(tmp_path: Path) -> None:
-    async with between(tmp_path) as it:
-        coded = gzip.compress(call("delete_file"))
-        headers = JSON + b"Transfer-Encoding: gzip, chunked\r\n"
-        await it.client.say(it.written(b"", "/mcp", headers) + chunk(coded) + LAST_CHUNK)
-        assert b" 400 " in await it.client.head()
-        assert not it.upstream.raw.requests
-
-
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
-async def test_a_server_that_speaks_first_cannot_open_a_way_round(
-    tmp_path: Path, greeting: bytes
-) -> None:
-    async def script(peer: Peer) -> None:
-        peer.writer.write(greeting)
-        await peer.writer.drain()
-        await peer.request()
-        await peer.say(answer(b"delete_file"))
-
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        running.master.options.update(connection_strategy="eager")
-        await tunnel(client, upstream.url.partition("//")[2], None)
-        await asyncio.sleep(0.05)
-        body = call("delete_file")
-        head = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        await client.say(head + body)
-        said = b"-"
-        async with asyncio.timeout(TIMEOUT):
-            while said and b"delete_file" not in said:  # an answer of ours, or the end
-                said = await client.reader.read(65536)
-        assert not upstream.requests
-
-
-@pytest.mark.parametrize("line", [b"POST\x0b/mcp\x0bHTTP/1.1", b"POST /mcp RTSP/1.1"])
-async def test_a_request_line_that_only_some_servers_read_does_not_pass(
-    tmp_path: Path, line: bytes
-) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(answer(b"reached"))
-
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        await tunnel(client, upstream.url.partition("//")[2], None)
-        body = call("delete_file")
-        await client.say(line + b"\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        async with asyncio.timeout(TIMEOUT):
-            said = await client.reader.read(65536)
-        assert b"reached" not in said
-        assert not upstream.requests
-
-
-async def test_a_line_that_only_some_servers_see_does_not_pass(tmp_path: Path) -> None:
-    """Python's http.server reads a length there, and the next request as this one's body."""
-    async with between(tmp_path) as it:
-        headers = b"X: y\rContent-Length: 100\r\n"
-        await it.client.say(it.written(b"", "/other", headers, "GET"))
-        assert b" 400 " in await it.client.head()
-        assert not it.upstream.raw.requests
-
-
-@pytest.mark.parametrize("wanted", [b"h2c", b"TLS/1.0, HTTP/1.1"])
-async def test_no_connection_is_upgraded_to_http_that_is_not_read(
-    tmp_path: Path, wanted: bytes
-) -> None:
-    async with between(tmp_path) as it:
-        headers = b"Connection: Upgrade\r\nUpgrade: " + wanted + b"\r\n"
-        await it.client.say(it.written(b"", "/other", headers, "GET"))
-        await it.client.head()
-        (seen,) = it.upstream.raw.requests
-        assert not seen.all("Upgrade")
-
-
-# Streams and sockets
-
-
-async def test_the_older_transport_is_found_by_its_first_event(tmp_path: Path) -> None:
-    """Nothing in its GET says that it is MCP."""
-    peers: list[Peer] = []
-
-    async def respond(asked: RawRequest, peer: Peer) -> None:
-        if asked.line.startswith("GET"):
-            peers.append(peer)
-            await peer.say(SSE_HEAD + chunk(b": hi\n\nevent: endpoint\ndata: /m?s=1\n\n"))
-            return
-        await peer.say(answer(b"", status="202 Accepted"))
-        if b"read_file" in asked.body:
-            await peers[0].say(chunk(b"data: " + RESULT + b"\n\n"))
-        if b"resources/list" in asked.body:
-            await peers[0].say(chunk(b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"))
-
-    async with (
-        between(tmp_path, respond=respond) as it,
-        raw_client(it.proxy.port) as poster,
-    ):
-        host = it.upstream.url.partition("//")[2]
-        await tunnel(poster, host, None)
-        await it.client.say(it.written(b"", "/sse", b"Accept: text/event-stream\r\n", "GET"))
-        await it.client.head()
-        assert await it.client.until(b"data: /m?s=1\n\n")
-        for body in (call("delete_file"), request("resources/list"), call("read_file")):
-            got = await poster.ask(it.written(body, "/m?s=1", JSON))
-            assert (got.status, got.body) == (202, b"")
-        said = await it.client.until(RESULT + b"\n\n")
-        assert b"Tool not found: delete_file" in said
-        assert b"read_file" in said
-        assert said.count(b"delete_file") == 1
-        assert not [one for one in it.upstream.raw.requests if b"delete_file" in one.body]
-
-
-async def test_no_url_is_rewritten(tmp_path: Path) -> None:
-    """Clients call the upstream by its own name, and find us all the same."""
-    urls: list[str] = []
-
-    async def respond(asked: RawRequest, peer: Peer) -> None:
-        urls.append(f"{it.upstream.url}/m")
-        if asked.line.startswith("GET"):
-            event = f"event: endpoint\ndata: {urls[0]}\n\n".encode()
-            await peer.say(SSE_HEAD + chunk(event) + LAST_CHUNK)
-        else:
-            found = answer(RESULT).partition(b"\r\n")
-            await peer.say(found[0] + f"\r\nLocation: {urls[0]}\r\n".encode() + found[2])
-
-    async with between(tmp_path, respond=respond) as it:
-        origin = b"Origin: https://page.example\r\nSec-Fetch-Site: cross-site\r\n"
-        got = await it.send(call("read_file"), headers=JSON + origin)
-        assert got.all("location") == [f"{it.upstream.url}/m"]
-        await it.client.say(it.written(b"", "/sse", b"", "GET"))
-        await it.client.head()
-        assert f"data: {it.upstream.url}/m\n".encode() in await it.client.chunks()
-        got = await it.send(call("delete_file"), path="/m")
-        assert json.loads(got.body) == not_found("delete_file")
-
-
-async def test_a_list_on_the_get_stream_of_an_endpoint_is_filtered(tmp_path: Path) -> None:
-    async def respond(_asked: RawRequest, peer: Peer) -> None:
-        listed = b"data: " + tool_list([READ, DELETE], id="7") + b"\n\n"
-        await peer.say(SSE_HEAD + chunk(listed) + LAST_CHUNK)
-
-    async with between(tmp_path, respond=respond) as it:
-        for headers in (b"", b"Mcp-Session-Id: 1\r\n", b"Last-Event-ID: 1\r\n"):
-            await it.client.say(it.written(b"", "/mcp", headers, "GET"))
-            await it.client.head()
-            said = await it.client.chunks()
-            assert b"read_file" in said
-            assert b"delete_file" not in said
-
-
-@pytest.mark.parametrize("subprotocol", ["mcp", None])
-async def test_mcp_on_a_websocket_is_filtered(tmp_path: Path, subprotocol: str | None) -> None:
-    heard: list[bytes] = []
-
-    async def script(peer: Peer) -> None:
-        head = await peer.reader.readuntil(b"\r\n\r\n")
-        there = await accept(peer.reader, peer.writer, head)
-        while (text := await there.hear()) is not None:
-            heard.append(text)
-            await there.say(text if text == b"hello" else tool_list([READ, DELETE], id="7"))
-
-    async with (
-        raw_upstream(script) as upstream,
-        proxy(ToolFilter(), to=["regular"], home=tmp_path, deny=["^delete_"]) as running,
-        raw_client(running.port) as client,
-    ):
-        host = upstream.url.partition("//")[2]
-        await tunnel(client, host, None)
-        offered = [subprotocol] if subprotocol else []
-        here = await connect(client.reader, client.writer, subprotocols=offered)
-        if not subprotocol:
-            await here.say(b"hello")
-            assert await here.hear() == b"hello"
-        await here.say(request("tools/list"))
-        assert b"delete_file" not in (await here.hear() or b"")
-        await here.say(call("delete_file"))
-        assert json.loads(await here.hear() or b"") == not_found("delete_file")
-    assert not [one for one in heard if b"delete_file" in one]
 
 
 async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -> None:

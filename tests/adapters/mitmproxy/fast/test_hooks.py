@@ -1,21 +1,15 @@
-"""Addons are asked quickly, and exactly as mitmproxy would ask them."""
+"""Hooks run quickly, and as in mitmproxy: in order, awaited, on addons that come and go."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from mitmproxy.addonmanager import AddonManager
-from mitmproxy.exceptions import AddonHalt, OptionsError
-from mitmproxy.hooks import ConfigureHook, Hook, UpdateHook
+from mitmproxy.exceptions import AddonHalt
+from mitmproxy.hooks import ConfigureHook, UpdateHook
 from mitmproxy.log import AddLogHook, LogEntry
 from mitmproxy.master import Master
 from mitmproxy.options import Options
@@ -23,11 +17,7 @@ from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
 from mitmproxy.test.tflow import tflow
 
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, make_quick
-
-
-@dataclass
-class SomethingHook(Hook):
-    what: Any
+from tests.adapters.mitmproxy.fast.something import SomethingHook
 
 
 @dataclass
@@ -78,20 +68,20 @@ async def triggered(*rounds: list[object]) -> None:
         await manager.trigger_event(UpdateHook([]))
 
 
-async def test_all_who_have_the_hook_are_asked_in_order_and_awaited() -> None:
+async def test_all_addons_with_the_hook_are_run_in_order_and_awaited() -> None:
     log: list[str] = []
     await triggered([Heard("a", log), Deaf(), HeardLater("b", log), Heard("c", log)])
     assert log == ["a 0", "b 0", "c 0"]
 
 
-async def test_who_comes_later_is_asked_later_and_who_has_gone_no_more() -> None:
+async def test_addons_may_come_and_go() -> None:
     log: list[str] = []
     a, b = Heard("a", log), Heard("b", log)
     await triggered([a], [a, b], [b])
     assert log == ["a 0", "a 1", "b 1", "b 2"]
 
 
-async def test_an_error_of_one_does_not_keep_it_from_the_others(
+async def test_an_error_of_one_addon_does_not_stop_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[str] = []
@@ -100,140 +90,10 @@ async def test_an_error_of_one_does_not_keep_it_from_the_others(
     assert "Addon error: broken" in caplog.text
 
 
-async def test_one_can_halt_the_chain() -> None:
+async def test_one_addon_can_halt_the_chain() -> None:
     log: list[str] = []
     await triggered([Heard("a", log, halts=True), Heard("b", log)])
     assert log == ["a 0"]
-
-
-# What an addon can be to a hook. Each is a class whose instances are such addons.
-class _Addon:
-    def __init__(self, number: int, log: list[str], held: list[object]) -> None:
-        self.name = f"addon{number}"
-        self.log = log
-        if held:
-            self.addons = held
-
-    def said(self, what: str) -> None:
-        self.log.append(f"{self.name} {what}")
-
-
-class _Plain(_Addon):
-    def something(self, what: str) -> None:
-        self.said(what)
-
-
-class _Async(_Addon):
-    async def something(self, what: str) -> None:
-        self.said(f"{what} begins")
-        await asyncio.sleep(0)
-        self.said(f"{what} ends")
-
-
-class _Raising(_Addon):
-    def something(self, what: str) -> None:
-        self.said(what)
-        raise ValueError(self.name)
-
-
-class _RaisingLater(_Addon):
-    async def something(self, what: str) -> None:
-        await asyncio.sleep(0)
-        self.said(what)
-        raise ValueError(self.name)
-
-
-class _Halting(_Addon):
-    def something(self, what: str) -> None:
-        self.said(what)
-        raise AddonHalt
-
-
-class _HaltingLater(_Addon):
-    async def something(self, what: str) -> None:
-        self.said(what)
-        raise AddonHalt
-
-
-class _Refusing(_Addon):
-    def something(self, what: str) -> None:
-        self.said(what)
-        raise OptionsError(self.name)
-
-
-class _NoFunction(_Addon):
-    something = "text"
-
-
-class _Empty(_Addon):
-    something = None
-
-
-class _Module(_Addon):
-    something = asyncio
-
-
-class _RaisingProperty(_Addon):
-    @property
-    def something(self) -> object:
-        raise RuntimeError(self.name)
-
-
-class _Deaf(_Addon):
-    pass
-
-
-_KINDS = (
-    _Plain, _Async, _Raising, _RaisingLater, _Halting, _HaltingLater, _Refusing, _NoFunction,
-    _Empty, _Module, _RaisingProperty, _Deaf,
-)  # fmt: skip
-type _Shape = tuple[type[_Addon], list[_Shape]]
-_leaves: st.SearchStrategy[_Shape] = st.tuples(st.sampled_from(_KINDS), st.just([]))
-_shapes = st.recursive(
-    _leaves,
-    lambda shapes: st.tuples(st.sampled_from(_KINDS), st.lists(shapes, max_size=3)),
-    max_leaves=6,
-)
-
-
-def _built(shapes: list[_Shape], log: list[str], numbers: Iterator[int]) -> list[object]:
-    return [kind(next(numbers), log, _built(held, log, numbers)) for kind, held in shapes]
-
-
-def _what_happens(kind: type[AddonManager], shapes: list[_Shape]) -> list[str]:
-    """Trigger a hook twice; return what was called, logged and raised."""
-    log: list[str] = []
-
-    class Logged(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            log.append(record.getMessage())
-
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = kind(master)
-        manager.chain[:] = _built(shapes, log, count())
-        for what in ("first", "second"):
-            try:
-                await manager.trigger_event(SomethingHook(what))
-            except Exception as error:
-                log.append(f"raised {error!r}")
-
-    heard = Logged()
-    logging.getLogger("mitmproxy.addonmanager").addHandler(heard)
-    try:
-        asyncio.run(main())
-    finally:
-        logging.getLogger("mitmproxy.addonmanager").removeHandler(heard)
-    return [re.sub(r" at 0x[0-9a-f]+", "", line) for line in log]
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(_shapes, max_size=5))
-@example([(_NoFunction, []), (_Plain, [])])
-@example([(_Deaf, [(_Raising, []), (_Plain, [])]), (_Plain, [])])
-def test_any_chain_of_addons_is_run_as_mitmproxy_runs_it(shapes: list[_Shape]) -> None:
-    assert _what_happens(QuickAddonManager, shapes) == _what_happens(AddonManager, shapes)
 
 
 async def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> None:
@@ -268,7 +128,7 @@ class Counted:
         return lambda what: None
 
 
-async def test_a_log_line_does_not_make_us_search_all_addons_again() -> None:
+async def test_a_log_line_does_not_cause_a_search_of_all_addons() -> None:
     """mitmdump logs a line for each event stream."""
     counted = Counted()
     manager = QuickAddonManager(Master(Options()))
@@ -296,7 +156,7 @@ async def test_addons_that_read_the_log_get_each_line() -> None:
     assert log == ["one", "two"]
 
 
-async def test_those_in_a_group_are_asked_whoever_they_are_just_now() -> None:
+async def test_a_group_runs_the_addons_that_it_has_now() -> None:
     """A script that is loaded again is another addon in the same group."""
     log: list[str] = []
     group = Group([Heard("a", log)])
@@ -324,7 +184,7 @@ class Updated:
 
 
 @pytest.mark.parametrize("chain", [[], [Deaf()], [Group([])]])
-async def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[object]) -> None:
+async def test_addons_that_watch_flows_are_told_of_every_change(chain: list[object]) -> None:
     """mitmweb's view lives from that."""
     log: list[str] = []
 
@@ -340,7 +200,7 @@ async def test_who_wants_to_know_of_every_change_of_a_flow_is_told(chain: list[o
     assert log == ["a 1"]
 
 
-async def test_what_is_through_at_once_leaves_nothing_to_be_awaited() -> None:
+async def test_hooks_that_finish_at_once_leave_nothing_to_await() -> None:
     log: list[str] = []
 
     async def main() -> None:
