@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, plain
 from mcp_tool_filter.adapters.fetch.target import Target, has_authorization
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
+from mcp_tool_filter.http.oauth_metadata import resource_documents, server_documents
 from mcp_tool_filter.http.origin import parse_origin
 
 _HINTS = {  # what a reason contains, to what to do about it
@@ -16,7 +18,6 @@ _HINTS = {  # what a reason contains, to what to do about it
     " ssl_verify_upstream_trusted_ca=FILE)",
     "TLS error": "If the upstream speaks plain http on this port, write http://",
 }
-_METADATA = "/.well-known/oauth-protected-resource"
 _NO_CREDENTIALS = "the upstream wants credentials: give them with upstream_headers"
 _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_headers"
 
@@ -40,7 +41,7 @@ async def _has_login_metadata(target: Target, path: str) -> bool:
     http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
     try:
         async with asyncio.timeout(target.list_timeout):
-            for place in dict.fromkeys((f"{_METADATA}{path}", _METADATA)):
+            for place in _metadata_places(target.url, path):
                 async with http.exchange(b"GET", place, []) as response:
                     if response.status == 200 and response.media_type == "application/json":
                         return True
@@ -49,6 +50,12 @@ async def _has_login_metadata(target: Target, path: str) -> bool:
     finally:
         await http.close()
     return False
+
+
+def _metadata_places(origin: str, path: str) -> list[str]:
+    """Return where such a document may be; MCP 2025-03-26 knows only the server's."""
+    documents = [*resource_documents(origin + path), *server_documents(origin)]
+    return [urlsplit(url).path for url in documents]
 
 
 def _why(error: Exception, target: Target) -> str:
