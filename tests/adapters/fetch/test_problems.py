@@ -7,8 +7,8 @@ import pytest
 from mcp_tool_filter.adapters.fetch.problems import hint_for
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
-from tests.adapters.fetch.mcp_script import Script, dialogue, refusing, target
-from tests.raw_upstream import RawRequest, answer, raw_upstream
+from tests.adapters.fetch.mcp_script import dialogue, refusing, target
+from tests.raw_upstream import RawRequest, Script, answer, raw_upstream
 
 
 async def problem(script: Script, *headers: tuple[str, str]) -> FetchFailed:

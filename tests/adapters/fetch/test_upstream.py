@@ -32,13 +32,7 @@ from tests.adapters.fetch.mcp_script import (
     tool_list,
     with_session,
 )
-from tests.raw_upstream import (
-    Peer,
-    RawRequest,
-    answer,
-    free_port,
-    raw_upstream,
-)
+from tests.raw_upstream import Peer, RawRequest, answer, free_port, raw_upstream
 
 
 async def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> None:

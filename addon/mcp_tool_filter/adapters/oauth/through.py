@@ -7,16 +7,24 @@ kept but for metadata documents, for a short time; tokens only pass.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
-from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
+from mcp_tool_filter.adapters.oauth.said import (
+    NOT_FOUND,
+    Said,
+    error_answer,
+    json_answer,
+    passed_on,
+    redirect_to,
+)
+from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_login
+from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener
@@ -37,21 +45,13 @@ from mcp_tool_filter.http.login_through.requests import (
     Between,
     RefusedUri,
     authorize,
-    check_answer,
     come_back,
     registration_answer,
     registration_request,
     token_request,
     with_their_resource,
 )
-from mcp_tool_filter.http.oauth_metadata import (
-    ResourceMetadata,
-    ServerMetadata,
-    parse_resource_metadata,
-    parse_server_metadata,
-    resource_documents,
-    server_documents,
-)
+from mcp_tool_filter.http.oauth_metadata import ServerMetadata, server_documents
 from mcp_tool_filter.policy.paths import is_misleading
 
 log = logging.getLogger(__name__)
@@ -63,28 +63,6 @@ _KEPT_NOTHING = 3.0
 _MOST_PLACES = 16
 _MOST_AT_ONCE: Final = 32
 _ENDPOINTS = {AUTHORIZE: "GET", TOKEN: "POST", REGISTER: "POST"}
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What we answer in the place of the authorization server."""
-
-    status: int
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """How one logs in to the upstream."""
-
-    server: ServerMetadata
-    document: Mapping[str, object] | None
-    """The metadata as it came; None if there is none (MCP 2025-03-26)."""
-    named: str
-    """The issuer as the upstream names it."""
-    theirs: str
-    """The upstream's origin as its metadata calls it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +81,7 @@ class Through:
     """The upstream has refused somebody for want of a login."""
     _places: dict[str, None] = field(default_factory=dict)
     """Further paths at which its challenges say that its metadata is."""
-    _found: _Found | None = None
+    _found: UpstreamLogin | None = None
     _found_at: float = float("-inf")
     _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
@@ -150,7 +128,7 @@ class Through:
             return None
         if path.startswith(CALLBACK):
             if found is None:
-                return _NOT_FOUND
+                return NOT_FOUND
             return await self._come_back(path, query, self._between(found, ours))
         if found is None or not self._stands_for(found.server):
             return None
@@ -163,19 +141,21 @@ class Through:
             await self.kept.read_into(self.registrations)
         try:
             if path == AUTHORIZE:
-                return _redirect(authorize(query, between, time.monotonic()))
+                return redirect_to(authorize(query, between, time.monotonic()))
             if len(body) > LONGEST_REQUEST:
-                return _error(413, "invalid_request", "The request is too large")
+                return error_answer(413, "invalid_request", "The request is too large")
             async with self._room:
                 if path == TOKEN:
                     return await self._token(head, body, between)
                 return await self._register(body, between)
         except RefusedUri as error:
-            return _error(400, "invalid_redirect_uri", str(error))
+            return error_answer(400, "invalid_redirect_uri", str(error))
         except ProtocolError as error:
-            return _error(400, "invalid_request", str(error))
+            return error_answer(400, "invalid_request", str(error))
         except WebFailed:
-            return _error(502, "server_error", "The authorization server gave no usable answer")
+            return error_answer(
+                502, "server_error", "The authorization server gave no usable answer"
+            )
 
     def translated(self, head: Head, body: bytes, ours: str) -> tuple[str, bytes] | None:
         """Return the target and body of a request that the upstream shall answer, if they change.
@@ -196,21 +176,21 @@ class Through:
         changed = with_their_resource(form, ours, theirs)
         return None if changed is None else (head.target, changed.encode())
 
-    def _metadata(self, found: _Found, path: str, ours: str) -> Said | None:
+    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> Said | None:
         if found.document is None:
             return None
         issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
         places = {urlsplit(url).path for issuer in issuers for url in server_documents(issuer)}
         if path not in places:
-            return _NOT_FOUND
-        return _json(200, rewrite_server_metadata(found.document, ours, self.listener.names))
+            return NOT_FOUND
+        return json_answer(200, rewrite_server_metadata(found.document, ours, self.listener.names))
 
     async def _token(self, head: Head, body: bytes, between: Between) -> Said:
         kind, _, basic = (head.get(b"authorization") or "").partition(" ")
         proof = basic.strip() if kind.lower() == "basic" else None
         fields = token_request(body, proof, between)
         got = await self.web.post_form(between.server.token_endpoint, fields, basic=proof)
-        return _passed_on(got, got.body)
+        return passed_on(got, got.body)
 
     async def _register(self, body: bytes, between: Between) -> Said:
         assert between.server.registration_endpoint
@@ -223,18 +203,18 @@ class Through:
             raise WebFailed(str(error)) from None
         if self.kept and is_done and registration is not None:
             await self.kept.write(self.registrations)
-        return _passed_on(got, said)
+        return passed_on(got, said)
 
     async def _come_back(self, path: str, query: str, between: Between) -> Said:
         try:
             url, is_first = come_back(path, query, between, time.monotonic())
         except ProtocolError as error:
-            return _error(400, "invalid_request", str(error))
+            return error_answer(400, "invalid_request", str(error))
         if self.kept and is_first:
             await self.kept.write(self.registrations)
-        return _redirect(url)
+        return redirect_to(url)
 
-    def _between(self, found: _Found, ours: str) -> Between:
+    def _between(self, found: UpstreamLogin, ours: str) -> Between:
         hosts = self.listener.config.allowed_hosts
         return Between(ours, found.theirs, found.server, self.registrations, hosts)
 
@@ -276,97 +256,19 @@ class Through:
 
     # What the upstream says of itself
 
-    async def find(self) -> _Found | None:
+    async def find(self) -> UpstreamLogin | None:
         """Return how one logs in to the upstream; None if it asks for no login."""
         async with self._finding:
             kept = _KEPT if self._found else _KEPT_NOTHING
             if time.monotonic() - self._found_at > kept:
                 try:
-                    self._found = await self._find()
+                    self._found = await find_login(self.listener, self.web, self._places)
                 except (WebFailed, ProtocolError) as error:
                     log.info("cannot find out how clients log in: %s", error)
                 self._found_at = time.monotonic()
             return self._found
 
-    async def _find(self) -> _Found | None:
-        origin = self.listener.upstream
-        resource = await self._resource()
-        if resource is None:
-            # Without any metadata its usual paths are the same through us: nothing is rewritten.
-            return await self._server(origin, origin)
-        parts = urlsplit(resource.resource)
-        theirs = f"{parts.scheme}://{parts.netloc}"
-        if our_url(resource.resource, "", self.listener.names) is None:
-            return None
-        for issuer in resource.issuers[:3]:
-            try:
-                if found := await self._server(issuer, theirs):
-                    return found
-            except (WebFailed, ProtocolError):
-                continue
-        return None
-
-    async def _resource(self) -> ResourceMetadata | None:
-        origin = self.listener.upstream
-        endpoint = origin + urlsplit(self.listener.fetched.endpoint).path
-        first, *others = resource_documents(endpoint)
-        for url in (first, *(origin + place for place in self._places), *others):
-            got = await self.web.get(url)
-            if got.status == 200 and got.body.lstrip()[:1] == b"{":
-                return _resource_in(got.body, endpoint)
-        return None
-
-    async def _server(self, issuer: str, theirs: str) -> _Found | None:
-        for url in server_documents(issuer):
-            got = await self.web.get(url)
-            if got.status == 200 and got.body.lstrip()[:1] == b"{":
-                server = parse_server_metadata(got.body, issuer)
-                for named in (server.authorization_endpoint, server.token_endpoint):
-                    self.web.check(named)
-                if server.registration_endpoint:
-                    self.web.check(server.registration_endpoint)
-                return _Found(server, json.loads(got.body), issuer, theirs)
-        return None
-
-
-def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
-    """Read metadata whose resource may use another name of this upstream."""
-    try:
-        return parse_resource_metadata(body, endpoint)
-    except ProtocolError:
-        said = json.loads(body).get("resource")
-        if not isinstance(said, str):
-            raise
-        return parse_resource_metadata(body, said)
-
 
 def _is_server_document(target: str) -> bool:
     path = target.partition("?")[0]
     return any(one in path for one in _SERVER_DOCUMENTS) and is_login_document(target)
-
-
-def _passed_on(got: WebAnswer, body: bytes) -> Said:
-    if 300 <= got.status < 400:
-        raise WebFailed("a redirect where none may be")
-    try:
-        check_answer(got.body)
-    except ProtocolError as error:
-        raise WebFailed(str(error)) from None
-    return _json(got.status, body)
-
-
-def _json(status: int, body: bytes) -> Said:
-    return Said(status, body, (("content-type", "application/json"), ("cache-control", "no-store")))
-
-
-def _redirect(url: str) -> Said:
-    headers = (("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"))
-    return Said(302, headers=headers)
-
-
-def _error(status: int, error: str, description: str) -> Said:
-    said = {"error": error, "error_description": description}
-    return _json(status, json.dumps(said).encode())
-
-
-_NOT_FOUND = _error(404, "not_found", "There is nothing here")

@@ -5,7 +5,7 @@ as the other side takes what it writes, so nothing piles up. Threads and plain r
 loop: our stdin and stdout may be shared with others, who would notice if they did not block, and
 the start does not wait for asyncio.
 
-It is one module because the threads share one state: who has ended, and what is still on its way.
+Here is who has ended and how the session ends; ``relayed_lines`` judges the lines and writes them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,22 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, assert_never
 
-from mcp_tool_filter.adapters.stdio.child import KILL, Child, write_all
+from mcp_tool_filter.adapters.stdio.child import KILL, Child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.show import show_stray_line
+from mcp_tool_filter.adapters.stdio.relayed_lines import CHILD, CLIENT, RelayedLines
 from mcp_tool_filter.errors import LostUpstream
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.protocol.lines import LineParser
 
 if TYPE_CHECKING:  # most relays have no rules
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
-_CLIENT, _CHILD = "client", "child"  # who said what waits
 _READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
@@ -107,13 +103,19 @@ class Relay:
         self._say = say
         self._limits = limits
         self._stdin = stdin
-        self._stdout = stdout
         self._patience = patience
         self._happened = happened
-        self._to_client = Lock()
+        self._lines = RelayedLines(
+            child,
+            judge,
+            say=say,
+            limits=limits,
+            stdout=stdout,
+            rules=rules,
+            on_client_gone=lambda: happened.put(_ClientEnded()),
+        )
         self._drained = Event()  # all that the child said has been passed on
         self._heard_last = time.monotonic()
-        self._is_writing = False  # to the client, what the child said
         self._code: int | None = None
         self._client_ended = False
         self._read_last = time.monotonic()
@@ -154,13 +156,14 @@ class Relay:
 
     def _read_client(self) -> None:
         parser = LineParser(max_pending=self._limits.pending)
+        judge = self._lines.from_client
         while chunk := _read(self._stdin):
             self._read_last = time.monotonic()
-            self._from_client(parser.feed(chunk))
+            judge(parser.feed(chunk))
         self._client_read.set()
-        self._from_client(parser.finish())
+        judge(parser.finish())
         if self._rules:
-            self._rules.wait_for(_CLIENT)
+            self._rules.wait_for(CLIENT)
         self._happened.put(_ClientEnded())
 
     def _watch_client(self) -> None:
@@ -177,128 +180,18 @@ class Relay:
 
     def _read_child(self) -> None:
         parser = LineParser(max_pending=self._limits.pending)
+        judge = self._lines.from_child
         while chunk := self._child.read():
-            self._from_child(parser.feed(chunk))
+            judge(parser.feed(chunk))
             self._heard_last = time.monotonic()
-        self._from_child(parser.finish())
+        judge(parser.finish())
         if self._rules:
-            self._rules.wait_for(_CHILD)
+            self._rules.wait_for(CHILD)
         self._drained.set()
         self._happened.put(_ChildSilent())
 
     def _wait_for_child(self) -> None:
         self._happened.put(_ChildEnded(self._child.wait()))
-
-    # Lines
-
-    def _from_client(self, lines: Iterable[bytes | CutLine]) -> None:
-        forwarded: list[bytes] = []
-        replies: list[bytes] = []
-        for line in lines:
-            decision = self._decide(partial(self._judge.from_client, line))
-            if waits(decision):
-                self._decide_later(_CLIENT, decision, partial(self._decided_for_client, line))
-                continue
-            self._sort_from_client(line, decision, forwarded, replies)
-        self._pass_from_client(forwarded, replies)
-
-    def _decided_for_client(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
-        forwarded: list[bytes] = []
-        replies: list[bytes] = []
-        verdict = self._judge.refuse_bug(line, made) if isinstance(made, Exception) else made
-        self._sort_from_client(line, verdict, forwarded, replies)
-        self._pass_from_client(forwarded, replies)
-
-    def _sort_from_client(
-        self,
-        line: bytes | CutLine,
-        verdict: Verdict,
-        forwarded: list[bytes],
-        replies: list[bytes],
-    ) -> None:
-        match verdict:
-            case Forward():
-                assert isinstance(line, bytes)
-                forwarded.append(line)
-            case Rewrite(text, _, owed):
-                forwarded.append(text)
-                replies += owed
-            case Reply(text):
-                replies.append(text)
-            case Drop():
-                pass
-            case unexpected:
-                assert_never(unexpected)
-
-    def _pass_from_client(self, forwarded: list[bytes], replies: list[bytes]) -> None:
-        if forwarded:
-            self._child.write(_joined(forwarded))
-        if replies:
-            self._tell_client(replies)
-
-    def _from_child(self, lines: Iterable[bytes | CutLine]) -> None:
-        passed: list[bytes] = []
-        for line in lines:
-            decision = self._decide(partial(self._judge.from_upstream, line))
-            if waits(decision):
-                self._decide_later(_CHILD, decision, partial(self._decided_for_child, line))
-                continue
-            self._sort_from_child(line, decision, passed)
-        self._pass_from_child(passed)
-
-    def _decided_for_child(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
-        passed: list[bytes] = []
-        verdict = self._judge.replace_bug(line, made) if isinstance(made, Exception) else made
-        self._sort_from_child(line, verdict, passed)
-        self._pass_from_child(passed)
-
-    def _sort_from_child(
-        self, line: bytes | CutLine, verdict: Verdict, passed: list[bytes]
-    ) -> None:
-        match verdict:
-            case Forward():
-                assert isinstance(line, bytes)
-                passed.append(line)
-            case Rewrite(text, _, owed, to_upstream):
-                passed += [text, *owed]
-                if to_upstream:
-                    self._child.write(_joined(list(to_upstream)))
-            case Reply(text):
-                self._child.write(_joined([text]))
-            case Drop():
-                self._show(line)
-            case unexpected:
-                assert_never(unexpected)
-
-    def _decide(self, work: Callable[[], Decision[Verdict]]) -> Decision[Verdict]:
-        """Decide here, or where the rules live."""
-        return self._rules.do(work) if self._rules else work()
-
-    def _decide_later(
-        self, side: str, deciding: Deciding[Verdict], done: Callable[[Verdict | Exception], None]
-    ) -> None:
-        assert self._rules, "only rules wait"
-        self._rules.decide_later(side, deciding, done)
-
-    def _pass_from_child(self, passed: list[bytes]) -> None:
-        if passed:
-            self._is_writing = True
-            self._tell_client(passed)
-            self._is_writing = False
-
-    def _tell_client(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        try:
-            with self._to_client:
-                write_all(self._stdout, _joined(lines))
-        except OSError:  # it does not listen any more
-            self._happened.put(_ClientEnded())
-
-    def _show(self, line: bytes | CutLine) -> None:
-        """Write what a command prints between its messages where people read it."""
-        if isinstance(line, bytes):
-            show_stray_line(line, self._limits, self._say)
 
     # The end
 
@@ -346,7 +239,7 @@ class Relay:
         """Let the client have all that the child said; do not wait for others with its stdout."""
         self._heard_last = time.monotonic()
         while not self._drained.wait(_TICK):
-            if not self._is_writing and time.monotonic() - self._heard_last > _LAST_WORDS:
+            if not self._lines.is_writing and time.monotonic() - self._heard_last > _LAST_WORDS:
                 return
 
     def _end_of_child(self) -> int:
@@ -382,7 +275,7 @@ class Relay:
     def _end_with(self, text: str) -> int:
         """Answer those who wait, say why, and leave nobody behind."""
         replies = self._judge.lost_replies()
-        goodbye = Thread(target=self._tell_client, args=(replies,), daemon=True)
+        goodbye = Thread(target=self._lines.tell_client, args=(replies,), daemon=True)
         goodbye.start()
         self._say(text)
         self._child.send(signal.SIGTERM)
@@ -404,8 +297,3 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, _READ_SIZE)
     except OSError:  # a terminal that has gone
         return b""
-
-
-def _joined(lines: list[bytes]) -> bytes:
-    lines.append(b"")
-    return b"\n".join(lines)

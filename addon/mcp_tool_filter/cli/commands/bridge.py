@@ -14,6 +14,7 @@ from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch_from
 from mcp_tool_filter.adapters.http_server import ServerLimits, http_server
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
+from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.cli.output.log import say
@@ -43,7 +44,7 @@ class BridgedCommand:
 
         async def find_it(opened: AsyncExitStack) -> Found:
             later = AsyncExitStack()  # the start need not wait until this child has ended
-            opened.callback(lambda: self.bridge.end_later(later.aclose()))
+            opened.callback(lambda: self.bridge.sessions.end_later(later.aclose()))
             return await find(child, later, limit=target.limit)
 
         fetched = await fetch_from(shown, find_it)
@@ -76,7 +77,8 @@ async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
     def start() -> Child:
         return Child(settings.command, env=settings.env, cwd=settings.cwd)
 
-    bridge = Bridge(start, config.limits, say=say, most=settings.max_children)
+    sessions = BridgeSessions(start, config.limits, say=say, most=settings.max_children)
+    bridge = Bridge(sessions, config.limits)
     limits = ServerLimits(body=2 * config.limits.message, grace=0.2)
     async with http_server(bridge.answer, limits=limits) as server:
         inner = replace(
@@ -85,4 +87,4 @@ async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
         try:
             yield BridgedCommand(inner, settings.command, bridge, (server.host, server.port), start)
         finally:
-            await asyncio.shield(bridge.close())
+            await asyncio.shield(sessions.close())

@@ -21,8 +21,8 @@ from mcp_tool_filter.cli.output.terminal import columns, is_terminal
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import split_upstream, with_scheme
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
 
 _MOST_STEPS_UP = 2
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")

@@ -12,8 +12,8 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS
 from mcp_tool_filter.cli.settings.help import show_help
-from mcp_tool_filter.cli.settings.settings import split_upstream, with_scheme
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
 from mcp_tool_filter.errors import StartError
 
 

@@ -1,6 +1,7 @@
 """Every command, once: dispatch, help and completion read it here.
 
-Each command declares its own flags. A module that runs a command is imported only for that.
+Each command declares its own flags. A module that runs a command is imported only for that. The
+module is long because it is one table: whoever adds a command sees how the others describe theirs.
 
 >>> COMMANDS["scrub"].parse(["a.flow", "b.flow", "--field", "pin"])
 {'words': ['a.flow', 'b.flow'], 'field': ['pin']}

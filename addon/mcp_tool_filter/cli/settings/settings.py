@@ -6,31 +6,31 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from mcp_tool_filter.cli.settings.flags import (
-    COMMAND,
-    DEFAULT_PORT,
-    FLAGS,
-    Given,
-    parse_flags,
-)
+from mcp_tool_filter.cli.settings.flags import COMMAND, DEFAULT_PORT, FLAGS, Given, parse_flags
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.cli.settings.values import (
+    is_on,
+    one_of,
+    parse_count,
+    parse_port,
+    parse_variable,
+    split_command,
+    split_upstream,
+)
 from mcp_tool_filter.errors import InvalidOption
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.config import Config
 
 _ONLY_FOR_COMMANDS = ("env", "cwd")
-_LIKE_THIS = "It must look like http://localhost:3000/mcp"
 _AUDIT = {
     "audit-log": "",
     "audit-arguments": "hash",
@@ -48,7 +48,7 @@ _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the optio
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # to make __eq__ takes time
 class Settings:
     """Checked as far as it is ours alone; what mitmproxy or ``parse_config`` checks is text."""
 
@@ -187,8 +187,8 @@ def settle(given: Given) -> Settings:
     """Check what was given, and fill in what was not."""
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
-    command = many.get(COMMAND) or _split_command(one.get("upstream-cmd", ""))
-    if _is_on(one, "stdio") and not command and not one.get("upstream"):
+    command = many.get(COMMAND) or split_command(one.get("upstream-cmd", ""))
+    if is_on(one, "stdio") and not command and not one.get("upstream"):
         why = "mcp-tool-filter --stdio --upstream URL, or mcp-tool-filter -- COMMAND ARGS"
         raise UsageError("--stdio needs a server", why=why)
     origin, path = ("", "") if command else split_upstream(one.get("upstream", ""))
@@ -199,22 +199,22 @@ def settle(given: Given) -> Settings:
         origin=origin,
         endpoint=one.get("endpoint", path),
         command=command,
-        env=dict(map(_parse_variable, many.get("env", ()))),
+        env=dict(map(parse_variable, many.get("env", ()))),
         cwd=one.get("cwd"),
         is_stdio=_is_stdio(one, is_command=bool(command)),
-        max_children=_parse_count("max-children", one.get("max-children", "32")),
+        max_children=parse_count("max-children", one.get("max-children", "32")),
         host=one.get("host", "127.0.0.1"),
-        port=_parse_port(one.get("port", str(DEFAULT_PORT))),
+        port=parse_port(one.get("port", str(DEFAULT_PORT))),
         deny=many.get("deny", ()),
         allow=many.get("allow", ()),
         deny_glob=many.get("deny-glob", ()),
-        ignore_case=_is_on(one, "ignore-case"),
-        strict=_is_on(one, "strict"),
-        require_list=_is_on(one, "require-list"),
+        ignore_case=is_on(one, "ignore-case"),
+        strict=is_on(one, "strict"),
+        require_list=is_on(one, "require-list"),
         new_tools=one.get("new-tools", "hide"),
         headers=many.get("header", ()),
         header_paths=many.get("header-paths", ()),
-        header_override=_is_on(one, "header-override"),
+        header_override=is_on(one, "header-override"),
         login=one.get("login", "auto"),
         login_through=one.get("login-through", "auto"),
         tools_list=one.get("tools-list", "auto"),
@@ -224,94 +224,33 @@ def settle(given: Given) -> Settings:
         tool_list_timeout=one.get("tool-list-timeout", "10000"),
         message_limit=one.get("message-limit", "10MB"),
         max_clients=one.get("max-clients", "auto"),
-        keep_running=_is_on(one, "keep-running"),
+        keep_running=is_on(one, "keep-running"),
         rules_file=one.get("rules", ""),
         fast=one.get("fast", "true"),
-        otel=_is_on(one, "otel"),
+        otel=is_on(one, "otel"),
         audit={name.replace("-", "_"): one.get(name, usual) for name, usual in _AUDIT.items()},
         ca=one.get("ca"),
         client_cert=one.get("client-cert"),
         cert=one.get("cert"),
-        insecure=_is_on(one, "insecure"),
-        show_secrets=_is_on(one, "show-secrets"),
-        inspect=_is_on(one, "inspect"),
-        browser=not _is_on(one, "no-browser"),
+        insecure=is_on(one, "insecure"),
+        show_secrets=is_on(one, "show-secrets"),
+        inspect=is_on(one, "inspect"),
+        browser=not is_on(one, "no-browser"),
         record=one.get("record"),
-        log_format=_one_of("log-format", one.get("log-format", "text"), ("text", "json", "none")),
+        log_format=one_of("log-format", one.get("log-format", "text"), ("text", "json", "none")),
         verbosity=_verbosity(given),
         set=many.get("set", ()),
     )
 
 
-def _split_command(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:  # a quote that does not end
-        raise UsageError("--upstream-cmd cannot be split into words", why=str(error)) from None
-
-
-def _parse_variable(text: str) -> tuple[str, str]:
-    """Read KEY=VALUE. No error quotes the value."""
-    name, equals, value = text.partition("=")
-    if not equals or not name or "\0" in text:
-        raise UsageError("--env is written KEY=VALUE")
-    return name, value
-
-
 def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
     """Tell whether we talk over stdin and stdout, rather than listen."""
-    asked = _is_on(one, "stdio")
-    listens = "port" in one or _is_on(one, "inspect")
+    asked = is_on(one, "stdio")
+    listens = "port" in one or is_on(one, "inspect")
     if asked and listens:
         other = "--port" if "port" in one else "--inspect"
         raise UsageError(f"--stdio listens on no port: leave out {other} or --stdio")
     return asked or (is_command and not listens)
-
-
-def split_upstream(url: str) -> tuple[str, str]:
-    """Cut a URL into its origin, and its path and query."""
-    if not url:
-        why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
-        raise UsageError("Missing --upstream URL", why=why)
-    if re.search(r"\s", url.strip()):
-        command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
-        why = _LIKE_THIS if "://" in url else command  # it may hold a password
-        raise UsageError("--upstream is not a valid URL", why=why)
-    if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
-        url = f"http://{url}"
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:  # whose text may quote a password
-        raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS) from None
-    if parts.username is not None:
-        why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
-        raise UsageError("Credentials in --upstream would be shown", why=why)
-    if parts.scheme.lower() not in ("http", "https") or not host:
-        raise UsageError(_problem_in(parts.scheme, host), why=_LIKE_THIS)
-    origin = f"{parts.scheme.lower()}://{f'[{host}]' if ':' in host else host}"
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
-    return origin + (f":{port}" if port else ""), "" if path == "/" else path
-
-
-def _problem_in(scheme: str, host: str) -> str:
-    if host:
-        return f"Unsupported URL scheme: {scheme}"
-    return "--upstream is not a valid URL"
-
-
-def with_scheme(url: str) -> str:
-    """Complete what was typed without a scheme: https, but for this machine.
-
-    >>> with_scheme("mcp.example/mcp"), with_scheme("localhost:3000/mcp")
-    ('https://mcp.example/mcp', 'http://localhost:3000/mcp')
-    """
-    if re.match(r"[a-z+]+://", url, re.IGNORECASE):
-        return url
-    from mcp_tool_filter.policy.allowed_hosts import is_loopback
-
-    host = urlsplit(f"//{url}").hostname or ""
-    return f"{'http' if is_loopback(host) else 'https'}://{url}"
 
 
 def _refuse_own_options(sets: Iterable[str]) -> None:
@@ -321,36 +260,9 @@ def _refuse_own_options(sets: Iterable[str]) -> None:
             raise UsageError(f"--set {option}=…: use --{flag} instead")
 
 
-def _parse_count(flag: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) == 0:
-        raise UsageError(f"--{flag} cannot be {text}", why="It is a number, 1 or more")
-    return int(text)
-
-
-def _parse_port(text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise UsageError(f"--port cannot be {text}", why="It is a number from 0 to 65535")
-    return int(text)
-
-
-def _is_on(one: Mapping[str, str], name: str) -> bool:
-    match one.get(name, "false").lower():
-        case "true" | "yes" | "on" | "1":
-            return True
-        case "false" | "no" | "off" | "0":
-            return False
-    raise UsageError(f"{name} cannot be {one[name]}", why="It is true or false")
-
-
-def _one_of(name: str, text: str, choices: Sequence[str]) -> str:
-    if text not in choices:
-        raise UsageError(f"--{name} cannot be {text}", why="It is one of: " + ", ".join(choices))
-    return text
-
-
 def _verbosity(given: Given) -> int:
     one = {name: values[-1] for name, values in given.items()}
-    if _is_on(one, "quiet"):
+    if is_on(one, "quiet"):
         return -1
     louder = given.get("verbose", [])
     return int(louder[0]) if louder and louder[0] in ("1", "2") else louder.count("true")
