@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mitmproxy.coretypes.multidict import MultiDict
-from mitmproxy.http import Headers
+from mitmproxy.http import Headers, Request, Response
+from mitmproxy.net.http.http1.read import expected_http_body_size
 
 from mcp_tool_filter.adapters.mitmproxy.fast import headers as ours
 
@@ -68,6 +70,68 @@ def test_what_is_no_text_is_refused(value: Any) -> None:
         ours.set_all(Headers(), "a", [value])
 
 
+LENGTHS = st.sampled_from(
+    [(b"Content-Length", b"5"), (b"content-length", b"7"), (b"Content-Length", b"x"),
+     (b"Transfer-Encoding", b"chunked"), (b"transfer-encoding", b"gzip"), (b"A", b"1")]
+)  # fmt: skip
+
+
+def answer_of(size: Callable[..., int | None], *messages: Any) -> object:
+    try:
+        return size(*messages)
+    except ValueError as error:
+        return str(error)
+
+
+@given(
+    fields=st.lists(LENGTHS, max_size=3),
+    method=st.sampled_from(["GET", "HEAD", "POST", "CONNECT"]),
+    statuses=st.lists(st.sampled_from([100, 101, 200, 204, 304, 404]), min_size=1, max_size=3),
+    changes=st.lists(LENGTHS, max_size=3),
+)
+def test_the_length_of_a_body_is_what_mitmproxy_computes(
+    fields: Any, method: str, statuses: list[int], changes: Any
+) -> None:
+    """However often it is asked, and whatever has been changed since."""
+    request, response = Request.make(method, "http://a/"), Response.make()
+    request.headers.fields = response.headers.fields = tuple(fields)
+
+    def is_same() -> bool:
+        asked: list[tuple[Any, ...]] = [(request,), (request, response), (request,)]
+        return all(
+            answer_of(ours.body_size, *one) == answer_of(expected_http_body_size, *one)
+            for one in asked
+        )
+
+    for status in statuses:
+        response.status_code = status
+        assert is_same()
+    for name, value in changes:
+        request.headers[name] = response.headers[name] = value
+        assert is_same()
+        request.method = "HEAD"
+        assert is_same()
+    for name, _ in changes:
+        request.headers.pop(name, None)
+        response.headers.pop(name, None)
+        assert is_same()
+
+
+def test_a_copy_is_not_changed_with_its_original() -> None:
+    """A shallow copy shares what has been remembered of the fields."""
+    headers = Headers([(b"Content-Length", b"5")])
+    response = Response(b"HTTP/1.1", 200, b"OK", headers, None, None, 0, 0)
+    request = Request.make("GET", "http://a/")
+    assert ours.body_size(request, response) == 5
+    copied = copy.copy(headers)
+    ours.set_all(headers, "content-length", ["6"])
+    ours.set_all(headers, "a", ["1"])
+    assert (ours.get(copied, "content-length"), ours.get(copied, "a")) == ("5", None)
+    assert ours.body_size(request, response) == 6
+    response.headers = copied
+    assert ours.body_size(request, response) == 5
+
+
 def test_it_is_installed_with_the_addon() -> None:
     script = (
         "from mitmproxy.http import Headers, Request;"
@@ -75,6 +139,10 @@ def test_it_is_installed_with_the_addon() -> None:
         "install_quick_headers();"
         "h = Headers(((b'A', b'1'), (b'a', b'2')));"
         "h['b'] = '3'; h.pop('none', None); del h['B'];"
-        "assert Headers.get is get and h['a'] == '1, 2' and 'A' in h and len(h) == 1, h"
+        "assert Headers.get is get and h['a'] == '1, 2' and 'A' in h and len(h) == 1, h;"
+        "from mitmproxy.net.http import http1;"
+        "from mitmproxy.proxy.layers import http;"
+        "sizes = http1.expected_http_body_size, http.expected_http_body_size;"
+        "assert {one.__name__ for one in sizes} == {'body_size'}, sizes"
     )
     subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": "addon"})

@@ -77,8 +77,9 @@ class QuickConnectionHandler(ProxyConnectionHandler):
             return False
         hook.has_begun = True  # type: ignore[attr-defined]  # a mark of ours, none of mitmproxy's
         assert isinstance(self.master.addons, QuickAddonManager)
-        rest = self.master.addons.begin_lifecycle(hook)
-        (data,) = args_of(hook)
+        args = args_of(hook)
+        rest = self.master.addons.begin_lifecycle(hook, args)
+        (data,) = args
         if rest is None and not (isinstance(data, Flow) and data.intercepted):
             return True
         waiting = self._wait(rest, data, hook)

@@ -2,27 +2,44 @@
 
 A request's headers are asked some sixty times on its way, and mitmproxy converts each name of them
 for each question, through five functions. Here they are converted once, for as long as they stay
-what they are. The answers are the same.
+what they are. And seven times mitmproxy computes how long a body is: here it does so once for each
+head. The answers are the same.
 
 Internals of mitmproxy that are used: ``Headers`` keeps its fields as pairs of bytes, in a tuple
-that is replaced and never changed, and compares their names in lower case.
+that is replaced and never changed, and compares their names in lower case; and the length of a body
+follows from the fields of its head, from the request's method and from the response's status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from mitmproxy.http import Headers
+from mitmproxy.http import Headers, Request, Response
+from mitmproxy.net.http import http1
+from mitmproxy.net.http.http1.read import expected_http_body_size
+from mitmproxy.proxy.layers import http as http_layer
 
 type _Fields = tuple[tuple[bytes, bytes], ...]
 type _Index = dict[bytes, list[bytes]]
 
-_NONE: Sequence[bytes] = ()
 _LONGEST_KNOWN = 64  # characters of a name
 _MOST_KNOWN = 256
-_known: dict[str | bytes, bytes] = {}
-"""What a name is compared by. What is asked for is mostly one of a few."""
+_OF_LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+_UNKNOWN: Any = object()
+
+
+class _Known(dict[str | bytes, bytes]):
+    """What a name is compared by. What is asked for is mostly one of a few."""
+
+    def __missing__(self, name: str | bytes) -> bytes:
+        key = _bytes(name).lower()
+        if len(name) <= _LONGEST_KNOWN and len(self) < _MOST_KNOWN:
+            self[name] = key
+        return key
+
+
+_known = _Known()
 
 
 def install_quick_headers() -> None:
@@ -35,78 +52,108 @@ def install_quick_headers() -> None:
     patched.get = get
     patched.pop = pop
     patched.__contains__ = contains
+    for module in (http1, http_layer):
+        patched = module
+        patched.expected_http_body_size = body_size
 
 
 def get_all(headers: Headers, name: str | bytes) -> list[str]:
-    return [value.decode("utf-8", "surrogateescape") for value in _values(headers, name)]
+    values = _index_of(headers).get(_known[name])
+    if values is None:
+        return []
+    return [value.decode("utf-8", "surrogateescape") for value in values]
 
 
-def get[T](headers: Headers, name: str | bytes, default: T | None = None) -> str | T | None:
-    if not (values := _values(headers, name)):
+def get[T](headers: Any, name: str | bytes, default: T | None = None) -> str | T | None:
+    if headers.indexed is not headers.fields:  # as in _index_of: nothing is asked more often
+        _index_anew(headers)
+    values = headers.index.get(_known[name])
+    if values is None:
         return default
     if len(values) == 1:
-        return values[0].decode("utf-8", "surrogateescape")
+        value: str = values[0].decode("utf-8", "surrogateescape")
+        return value
     return ", ".join(get_all(headers, name))
 
 
 def contains(headers: Headers, name: str | bytes) -> bool:
-    return _values(headers, name) is not _NONE
+    return _known[name] in _index_of(headers)
 
 
 def pop(headers: Headers, name: str | bytes, *default: object) -> object:
-    if default and _values(headers, name) is _NONE:
+    if default and not contains(headers, name):
         return default[0]
     return MutableMapping.pop(headers, name, *default)
 
 
-def set_all(headers: Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
+def set_all(headers: Any, name: str | bytes, values: Iterable[str | bytes]) -> None:
     first = _bytes(name)
-    rest = [_bytes(value) for value in values]
-    there = _values(headers, name)
-    if there == rest:
-        return
-    if not there:
-        headers.fields = (*headers.fields, *((first, value) for value in rest))
-        return
+    wanted = [_bytes(value) for value in values]
+    index = _index_of(headers)
     key = first.lower()
-    fields = []
-    for field in headers.fields:
+    there = index.get(key, [])
+    if there == wanted:
+        return
+    if there:
+        headers.fields = _with(headers.fields, first, key, wanted)
+    else:
+        headers.fields = (*headers.fields, *[(first, value) for value in wanted])
+    if headers.indexed is not None:  # the index is replaced, never changed: copies may share it
+        headers.index = {**index, key: wanted} if wanted else _without(index, key)
+        headers.indexed = headers.fields
+        if key in _OF_LENGTHS:
+            headers.sizes = {}
+
+
+def _with(fields: _Fields, name: bytes, key: bytes, values: list[bytes]) -> _Fields:
+    """Return the fields with other values of a name that is among them."""
+    rest = values.copy()
+    changed = []
+    for field in fields:
         if field[0].lower() != key:
-            fields.append(field)
+            changed.append(field)
         elif rest:
-            fields.append((field[0], rest.pop(0)))
-    headers.fields = (*fields, *((first, value) for value in rest))
+            changed.append((field[0], rest.pop(0)))
+    return (*changed, *((name, value) for value in rest))
 
 
-def _values(headers: Headers, name: str | bytes) -> Sequence[bytes]:
-    return _index_of(headers).get(_known.get(name) or _key(name), _NONE)
+def _without(index: _Index, key: bytes) -> _Index:
+    return {other: values for other, values in index.items() if other != key}
 
 
-def _index_of(headers: Headers) -> _Index:
-    asked: Any = headers
-    if asked.indexed is not asked.fields:
-        asked.index = _index(asked.fields)
-        asked.indexed = asked.fields if type(asked.fields) is tuple else None  # a script's list
-    index: _Index = asked.index
+def body_size(request: Request, response: Response | None = None) -> int | None:
+    """Return what mitmproxy's ``expected_http_body_size`` returns, or raise what it raises."""
+    headers: Any
+    if response is None:
+        headers, asked = request.data.headers, None
+    else:
+        headers, asked = response.data.headers, (request.data.method, response.data.status_code)
+    if headers.indexed is not headers.fields:
+        _index_anew(headers)
+    size: int | None = headers.sizes.get(asked, _UNKNOWN)
+    if size is _UNKNOWN:
+        size = headers.sizes[asked] = expected_http_body_size(request, response)
+    return size
+
+
+def _index_of(headers: Any) -> _Index:
+    if headers.indexed is not headers.fields:
+        _index_anew(headers)
+    index: _Index = headers.index
     return index
 
 
-def _index(fields: _Fields) -> _Index:
+def _index_anew(headers: Any) -> None:
     index: _Index = {}
-    for name, value in fields:
+    for name, value in headers.fields:
         key = name.lower()
         if key in index:
             index[key].append(value)
         else:
             index[key] = [value]
-    return index
-
-
-def _key(name: str | bytes) -> bytes:
-    key = _bytes(name).lower()
-    if len(name) <= _LONGEST_KNOWN and len(_known) < _MOST_KNOWN:
-        _known[name] = key
-    return key
+    headers.index = index
+    headers.sizes = {}
+    headers.indexed = headers.fields if type(headers.fields) is tuple else None  # a script's list
 
 
 def _bytes(text: str | bytes) -> bytes:

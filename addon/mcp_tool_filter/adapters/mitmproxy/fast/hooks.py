@@ -52,12 +52,14 @@ class QuickAddonManager(AddonManager):
         handlers = self._handlers_of(event)
         return self._run(handlers, 0, args_of(event)) if handlers else None
 
-    def begin_lifecycle(self, event: Hook) -> Awaitable[None] | None:
-        """The same; who wants to know of every change of a flow is told besides."""
-        if rest := self.begin(event):
-            return self._update_after(rest, event)
-        if self._tells_of_updates and isinstance(flow := args_of(event)[0], Flow):
-            return self.begin(UpdateHook([flow]))
+    def begin_lifecycle(self, event: Hook, args: Sequence[Any]) -> Awaitable[None] | None:
+        """The same; addons that want to know of every change of a flow are told besides."""
+        if handlers := self._handlers_of(event):
+            rest = self._run(handlers, 0, args)
+            if rest is not None:
+                return self._update_after(rest, args[0])
+        if self._tells_of_updates and isinstance(args[0], Flow):
+            return self.begin(UpdateHook([args[0]]))
         return None
 
     def trigger(self, event: Hook) -> None:
@@ -73,16 +75,16 @@ class QuickAddonManager(AddonManager):
             await rest
 
     async def handle_lifecycle(self, event: Hook) -> None:
-        if rest := self.begin_lifecycle(event):
+        if rest := self.begin_lifecycle(event, args_of(event)):
             await rest
 
-    async def _update_after(self, rest: Awaitable[None], event: Hook) -> None:
+    async def _update_after(self, rest: Awaitable[None], changed: object) -> None:
         await rest
-        if isinstance(flow := event.args()[0], Flow):
-            await self.trigger_event(UpdateHook([flow]))
+        if isinstance(changed, Flow):
+            await self.trigger_event(UpdateHook([changed]))
 
     def _run(
-        self, handlers: Sequence[Handler], number: int, args: list[Any]
+        self, handlers: Sequence[Handler], number: int, args: Sequence[Any]
     ) -> Awaitable[None] | None:
         """Run the handlers from this number on."""
         while number < len(handlers):
@@ -101,7 +103,11 @@ class QuickAddonManager(AddonManager):
         return None
 
     async def _wait_and_run(
-        self, result: Awaitable[object], handlers: Sequence[Handler], number: int, args: list[Any]
+        self,
+        result: Awaitable[object],
+        handlers: Sequence[Handler],
+        number: int,
+        args: Sequence[Any],
     ) -> None:
         try:
             await result
@@ -114,7 +120,11 @@ class QuickAddonManager(AddonManager):
             await rest
 
     def _handlers_of(self, event: Hook) -> Sequence[Handler]:
-        if not self._is_as_it_was():
+        # Not ==: an addon may be equal to another.
+        known, chain = self._chain, self.chain
+        if len(known) != len(chain) or not all(map(is_, known, chain)):
+            self._look_again()
+        elif self._groups and not _are_the_same(self._members, list(traverse(self._groups))):
             self._look_again()
         found = self._handlers.get(event.name)
         if found is None:
@@ -141,12 +151,6 @@ class QuickAddonManager(AddonManager):
                 yield partial(_complain, problem)
                 return
             yield function
-
-    def _is_as_it_was(self) -> bool:
-        # Not ==: an addon may be equal to another.
-        return _are_the_same(self._chain, self.chain) and (
-            not self._groups or _are_the_same(self._members, list(traverse(self._groups)))
-        )
 
     def _look_again(self) -> None:
         self.forget()
