@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Connection, Http1Server
 from mitmproxy.test.tflow import tclient_conn
 
-from mcp_tool_filter.adapters.mitmproxy.fast.bodies import carry_body
+from mcp_tool_filter.adapters.mitmproxy.fast.routing import tell
 from tests.make import chunks
 
 type Tell = Callable[[Http1Connection, events.Event], Iterable[commands.Command]]
@@ -34,11 +34,6 @@ def as_mitmproxy_does(
     connection: Http1Connection, event: events.Event
 ) -> Iterable[commands.Command]:
     return connection.handle_event(event)
-
-
-def as_we_do(connection: Http1Connection, event: events.Event) -> Iterable[commands.Command]:
-    carried = carry_body(connection, event)
-    return connection.handle_event(event) if carried is None else carried
 
 
 def context() -> Context:
@@ -61,9 +56,9 @@ def waiting_server() -> Http1Server:
     return connection
 
 
-def received(connection: Http1Connection, pieces: Iterable[bytes], tell: Tell) -> Iterator[object]:
+def received(connection: Http1Connection, pieces: Iterable[bytes], way: Tell) -> Iterator[object]:
     for piece in pieces:
-        for command in tell(connection, events.DataReceived(connection.conn, piece)):
+        for command in way(connection, events.DataReceived(connection.conn, piece)):
             event = command.event if isinstance(command, ReceiveHttp) else command
             yield type(event).__name__, bytes(getattr(event, "data", b""))
         yield bytes(connection.buf)
@@ -89,7 +84,7 @@ HEADS = {
 def test_a_response_is_read_as_mitmproxy_reads_it(name: str, sizes: list[int]) -> None:
     pieces = chunks(b"".join(HEADS[name]), sizes)
     theirs = list(received(waiting_client(), pieces, as_mitmproxy_does))
-    assert list(received(waiting_client(), pieces, as_we_do)) == theirs
+    assert list(received(waiting_client(), pieces, tell)) == theirs
 
 
 @given(sizes=st.lists(st.integers(1, 45), min_size=1, max_size=8), is_chunked=st.booleans())
@@ -98,18 +93,16 @@ def test_a_request_is_read_as_mitmproxy_reads_it(sizes: list[int], is_chunked: b
     body = b"3c\r\n%s\r\n0\r\n\r\n" % (b"x" * 60) if is_chunked else b"x" * 60
     pieces = chunks(_POST + head + body + _POST, sizes)
     theirs = list(received(waiting_server(), pieces, as_mitmproxy_does))
-    assert list(received(waiting_server(), pieces, as_we_do)) == theirs
+    assert list(received(waiting_server(), pieces, tell)) == theirs
 
 
 @pytest.mark.parametrize("name", ["length", "chunks", "until the end"])
 def test_the_middle_of_a_body_is_not_put_into_a_buffer(name: str) -> None:
     head, body = HEADS[name]
     connection = waiting_client()
-    list(received(connection, [head + body[:10]], as_we_do))
+    list(received(connection, [head + body[:10]], tell))
     middle = events.DataReceived(connection.conn, body[10:20])
-    carried = carry_body(connection, middle)
-    assert carried
-    command = carried[0]
+    (command,) = tell(connection, middle)
     assert isinstance(command, ReceiveHttp)
     assert isinstance(command.event, ResponseData)
     assert command.event.data is middle.data
@@ -118,7 +111,7 @@ def test_the_middle_of_a_body_is_not_put_into_a_buffer(name: str) -> None:
 @pytest.mark.parametrize("size", [1, 65_536, 65_537, 300_000])
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", "", "gzip"])
 def test_a_body_is_sent_as_mitmproxy_sends_it(size: int, coding: str) -> None:
-    def sent(tell: Tell) -> bytes:
+    def sent(way: Tell) -> bytes:
         connection = waiting_server()
         list(received(connection, [_POST + b"\r\n"], as_mitmproxy_does))
         headers = Headers([(b"transfer-encoding", coding.encode())] if coding else [])
@@ -129,10 +122,10 @@ def test_a_body_is_sent_as_mitmproxy_sends_it(size: int, coding: str) -> None:
             ResponseData(1, b"y" * size),
             ResponseEndOfMessage(1),
         ]
-        said = [command for event in answer for command in tell(connection, event)]
+        said = [command for event in answer for command in way(connection, event)]
         return b"".join(one.data for one in said if isinstance(one, commands.SendData))
 
-    assert sent(as_we_do) == sent(as_mitmproxy_does)
+    assert sent(tell) == sent(as_mitmproxy_does)
 
 
 def test_a_large_chunk_is_not_copied() -> None:
@@ -142,5 +135,5 @@ def test_a_large_chunk_is_not_copied() -> None:
     response = Response(b"HTTP/1.1", 200, b"OK", headers, None, None, 0, 0)
     list(connection.handle_event(ResponseHeaders(1, response, False)))
     event = ResponseData(1, b"x" * 100_000)
-    said = carry_body(connection, event) or []
+    said = tell(connection, event)
     assert any(isinstance(one, commands.SendData) and one.data is event.data for one in said)

@@ -17,22 +17,15 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import ResponseData
 from mitmproxy.proxy.layers.http._http1 import Http1Connection, Http1Server
 
-_LARGE = 64 * 1024  # bytes; less is copied faster than it is sent in three parts
+LARGE = 64 * 1024  # bytes; less is copied faster than it is sent in three parts
 
 type Commands = list[commands.Command]
 
 
-def carry_body(connection: Http1Connection, event: events.Event) -> Commands | None:
-    """Return what a connection makes of a part of a body; None if it has to be asked itself."""
-    if type(event) is events.DataReceived:
-        if connection.state == connection.read_body and not connection.buf and event.data:
-            return _receive(connection, event.data)
-    elif type(event) is ResponseData and len(event.data) > _LARGE:
-        return _send(connection, event)
-    return None
-
-
-def _receive(connection: Http1Connection, data: bytes) -> Commands | None:
+def carry_received(connection: Http1Connection, data: bytes) -> Commands | None:
+    """Return what a connection makes of bytes that may be the middle of a body."""
+    if connection.state != connection.read_body or connection.buf or not data:
+        return None
     if connection.stream_id is None or not _count(connection.body_reader, len(data)):
         return None
     return [ReceiveHttp(connection.ReceiveData(connection.stream_id, data))]
@@ -54,7 +47,8 @@ def _count(reader: object, size: int) -> bool:
     return True
 
 
-def _send(connection: Http1Connection, event: ResponseData) -> Commands | None:
+def carry_sent(connection: Http1Connection, event: ResponseData) -> Commands | None:
+    """Return how a connection sends a large part of a body."""
     if not isinstance(connection, Http1Server) or event.stream_id != connection.stream_id:
         return None
     response = connection.response

@@ -23,10 +23,10 @@ from mitmproxy.proxy.layers.http import (
     SendHttp,
 )
 from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
-from mitmproxy.proxy.layers.http._events import RequestHeaders
+from mitmproxy.proxy.layers.http._events import RequestHeaders, ResponseData
 from mitmproxy.proxy.layers.http._http1 import Http1Connection
 
-from mcp_tool_filter.adapters.mitmproxy.fast.bodies import carry_body
+from mcp_tool_filter.adapters.mitmproxy.fast.bodies import LARGE, carry_received, carry_sent
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, PatientHttp1Client
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     FilteredHttpLayer,
@@ -43,7 +43,7 @@ class QuickHttpLayer(FilteredHttpLayer):
     def event_to_child(self, child: Layer, event: events.Event) -> Steps:
         if type(child) in _NEVER_PAUSE and child.debug is None:
             assert isinstance(child, Http1Connection)
-            return self._carry(child, _told(child, event))
+            return self._carry(child, tell(child, event))
         return self._carry(child, child.handle_event(event))
 
     def register_connection(self, command: RegisterHttpConnection) -> Steps:
@@ -55,21 +55,22 @@ class QuickHttpLayer(FilteredHttpLayer):
     def _carry(self, child: Layer, said: Iterable[commands.Command]) -> Steps:
         """Pass on what a stream or a connection wants; yield what is not for another of them."""
         for command in said:
-            if type(command) is commands.SendData:
+            kind = type(command)
+            if kind is commands.SendData:
                 yield command
-            elif type(command) is SendHttp:
-                yield from self.event_to_child(self.connections[command.connection], command.event)
-            elif type(command) is ReceiveHttp:
-                yield from self._receive(command.event)
+            elif kind is SendHttp:
+                sent: Any = command
+                yield from self.event_to_child(self.connections[sent.connection], sent.event)
+            elif kind is ReceiveHttp:
+                received: Any = command
+                event = received.event
+                if type(event) is RequestHeaders:
+                    yield from self.make_stream(event.stream_id)
+                stream = self.streams.get(event.stream_id)
+                if stream is not None:  # it may be over already
+                    yield from self.event_to_child(stream, event)
             else:
                 yield from self._carry_rarer(child, command)
-
-    def _receive(self, event: HttpEvent) -> Steps:
-        if isinstance(event, RequestHeaders):
-            yield from self.make_stream(event.stream_id)
-        stream = self.streams.get(event.stream_id)
-        if stream is not None:  # it may be over already
-            yield from self.event_to_child(stream, event)
 
     def _carry_rarer(self, child: Layer, command: commands.Command) -> Steps:
         if command.blocking or isinstance(command, commands.RequestWakeup):
@@ -88,12 +89,16 @@ class QuickHttpLayer(FilteredHttpLayer):
                 yield command
 
 
-def _told(connection: Http1Connection, event: events.Event) -> Iterable[commands.Command]:
+def tell(connection: Http1Connection, event: events.Event) -> Iterable[commands.Command]:
     """Let an event happen to a connection, which ``handle_event`` does in two steps more."""
-    if (carried := carry_body(connection, event)) is not None:
-        return carried
-    if isinstance(event, HttpEvent):
+    if type(event) is events.DataReceived:
+        carried = carry_received(connection, event.data)
+        if carried is not None:
+            return carried
+        if connection.state != connection.passthrough:
+            connection.buf += event.data
+    elif isinstance(event, HttpEvent):
+        if type(event) is ResponseData and len(event.data) > LARGE:
+            return carry_sent(connection, event) or connection.send(event)
         return connection.send(event)
-    if isinstance(event, events.DataReceived) and connection.state != connection.passthrough:
-        connection.buf += event.data
     return connection.state(event)

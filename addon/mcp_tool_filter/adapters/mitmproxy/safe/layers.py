@@ -17,7 +17,9 @@ against the real thing and show when a release of mitmproxy moves one of them.
 from __future__ import annotations
 
 import logging
-from weakref import WeakValueDictionary
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, events, layers
@@ -39,12 +41,11 @@ log = logging.getLogger(__name__)
 
 _AT_ONCE = 16  # requests that wait behind one, answered before any of the answers is sent
 
-# By the id of their client.
-_http_layers: WeakValueDictionary[str, FilteredHttpLayer] = WeakValueDictionary()
-
 
 def http_layer_of(client: Client) -> FilteredHttpLayer | None:
-    return _http_layers.get(client.id)
+    """Return what reads a client's connection; in tunnels, the one that has read last."""
+    kept: Callable[[], FilteredHttpLayer | None] | None = getattr(client, "read_by", None)
+    return kept() if kept else None
 
 
 class FilteredHttpLayer(layers.HttpLayer):
@@ -54,7 +55,8 @@ class FilteredHttpLayer(layers.HttpLayer):
     """Further requests wait until the answers to earlier ones are sent."""
 
     def make_stream(self, stream_id: int) -> Steps:
-        _http_layers[self.context.client.id] = self
+        read: Any = self.context.client
+        read.read_by = ref(self)
         self.streams[stream_id] = SafeStream(_forked(self.context), stream_id)
         yield from self.event_to_child(self.streams[stream_id], events.Start())
 
@@ -68,18 +70,26 @@ class FilteredHttpLayer(layers.HttpLayer):
             self.connections.pop(command.connection, None)
 
     def _handle_event(self, event: events.Event) -> Steps:
-        if isinstance(event, events.Start) and self._speaks_http1:
-            self.connections.setdefault(self.context.client, bounded_server(self.context))
+        client = self.context.client
+        if type(event) is events.Start and self._speaks_http1:
+            self.connections.setdefault(client, bounded_server(self.context))
         try:
-            if isinstance(event, ReadOn):
+            if type(event) is events.DataReceived:
+                installed.meter(len(event.data))
+            reader = None
+            if isinstance(event, events.ConnectionEvent):
+                reader = self.connections.get(event.connection)
+            if reader is not None:  # what comes most often, by a shorter way
+                yield from self.event_to_child(reader, event)
+            elif isinstance(event, ReadOn):
                 self._is_sending = False
             elif isinstance(event, Order):
                 yield from self._carry_out(event)
             else:
-                if isinstance(event, events.DataReceived):
-                    installed.meter(len(event.data))
                 yield from super()._handle_event(event)
-            yield from self._read_on()
+            reader = self.connections.get(client)
+            if isinstance(reader, BoundedHttp1Server) and reader.is_behind:
+                yield from self._read_on(reader)
         except NotImplementedError:  # raised for these only
             log.warning("Cannot go on with a connection: mitmproxy reads no trailers of HTTP/1")
             yield from self._give_up(event)
@@ -88,17 +98,14 @@ class FilteredHttpLayer(layers.HttpLayer):
             log.exception("cannot go on with a connection")
             yield from self._give_up(event)
 
-    def _read_on(self) -> Steps:
-        """Read the requests that came behind one that is through by now."""
-        connection = self.connections.get(self.context.client)
-        if not isinstance(connection, BoundedHttp1Server):
-            return
+    def _read_on(self, reader: BoundedHttp1Server) -> Steps:
+        """Read the requests that came behind one that has been answered."""
         for _ in range(_AT_ONCE):
-            if self._is_sending or not connection.is_behind:
+            if self._is_sending or not reader.is_behind:
                 return
             nothing_new = events.DataReceived(self.context.client, b"")
-            yield from self.event_to_child(connection, nothing_new)
-        if connection.is_behind and installed.resume(self.context.client):
+            yield from self.event_to_child(reader, nothing_new)
+        if reader.is_behind and installed.resume(self.context.client):
             self._is_sending = True  # a client that does not read must not be answered for ever
 
     @property
