@@ -12,7 +12,7 @@ Internals that are used: the buffer, the reader and the states of ``Http1Connect
 from __future__ import annotations
 
 from h11._readers import ChunkedReader, ContentLengthReader, Http10Reader
-from mitmproxy.proxy import commands, events
+from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import ResponseData
 from mitmproxy.proxy.layers.http._http1 import Http1Connection, Http1Server

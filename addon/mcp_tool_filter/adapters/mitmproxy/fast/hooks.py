@@ -122,9 +122,8 @@ class QuickAddonManager(AddonManager):
     def _handlers_of(self, event: Hook) -> Sequence[Handler]:
         # Not ==: an addon may be equal to another.
         known, chain = self._chain, self.chain
-        if len(known) != len(chain) or not all(map(is_, known, chain)):
-            self._look_again()
-        elif self._groups and not _are_the_same(self._members, list(traverse(self._groups))):
+        is_same = len(known) == len(chain) and all(map(is_, known, chain))
+        if not is_same or (self._groups and self._have_groups_changed()):
             self._look_again()
         found = self._handlers.get(event.name)
         if found is None:
@@ -151,6 +150,10 @@ class QuickAddonManager(AddonManager):
                 yield partial(_complain, problem)
                 return
             yield function
+
+    def _have_groups_changed(self) -> bool:
+        members = list(traverse(self._groups))
+        return len(members) != len(self._members) or not all(map(is_, members, self._members))
 
     def _look_again(self) -> None:
         self.forget()
@@ -186,7 +189,3 @@ def make_quick(manager: AddonManager) -> None:
         manager.__class__ = QuickAddonManager
         assert isinstance(manager, QuickAddonManager)
         manager.forget()
-
-
-def _are_the_same(ones: Sequence[object], others: Sequence[object]) -> bool:
-    return len(ones) == len(others) and all(map(is_, ones, others))
