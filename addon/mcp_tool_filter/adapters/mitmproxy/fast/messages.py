@@ -2,8 +2,8 @@
 
 mitmproxy checks the types of each message that is made, and tries one half of ``bytes | None``
 after the other. The half that does not fit is an exception that holds on to all its callers, and
-so to the flow and its bodies, until the garbage collector comes. What is found here is the same. And
-only the types of values matter: those that were found right once are not looked at again.
+so to the flow and its bodies, until the garbage collector comes. What is found here is the same.
+Only the types of values matter: those that were found right once are not checked again.
 
 Internals of mitmproxy that are used: that messages check themselves in ``__post_init__``, and how,
 and that a message has no attributes yet but its fields, in their order.
