@@ -12,7 +12,7 @@ from mcp_tool_filter.protocol import long_values, scan
 from mcp_tool_filter.protocol.long_values import find_ends
 from mcp_tool_filter.protocol.messages import is_json_rpc, parse_message
 from tests.conversation.test_tool_results import bodies
-from tests.protocol.test_scan import NOT_JSON, ODD_BUT_LEGAL
+from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
 from tests.protocol.test_tool_results import random_message, random_value
 
 NEVER = 1 << 40

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,16 +13,13 @@ from mcp_tool_filter.protocol.messages import (
     Notification,
     Request,
     Response,
-    id_value,
-    ids_guessed_in,
-    ids_in,
     is_json_rpc,
     is_like_a_call,
     parse_message,
     render_error,
     singles,
 )
-from tests.make import answering, asking, message, refuses, request
+from tests.make import asking, message, refuses, request
 
 
 @pytest.mark.parametrize(
@@ -44,19 +39,6 @@ from tests.make import answering, asking, message, refuses, request
 )
 def test_there_are_four_kinds_of_message(raw: bytes, kind: type) -> None:
     assert isinstance(parse_message(raw), kind)
-
-
-@pytest.mark.parametrize(
-    "id", ["0", "-1", "1.0", "1.00", "1e3", "9" * 400, '""', '"\\u0061"', '"a\\"b"', '"\u2028"']
-)
-def test_an_id_is_kept_as_it_was_written(id: str) -> None:
-    """Some clients compare it byte for byte."""
-    assert request(asking("ping", id=id)).id == id
-
-
-@pytest.mark.parametrize("id", ["true", "false", "{}", "[]", "[1]", '"\\ud800"'])
-def test_an_id_is_a_string_or_a_number(id: str) -> None:
-    assert refuses(asking("ping", id=id))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +78,7 @@ def test_an_id_is_a_string_or_a_number(id: str) -> None:
         b'{"0":{"jsonrpc":"2.0","id":1,"method":"ping"}}',
     ],
 )
-def test_what_has_not_the_shape_of_a_message_is_refused(raw: bytes) -> None:
+def test_json_without_the_shape_of_a_message_is_refused(raw: bytes) -> None:
     assert refuses(raw)
 
 
@@ -215,46 +197,6 @@ def test_a_batch_knows_the_bytes_of_its_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "ids"),
-    [
-        (b'{"id":1.0,"method":"Tools/Call"}', ["1.0"]),
-        (b'{"params":{"id":2},"id":"a"}', ['"a"']),
-        (b'[{"id":1},{"id":2},{}]', ["1", "2"]),
-        (b'{"id":1,"id":2}', []),
-        (b'{"id":1,"ID":2}', []),
-        (b'{"id":null}', []),
-        (b'{"id":{}}', []),
-        (b'{"id":"\\ud800"}', []),
-        (b'{"id":1', []),
-        (b"1", []),
-    ],
-)
-def test_a_refusal_goes_to_whom_there_is_no_doubt_about(raw: bytes, ids: list[str]) -> None:
-    assert ids_in(raw) == ids
-
-
-@pytest.mark.parametrize(
-    ("raw", "ids"),
-    [
-        (b'{"id": 1, "x', ["1"]),
-        (b'{"id":"a\\"b","x', ['"a\\"b"']),
-        (b'{"x":' + b" " * 10_000 + b',"id":-1.5e3}', ["-1.5e3"]),
-        (b'{"id":1,"arguments":{"id":2},', ["1", "2"]),
-        (b'{"id":"a\nb"}', []),
-        (b'{"id":"\\x"}', []),
-        (b'{"id":"\xff"}', []),
-        (b'{"id":01}', []),
-        (b'{"id":1-2}', []),
-        (b'{"id":true}', []),
-        (b'{"x":"\\"id\\":1"}', []),
-    ],
-)
-def test_of_what_cannot_be_read_an_id_is_guessed_if_it_is_one(raw: bytes, ids: list[str]) -> None:
-    """It is written into our answer as it stands."""
-    assert ids_guessed_in(raw) == ids
-
-
-@pytest.mark.parametrize(
     ("raw", "could_be"),
     [
         (b'{"client_name":"x","token_endpoint_auth_method":"none"}', False),
@@ -264,11 +206,11 @@ def test_of_what_cannot_be_read_an_id_is_guessed_if_it_is_one(raw: bytes, ids: l
         (b"[1,2]", False),
     ],
 )
-def test_other_json_is_known_from_messages(raw: bytes, could_be: bool) -> None:
+def test_other_json_is_told_apart_from_messages(raw: bytes, could_be: bool) -> None:
     assert is_json_rpc(raw) is could_be
 
 
-def test_what_is_no_json_is_not_asked_whether_it_is_a_message() -> None:
+def test_a_text_that_is_no_json_is_no_message() -> None:
     with pytest.raises(ProtocolError):
         is_json_rpc(b"{'jsonrpc':1}")
 
@@ -282,51 +224,9 @@ def test_an_error_is_one_line_of_ascii_whatever_it_says(text: str) -> None:
     assert isinstance(message(reply), Response)
 
 
-def test_a_long_method_is_judged_in_no_time() -> None:
+def test_a_long_method_is_judged() -> None:
     assert not is_like_a_call("tools_" * 100_000)
     assert is_like_a_call("tools_" * 100_000 + "call")
-
-
-LONG = '"' + "\\u0061" * 3000 + '"'
-
-
-def test_an_exponent_of_many_digits_is_not_computed() -> None:
-    """Python refuses to read more than 4300 digits as a number."""
-    for written in ("1e" + "9" * 5000, "1e-" + "9" * 5000):
-        assert id_value(written) == id_value(written)
-        assert id_value(written) != id_value("1")
-    assert id_value("1e" + "0" * 5000 + "1") == id_value("10")
-
-
-@pytest.mark.parametrize("raw", [asking("ping", id=LONG), answering("{}", id="9" * 20_000)])
-def test_an_overlong_id_is_refused(raw: bytes) -> None:
-    """We remember ids: 9 MB would be a lot to remember."""
-    with pytest.raises(ProtocolError, match="an id that is longer"):
-        parse_message(raw)
-    assert ids_in(raw) == []
-
-
-@pytest.mark.parametrize("id", ['"' + "x" * 1000 + '"', "9" * 400])
-def test_a_long_honest_id_is_read(id: str) -> None:
-    assert request(asking("ping", id=id)).id == id
-
-
-SPELLINGS = st.sampled_from(["", ".0", "e0", "E+0", ".00e00", "0e-1", "00.0E-2"])
-
-
-@given(number=st.integers(), one=SPELLINGS, other=SPELLINGS)
-def test_every_spelling_of_a_number_is_the_same_id(number: int, one: str, other: str) -> None:
-    assert id_value(f"{number}{one}") == id_value(f"{number}{other}") == str(number)
-
-
-@given(text=st.text())
-def test_every_spelling_of_a_string_is_the_same_id(text: str) -> None:
-    assert id_value(json.dumps(text)) == id_value(json.dumps(text, ensure_ascii=False))
-
-
-@given(one=st.text() | st.integers(), other=st.text() | st.integers())
-def test_different_ids_stay_different(one: str | int, other: str | int) -> None:
-    assert (id_value(json.dumps(one)) == id_value(json.dumps(other))) == (one == other)
 
 
 def test_a_batch_has_at_most_a_thousand_members() -> None:
@@ -337,7 +237,7 @@ def test_a_batch_has_at_most_a_thousand_members() -> None:
         parse_message(b"[" + most + b"," + asking("ping") + b"]")
 
 
-def test_an_unknown_member_is_searched_only_as_far_as_that_takes_no_time() -> None:
+def test_an_unknown_member_with_too_many_parts_is_refused() -> None:
     """(Without a word of a message in it, it passes at any length.)"""
     many = ",".join(['{"a":1}'] * MOST_SEARCHED)
     before = '{"jsonrpc":"2.0","id":1,"method":"x","y":['

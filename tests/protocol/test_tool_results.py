@@ -22,7 +22,7 @@ from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.tool_results import ToolResult, find_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import shows_tool
 from tests.make import definition, snapshot
-from tests.protocol.test_scan import NOT_JSON, ODD_BUT_LEGAL
+from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
 
 SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
 HIDDEN = definition("wipe_disk").decode()

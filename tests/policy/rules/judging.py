@@ -18,6 +18,7 @@ from mcp_tool_filter.policy.rule_effects import (
     RunScript,
     ScriptResult,
     WriteCache,
+    WriteLog,
 )
 from mcp_tool_filter.policy.rules.chain import judge
 from mcp_tool_filter.policy.rules.driving import answered
@@ -187,3 +188,11 @@ def changed(policy: Policy, text: str, host: Host | None = None, asked: str | No
 
 def params_of(text: str) -> object:
     return json.loads(text)["params"]
+
+
+def logged(host: Host) -> list[str]:
+    return [one.message for one in host.effects if isinstance(one, WriteLog)]
+
+
+def message_of(found: object) -> str | None:
+    return getattr(getattr(found, "refusal", None), "message", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -10,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.effects import Together
-from mcp_tool_filter.policy.rule_effects import (
-    EffectFailed,
-    RunScript,
-    ScriptResult,
-    Warn,
-    WriteLog,
-)
+from mcp_tool_filter.policy.rule_effects import RunScript, ScriptResult, WriteLog
 from mcp_tool_filter.policy.rules.chain import has_rules_for
-from mcp_tool_filter.policy.rules.interceptors import InterceptedExchange
 from mcp_tool_filter.policy.rules.judgement import Evaluated
 from mcp_tool_filter.policy.rules.load import load_policy
 from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
@@ -29,6 +20,8 @@ from tests.policy.rules.judging import (
     Host,
     call,
     judged,
+    logged,
+    message_of,
     request,
     result,
     rule,
@@ -43,14 +36,6 @@ BLOCKS = """
 - {id: also-high, priority: 5, actions: [block: also, log: {message: also}]}
 - {id: off, priority: 9, enabled: false, actions: [block: off]}
 """
-
-
-def logged(host: Host) -> list[str]:
-    return [one.message for one in host.effects if isinstance(one, WriteLog)]
-
-
-def message_of(found: object) -> str | None:
-    return getattr(getattr(found, "refusal", None), "message", None)
 
 
 def test_the_first_block_by_priority_ends_the_chain() -> None:
@@ -132,143 +117,6 @@ def test_disabled_rules_do_nothing() -> None:
         assert verdict(policy, call()) == Forward()
 
 
-SEED = "tests/policy/rules/seed.yaml"
-
-
-def test_the_example_of_the_specification_does_what_it_says() -> None:
-    with open(SEED, "rb") as file:
-        policy = load_policy(file.read())
-    host = Host()
-
-    def answer(text: str) -> str | None:
-        return message_of(judged(policy, text, host=host))
-
-    assert answer(call("delete_file")) == "Tool 'delete_file' not allowed"
-    assert answer(call("read_file")) is None
-    for _ in range(10):
-        assert answer(request("expensive/x")) is None
-    assert answer(request("expensive/x")) == "Rate limit exceeded"
-    assert answer(request("expensive/y")) is None
-    assert answer(request("resources/read", {"uri": "file:///workspace/a"})) is None
-    assert answer(request("resources/read", {"uri": "file:///etc/a"})) == "Resource not allowed"
-    assert answer(request("resources/subscribe", {"uri": "file:///tmp/a.KEY"})) == (
-        "Resource not allowed"
-    )
-    assert len(judged(policy, request("tools/list"), host=host).stores) == 1
-    calls = [answer(call("write_file")) for _ in range(61)]
-    assert calls == [None] * 60 + ["Rate limit exceeded"]
-
-
-def test_an_interceptor_names_the_method_as_the_rule() -> None:
-    policy = rules(
-        "", top="method_interceptors:\n  tools/call:\n    class: ToolCallInterceptor\n"
-        "    config: {allowed_tools: [a], rate_limit: {per_second: 1, per_hour: 2}}"
-    )  # fmt: skip
-    host = Host()
-
-    def refusal(tool: str) -> object:
-        found = judged(policy, call(tool), host=host).refusal
-        return found and json.loads(found.data or "")
-
-    assert refusal("b") == {"rule": "tools/call", "action": "block"}
-    assert refusal("a") is None
-    assert refusal("a") == {"rule": "tools/call", "action": "rate_limit", "retry_after": 1}
-    host.now += 1
-    assert refusal("a") is None
-    host.now += 1
-    limited = refusal("a")
-    assert isinstance(limited, dict)
-    assert limited["retry_after"] > 3000
-
-
-class Guard:
-    def __init__(self, config: dict[str, object]) -> None:
-        self.secret = config["secret"]
-
-    async def request(self, exchange: InterceptedExchange) -> object:
-        await asyncio.sleep(0)
-        count = exchange.session["count"] = int(str(exchange.session.get("count", 0))) + 1
-        if count > 2:
-            return "too many"
-        params = exchange.message["params"]
-        assert isinstance(params, dict)
-        params["secret"] = self.secret
-        return exchange.message
-
-    def response(self, exchange: InterceptedExchange) -> object:
-        assert exchange.request
-        return f"no answer to {exchange.request['method']}"
-
-
-def test_a_class_of_the_users_own() -> None:
-    class Sync(Guard):
-        def request(self, exchange: InterceptedExchange) -> object:  # type: ignore[override]  # users may
-            return asyncio.run(super().request(exchange))
-
-    host = Host(objects={"m:Guard": Sync})
-    policy = rules(
-        "",
-        host,
-        top="method_interceptors: {vendor/do: {class: 'm:Guard', config: {secret: [1]}}}",
-    )
-    about = Circumstances(session={})
-    text = request("vendor/do", {"a": 1})
-    found = judged(policy, text, host=host, about=about)
-    assert json.loads(found.message.place.raw)["params"] == {"a": 1, "secret": [1]}
-    judged(policy, text, host=host, about=about)
-    assert message_of(judged(policy, text, host=host, about=about)) == "too many"
-    answer = judged(policy, result({}), host=host, about=about, asked=text)
-    assert message_of(answer) == "no answer to vendor/do"
-
-
-def test_a_failing_effect_is_decided_by_on_error() -> None:
-    scripts = {"./s": EffectFailed("gone")}
-    actions = "run_script: {path: ./s, decides: true}"
-    host = Host(scripts=scripts)
-    blocked = judged(rule("", actions, host), call(), host=host)
-    assert blocked.refusal
-    assert (blocked.refusal.code, blocked.refusal.action) == (-32001, "error")
-    assert [one.text for one in host.effects if isinstance(one, Warn)] == [
-        "Rule 'r': run_script failed: gone"
-    ]
-    allowed = judged(rule("", actions, host, top="chain: {on_error: allow}"), call(), host=host)
-    assert allowed.refusal is None
-
-
-def test_the_time_limit_is_for_the_whole_chain() -> None:
-    class Slow(Host):
-        def at_once(self, effect: object) -> object:
-            self.now += 3
-            return super().at_once(effect)  # type: ignore[arg-type]  # any effect
-
-    host = Slow(scripts={"./s": ScriptResult(0, b"")})
-    script = "run_script: {path: ./s, decides: true}"
-    found = judged(rule("", f"{script}, {script}, {script}", host), call(), host=host)
-    assert found.refusal
-    assert found.refusal.action == "error"
-    timeouts = [one.timeout for one in host.effects if isinstance(one, RunScript)]
-    assert timeouts == [5.0, 2.0]
-
-
-def test_the_time_limit_counts_what_conditions_take() -> None:
-    """Long texts and many patterns take time, too, although nobody waits for an effect."""
-
-    class Slow(Host):
-        def clock(self) -> float:
-            self.now += 0.4
-            return self.now
-
-    text = "".join(f"- {{id: r{n}, actions: [log: {{message: x}}]}}\n" for n in range(9))
-    host = Slow()
-    found = judged(rules(text, host, top="chain: {timeout: 2s}"), call(), host=host)
-    assert found.refusal is not None
-    assert found.refusal.action == "error"
-    assert 0 < len(found.matched) < 5
-    host = Slow()
-    top = "chain: {timeout: 2s, on_error: allow}"
-    assert judged(rules(text, host, top=top), call(), host=host).refusal is None
-
-
 def test_two_rules_that_undo_each_other_come_to_an_end() -> None:
     rename = "- {{id: {0}, conditions: [tool_equals: {1}], actions: [{2}]}}\n"
     change = "set_param: {{field: name, value: {0}}}"
@@ -280,21 +128,7 @@ def test_two_rules_that_undo_each_other_come_to_an_end() -> None:
     assert b'"write"' in found.message.place.raw
 
 
-def test_parallel_scripts_wait_together_and_decide_in_order() -> None:
-    scripts = {"./a": ScriptResult(1, b"a"), "./b": ScriptResult(1, b"b")}
-    text = """
-- {id: b, priority: 1, actions: [run_script: {path: ./b, decides: true}]}
-- {id: a, priority: 2, actions: [log: {message: a}, run_script: {path: ./a, decides: true}]}
-"""
-    host = Host(scripts=scripts)
-    found = judged(rules(text, host, top="chain: {parallel: true}"), call(), host=host)
-    assert message_of(found) == "a"
-    assert isinstance(host.effects[0], Together)
-    assert logged(host) == ["a"]
-    assert len([one for one in host.effects if isinstance(one, RunScript)]) == 2
-
-
-def test_a_changed_message_is_asked_about_again() -> None:
+def test_a_changed_message_is_judged_again() -> None:
     seen: list[bytes] = []
 
     def other(effect: RunScript) -> ScriptResult:
@@ -381,7 +215,7 @@ def test_a_trace_tells_what_was_evaluated() -> None:
     assert trace[0].conditions == [("param_exists: arguments", True), ("param_exists: z", False)]
 
 
-def test_what_no_rule_concerns_is_not_looked_at() -> None:
+def test_a_message_that_no_rule_concerns_is_not_looked_at() -> None:
     policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
     assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
     assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))
@@ -389,8 +223,11 @@ def test_what_no_rule_concerns_is_not_looked_at() -> None:
 
 
 LOGS = {"log": {"message": ""}}
+
 FIELDS = st.sampled_from(["a", "b"])
+
 TEXTS = st.sampled_from(["x", "xy", "yx", "", "z1"])
+
 CONDITIONS = st.one_of(
     st.tuples(st.just("param_equals"), FIELDS, TEXTS | st.integers(0, 2)),
     st.tuples(st.just("param_matches"), FIELDS, st.sampled_from(["^x", "y$", "x|z", "z\\d", ""])),

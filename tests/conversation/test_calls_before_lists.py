@@ -1,0 +1,74 @@
+"""A client that has not listed yet: denied tools are not found; other calls wait for its list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
+from mcp_tool_filter.policy.verdict import Forward, Reply, Rewrite
+from tests.conversation.asking_kinds import LIST, Http, asked, finished, listed, open_session
+from tests.conversation.test_conversation import Linked
+from tests.make import calling, listing, policy, text_of
+
+
+def test_a_denied_name_is_not_found_before_any_list_was_seen() -> None:
+    verdict = asked(open_session(policy("read", deny="^rm")), calling("rm_rf"))
+    assert isinstance(verdict, Reply)
+    assert b"Tool not found: rm_rf" in verdict.text
+
+
+@pytest.mark.parametrize(("tool", "is_there"), [("read", True), ("no_such_tool", False)])
+def test_any_other_name_waits_for_the_askers_list(tool: str, is_there: bool) -> None:
+    between = open_session(policy("read", "more", deny="^rm"))
+    waiting = between.from_client(calling(tool), None, Http())
+    assert waits(waiting)
+    assert isinstance(next(waiting), FetchTools)
+    with pytest.raises(StopIteration) as made:
+        waiting.send((listing("read", "rm_rf"),))
+    verdict = made.value.value.verdict
+    if is_there:
+        assert verdict == Forward()
+    else:
+        assert verdict.text == text_of(asked(between, calling(tool)))
+    assert asked(between, calling("read", id="2")) == Forward()
+    assert isinstance(asked(between, calling("more", id="3")), Reply)
+
+
+def test_a_call_goes_on_if_the_upstream_does_not_list() -> None:
+    """Its own answer then says why, such as a 401 that says where to log in."""
+    between = open_session(policy("read", deny="^rm"))
+    waiting = between.from_client(calling("read"), None, Http())
+    assert waits(waiting)
+    next(waiting)
+    with pytest.raises(StopIteration) as made:
+        waiting.throw(CannotList("401"))
+    assert made.value.value.verdict == Forward()
+
+
+def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None:
+    fetched = replace(example(), pages=(), is_listed=False)
+    in_force = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=fetched)
+    ann = open_session(in_force, like_the_fetch=False)
+    assert isinstance(asked(ann, calling("rm")), Reply)
+    assert listed(ann, listing("read", "rm", id="5"), id="5") == listing("read", id="5")
+    assert asked(Conversation(in_force), calling("rm", id="6")) != Forward()
+
+
+@pytest.mark.parametrize("seconds", [None, 2.0], ids=["at once", "waiting"])
+@pytest.mark.parametrize("form", [b"%b", b"[%b]"], ids=["alone", "in a batch"])
+def test_a_kinds_first_list_is_filtered_also_where_it_waits(
+    form: bytes, seconds: float | None
+) -> None:
+    """Only its page says what the tools are: the list that would be in force is not whole yet."""
+    link = Linked() if seconds is None else Linked(to_tools_list=seconds)
+    between = open_session(policy("other", deny="^rm", links=(link,)))
+    finished(between.from_client(LIST, None, Http()))
+    verdict = finished(between.from_upstream(form % listing("read", "rm_rf"))).verdict
+    assert isinstance(verdict, Rewrite)
+    assert verdict.text == form % listing("read")

@@ -1,0 +1,100 @@
+"""When the upstream's list changes: for the session that is told, and for all others."""
+
+from __future__ import annotations
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.exchange import Client
+from mcp_tool_filter.policy.verdict import Forward, Reply
+from mcp_tool_filter.protocol.revisions import R2026_07_28
+from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, open_session
+from tests.make import answering, asking, calling, definition, listing, policy, text_of
+
+
+def test_when_the_list_changed_a_removed_tool_is_gone_and_a_new_one_stays_hidden() -> None:
+    between = open_session(policy("x"))
+    listed(between, listing("stays", "goes"))
+    between.from_upstream(CHANGED)
+    assert listed(between, listing("stays", "comes", id="2"), id="2") == listing("stays", id="2")
+    assert text_of(asked(between, asking("tools/list", id="3"))) == listing("stays", id="3")
+    for tool in ("goes", "comes"):
+        assert isinstance(asked(between, calling(tool, id="4")), Reply)
+
+
+def test_a_changed_list_of_one_session_is_not_that_of_others() -> None:
+    """Some upstreams switch tools on and off for one session."""
+    in_force = policy("x")
+    one, other = open_session(in_force), open_session(in_force)
+    listed(one, listing("a", "b"))
+    one.from_upstream(CHANGED)
+    listed(one, listing("a", id="2"), id="2")
+    assert listed(other, listing("a", "b")) == listing("a", "b")
+    assert isinstance(asked(one, calling("b", id="3")), Reply)
+    assert asked(other, calling("b", id="3")) == Forward()
+
+
+def test_new_tools_may_be_judged_by_the_patterns_and_are_pinned_then() -> None:
+    in_force = policy("x")
+    in_force.adopt(parse_config(deny=["^rm"], new_tools="judge"))
+    between = open_session(in_force)
+    listed(between, listing("stays"))
+    between.from_upstream(CHANGED)
+    came = listed(between, listing("stays", "comes", "rm_rf", id="2"), id="2")
+    assert came == listing("stays", "comes", id="2")
+    assert asked(between, calling("comes", id="3")) == Forward()
+    assert isinstance(asked(between, calling("rm_rf", id="4")), Reply)
+    between.from_upstream(CHANGED)
+    other = answering('{"tools":[' + definition("comes", ',"title":"x"').decode() + "]}", id="5")
+    assert listed(between, other, id="5") == listing("comes", id="5")
+
+
+def test_sessions_that_cannot_be_told_of_a_change_see_it_in_their_next_list() -> None:
+    """Not every client keeps a stream open, and one that connects later was never told."""
+    in_force = policy("x")
+    told, untold = open_session(in_force), open_session(in_force)
+    listed(told, listing("stays", "goes"))
+    told.from_upstream(CHANGED)
+    assert asked(untold, LIST) == Forward()
+    listed(untold, listing("stays", id="2"), id="2")
+    assert text_of(asked(untold, asking("tools/list", id="3"))) == listing("stays", id="3")
+    late = open_session(in_force)
+    assert asked(late, LIST) == Forward()
+    assert listed(late, listing("stays", "goes", "comes")) == listing("stays", "goes")
+
+
+def test_a_tool_that_one_session_has_lost_stays_for_others() -> None:
+    """A list that changes in one session must not be able to take tools from another."""
+    in_force = policy("x")
+    one, other = open_session(in_force), open_session(in_force)
+    one.from_upstream(CHANGED)
+    listed(one, listing("a"))
+    assert listed(other, listing("a", "b"), id="1") == listing("a", "b")
+    assert asked(other, calling("b", id="3")) == Forward()
+
+
+def test_a_client_without_a_session_sees_a_change_whatever_its_capabilities_are() -> None:
+    """Each message of 2026-07-28 declares them, but not the notification that the list changed."""
+    in_force = policy("x")
+
+    def client(who: str = "") -> Conversation:
+        return Conversation(in_force, Client(said_revision=R2026_07_28, credential=who))
+
+    def list_of(capabilities: str) -> bytes:
+        meta = f'{{"io.modelcontextprotocol/clientCapabilities":{capabilities}}}'
+        return asking("tools/list", params=f'{{"_meta":{meta}}}')
+
+    def learn(by: Conversation, capabilities: str, answer: bytes) -> None:
+        by.from_client(list_of(capabilities), None, Http())
+        by.from_upstream(answer)
+
+    kinds = ["{}", '{"roots":{}}']
+    for capabilities in kinds:
+        learn(client(), capabilities, listing("stays", "goes"))
+        assert isinstance(asked(client(), list_of(capabilities)), Reply)
+    learn(client("bob"), "{}", listing("of_bob"))
+    client().from_upstream(CHANGED)
+    for capabilities in kinds:
+        assert asked(client(), list_of(capabilities)) == Forward()
+        learn(client(), capabilities, listing("stays", "comes"))
+        assert text_of(asked(client(), list_of(capabilities))) == listing("stays")
+    assert isinstance(asked(client("bob"), list_of("{}")), Reply)
