@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from mcp_tool_filter.adapters.client_files import jsonc
 from mcp_tool_filter.adapters.client_files.entries import Entry
 from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
 from mcp_tool_filter.adapters.client_files.places import Place
+from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
 BACKUP = ".before-mcp-tool-filter"
@@ -107,7 +107,8 @@ class ClientFile:
             if file.read_bytes() != self.raw:
                 raise BadFile(f"{self.place.file} has been edited meanwhile", why="Try again")
             backup = _keep(file)
-            _replace(file, text.encode())
+            with whole_file(file, keeps_mode=True) as new:
+                new.write(text.encode())
         except OSError as error:
             what = f"Cannot write {self.place.file}"
             raise BadFile(what, why=error.strerror or str(error)) from None
@@ -153,20 +154,6 @@ def _keep(file: Path) -> Path:
             continue
         shutil.copy2(file, backup)
         return backup
-
-
-def _replace(file: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as new:
-            new.write(content)
-            new.flush()
-            os.fsync(new.fileno())
-        shutil.copymode(file, name)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _with_line_ends_of(text: str, edit: jsonc.Edit) -> jsonc.Edit:

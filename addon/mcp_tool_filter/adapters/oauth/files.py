@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from mcp_tool_filter.adapters.whole_file import whole_file
 
 _POLL = 0.05  # seconds between attempts to get a lock
 _PATIENCE = 60.0  # seconds; a renewal takes far less
@@ -30,17 +31,8 @@ def stamp_of(path: Path) -> Stamp | None:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file, so that nobody reads half of it. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".part")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
+    with whole_file(path) as file:
+        file.write(content)
 
 
 @asynccontextmanager

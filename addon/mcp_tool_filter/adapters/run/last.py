@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcp_tool_filter.adapters.run.expected import Seen, Server, Way, why_not_seen
+from mcp_tool_filter.adapters.whole_file import whole_file
 
 _MOST = 1024 * 1024  # bytes
 
@@ -46,10 +46,8 @@ def keep_last(
             "missing": [[one.name, one.url, why_not_seen(one, seen)] for one in missing],
         }
         file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(handle, "w") as new:
-            json.dump({**_read(file), client: entry}, new)
-        os.replace(name, file)
+        with whole_file(file) as new:
+            new.write(json.dumps({**_read(file), client: entry}).encode())
 
 
 def last_of(client: str) -> Last | None:

@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.stdio.upstream_events import (
     Listener,
     events_of,
     hear_event,
-    words_for,
+    reporting_failure,
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import Origin
@@ -65,7 +65,7 @@ class LegacyUpstream:
         """Send a message; its answer comes on the stream."""
         revision = [(b"mcp-protocol-version", self._revision)] if self._revision else []
         sent = [(b"accept", b"*/*"), JSON, *revision]
-        try:
+        async with reporting_failure(self._listener, ids):
             path = await self._post_path
             async with self._http.exchange(b"POST", path, sent, body) as response:
                 if response.status >= 300:
@@ -74,9 +74,6 @@ class LegacyUpstream:
                     code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
                     await self._listener.fail(ids, code, text)
                 await read_away(response)
-        except HttpFailed as error:
-            await self._listener.fail(ids, *words_for(error))
-            await self._listener.missed(error)
 
     def agree_on(self, revision: str) -> None:
         self._revision = revision.encode() if revision.isascii() else None

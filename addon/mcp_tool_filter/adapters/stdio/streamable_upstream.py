@@ -22,6 +22,7 @@ from mcp_tool_filter.adapters.stdio.upstream_events import (
     Listener,
     events_of,
     hear_event,
+    reporting_failure,
     words_for,
 )
 from mcp_tool_filter.protocol.limits import Limits
@@ -56,14 +57,13 @@ class StreamableUpstream:
     ) -> None:
         """Send a message; hear all that comes as its answer."""
         sent = [_JSON_OR_EVENTS, JSON, *self._session_headers(headers), *headers]
-        try:
-            async with self._http.exchange(b"POST", self._path, sent, body) as response:
-                if method == "initialize" and response.status < 300:
-                    self._session = response.header(b"mcp-session-id") or None
-                await self._take(response, ids, method)
-        except HttpFailed as error:
-            await self._listener.fail(ids, *words_for(error))
-            await self._listener.missed(error)
+        async with (
+            reporting_failure(self._listener, ids),
+            self._http.exchange(b"POST", self._path, sent, body) as response,
+        ):
+            if method == "initialize" and response.status < 300:
+                self._session = response.header(b"mcp-session-id") or None
+            await self._take(response, ids, method)
 
     def agree_on(self, revision: str) -> None:
         """Note the revision that ``initialize`` has settled on."""

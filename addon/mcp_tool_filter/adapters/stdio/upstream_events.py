@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpResponse
@@ -31,6 +32,16 @@ class Listener(Protocol):
 
     async def missed(self, error: HttpFailed) -> None:
         """Find out whether an upstream that did not answer is lost."""
+
+
+@asynccontextmanager
+async def reporting_failure(listener: Listener, ids: Sequence[str]) -> AsyncIterator[None]:
+    """Answer these requests with an error if the upstream cannot be asked."""
+    try:
+        yield
+    except HttpFailed as error:
+        await listener.fail(ids, *words_for(error))
+        await listener.missed(error)
 
 
 async def hear_event(event: Event | Oversized, listener: Listener) -> None:

@@ -5,38 +5,21 @@ Only the snippet goes to stdout; where to put it, and how to start the filter, i
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from mcp_tool_filter.cli.commands.client_programs import (
-    WINDSURF,
-    ZED,
-    Snippet,
-    name_of_command,
-    program_of,
-    started_by,
-)
+from mcp_tool_filter.cli.commands.client_programs import name_of_command, program_of
+from mcp_tool_filter.cli.commands.client_snippets import Place, snippet_for
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.commands import COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a client comes to us."""
-
-    url: str
-    is_sse: bool
-    name: str
 
 
 def run(argv: Sequence[str]) -> int:
@@ -54,11 +37,12 @@ def run(argv: Sequence[str]) -> int:
     settings = settle(gather(typed, os.environ))
     settings.config()
     if settings.is_stdio:
-        snippet = started_by(named, program_of(typed, settings.env, _name_for(settings)))
+        program = program_of(typed, settings.env, _name_for(settings))
+        snippet = snippet_for(named, program)
         say(snippet.where)
         print(snippet.text, flush=True)
         return 0
-    snippet = CLIENTS[named](_place(settings))
+    snippet = snippet_for(named, _place(settings))
     say(snippet.where)
     print(snippet.text, flush=True)
     say("Start the filter first, and leave it running:")
@@ -161,81 +145,3 @@ def _name_of(origin: str) -> str:
         words.pop()
     name = "-".join([*words, port] if port else words)
     return re.sub(r"[^A-Za-z0-9]+", "-", f"{name}-filtered").strip("-")
-
-
-def _claude_code(place: Place) -> Snippet:
-    transport = "sse" if place.is_sse else "http"
-    words = ["claude", "mcp", "add", "--transport", transport, place.name, place.url]
-    return Snippet(shlex.join(words), "Run this command (--scope user: for all your projects):")
-
-
-def _claude_desktop(place: Place) -> Snippet:
-    """Its file knows only programs that it starts, so mcp-remote carries it over."""
-    return Snippet(
-        _json({"mcpServers": {place.name: _mcp_remote(place)}}),
-        "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it."
-        " Needs Node.js:",
-    )
-
-
-def _cursor(place: Place) -> Snippet:
-    return Snippet(
-        _json({"mcpServers": {place.name: {"url": place.url}}}),
-        "Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project:",
-    )
-
-
-def _vscode(place: Place) -> Snippet:
-    server = {"type": "sse" if place.is_sse else "http", "url": place.url}
-    return Snippet(_json({"servers": {place.name: server}}), "Into .vscode/mcp.json:")
-
-
-def _codex(place: Place) -> Snippet:
-    """It knows no HTTP+SSE."""
-    if place.is_sse:
-        remote = _mcp_remote(place)
-        words = ["codex", "mcp", "add", place.name, "--", remote["command"], *remote["args"]]
-        return Snippet(shlex.join(words), "Run this command (needs Node.js):")
-    words = ["codex", "mcp", "add", place.name, "--url", place.url]
-    return Snippet(shlex.join(words), "Run this command:")
-
-
-def _gemini(place: Place) -> Snippet:
-    transport = "sse" if place.is_sse else "http"
-    words = ["gemini", "mcp", "add", "--transport", transport, place.name, place.url]
-    return Snippet(shlex.join(words), "Run this command (--scope user: for all your projects):")
-
-
-def _windsurf(place: Place) -> Snippet:
-    return Snippet(_json({"mcpServers": {place.name: {"serverUrl": place.url}}}), WINDSURF)
-
-
-def _zed(place: Place) -> Snippet:
-    """It knows no HTTP+SSE."""
-    entry = _mcp_remote(place) if place.is_sse else {"url": place.url}
-    return Snippet(
-        _json({"context_servers": {place.name: entry}}),
-        ZED + (" Needs Node.js:" if place.is_sse else ""),
-    )
-
-
-def _mcp_remote(place: Place) -> dict[str, Any]:
-    is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
-    allow = [] if is_local else ["--allow-http"]
-    return {"command": "npx", "args": ["-y", "mcp-remote", place.url, *allow]}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=2)
-
-
-CLIENTS: dict[str, Callable[[Place], Snippet]] = {
-    "claude-code": _claude_code,
-    "claude-desktop": _claude_desktop,
-    "cursor": _cursor,
-    "vscode": _vscode,
-    "codex": _codex,
-    "gemini": _gemini,
-    "windsurf": _windsurf,
-    "zed": _zed,
-}

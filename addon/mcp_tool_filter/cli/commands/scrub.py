@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
@@ -17,6 +14,7 @@ with warnings.catch_warnings():
     from mcp_tool_filter.adapters.recordings.flow_dump import read_all_flows, write_flows_to
     from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
+from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS
 from mcp_tool_filter.cli.settings.help import show_help
@@ -65,16 +63,8 @@ def _write(target: Path, flows: Sequence[HTTPFlow]) -> None:
     """Write the whole file or nothing; only its owner may read it."""
     if target.is_dir():
         raise IsADirectoryError(None, "Is a directory")
-    with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as partial:
-        try:
-            write_flows_to(partial.file, flows)
-            partial.flush()
-            os.fsync(partial.fileno())
-            os.replace(partial.name, target)  # so that both may be the same file
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(partial.name)
-            raise
+    with whole_file(target) as new:  # both may be the same file
+        write_flows_to(new, flows)
 
 
 def _count(number: int, noun: str) -> str:

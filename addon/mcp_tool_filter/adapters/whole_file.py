@@ -1,0 +1,33 @@
+"""Writes a file as a whole: a reader finds the old content or the new, never half of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: Path, *, keeps_mode: bool = False) -> Iterator[BinaryIO]:
+    """Yield a new file, which takes the place of ``path`` at the end of the block. Raises OSError.
+
+    Only its user may read it, unless it keeps the mode of the old one. If the block raises, the old
+    file stays.
+    """
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if keeps_mode:
+            shutil.copymode(path, partial)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial)
+        raise

@@ -1,0 +1,155 @@
+"""What each client needs to come to us: a command to run, or an entry for its file."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_RUN = "Run this command:"
+_RUN_SCOPED = "Run this command (--scope user: for all your projects):"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A URL to which a client comes."""
+
+    url: str
+    is_sse: bool
+    name: str
+    """In the client's list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command that a client starts."""
+
+    name: str
+    """In the client's list."""
+    words: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """As most clients write it in their file."""
+        command, *args = self.words
+        return {"command": command, "args": args, **({"env": dict(self.env)} if self.env else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    text: str
+    where: str
+    """What to do with it."""
+
+
+type Server = Place | Program
+
+
+def _claude_code(server: Server) -> Snippet:
+    words = ["claude", "mcp", "add"]
+    if isinstance(server, Program):
+        words += [server.name, *_variables("--env", server), "--", *server.words]
+    else:
+        words += ["--transport", _transport(server), server.name, server.url]
+    return Snippet(shlex.join(words), _RUN_SCOPED)
+
+
+def _claude_desktop(server: Server) -> Snippet:
+    """Its file knows only programs that it starts, so mcp-remote carries a URL over."""
+    where = "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it"
+    if isinstance(server, Program):
+        return _listed("mcpServers", server, server.entry, f"{where}:")
+    return _listed("mcpServers", server, _mcp_remote(server), f"{where}. Needs Node.js:")
+
+
+def _cursor(server: Server) -> Snippet:
+    entry = server.entry if isinstance(server, Program) else {"url": server.url}
+    where = "Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project:"
+    return _listed("mcpServers", server, entry, where)
+
+
+def _vscode(server: Server) -> Snippet:
+    if isinstance(server, Program):
+        entry: dict[str, object] = {"type": "stdio", **server.entry}
+    else:
+        entry = {"type": _transport(server), "url": server.url}
+    return _listed("servers", server, entry, "Into .vscode/mcp.json:")
+
+
+def _codex(server: Server) -> Snippet:
+    """It knows no HTTP+SSE."""
+    words = ["codex", "mcp", "add", server.name]
+    if isinstance(server, Program):
+        words += [*_variables("--env", server), "--", *server.words]
+        return Snippet(shlex.join(words), _RUN)
+    if server.is_sse:
+        remote = _mcp_remote(server)
+        words += ["--", remote["command"], *remote["args"]]
+        return Snippet(shlex.join(words), "Run this command (needs Node.js):")
+    return Snippet(shlex.join([*words, "--url", server.url]), _RUN)
+
+
+def _gemini(server: Server) -> Snippet:
+    words = ["gemini", "mcp", "add"]
+    if isinstance(server, Program):
+        command, *args = server.words
+        words += [*_variables("--env", server), server.name, command, "--", *args]
+    else:
+        words += ["--transport", _transport(server), server.name, server.url]
+    return Snippet(shlex.join(words), _RUN_SCOPED)
+
+
+def _windsurf(server: Server) -> Snippet:
+    entry = server.entry if isinstance(server, Program) else {"serverUrl": server.url}
+    where = "Into ~/.codeium/windsurf/mcp_config.json; then refresh the list of MCP servers:"
+    return _listed("mcpServers", server, entry, where)
+
+
+def _zed(server: Server) -> Snippet:
+    """It knows no HTTP+SSE."""
+    file = "Zed's settings.json (zed: open settings file), or .zed/settings.json of a project"
+    where = f"Into {file}:"
+    if isinstance(server, Program):
+        return _listed("context_servers", server, server.entry, where)
+    if server.is_sse:
+        return _listed("context_servers", server, _mcp_remote(server), f"{where} Needs Node.js:")
+    return _listed("context_servers", server, {"url": server.url}, where)
+
+
+def _transport(place: Place) -> str:
+    return "sse" if place.is_sse else "http"
+
+
+def _variables(flag: str, program: Program) -> list[str]:
+    return [word for name, value in program.env.items() for word in (flag, f"{name}={value}")]
+
+
+def _mcp_remote(place: Place) -> dict[str, Any]:
+    is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
+    allow = [] if is_local else ["--allow-http"]
+    return {"command": "npx", "args": ["-y", "mcp-remote", place.url, *allow]}
+
+
+def _listed(list_name: str, server: Server, entry: Mapping[str, object], where: str) -> Snippet:
+    return Snippet(json.dumps({list_name: {server.name: entry}}, indent=2), where)
+
+
+_CLIENTS: dict[str, Callable[[Server], Snippet]] = {
+    "claude-code": _claude_code,
+    "claude-desktop": _claude_desktop,
+    "cursor": _cursor,
+    "vscode": _vscode,
+    "codex": _codex,
+    "gemini": _gemini,
+    "windsurf": _windsurf,
+    "zed": _zed,
+}
+
+
+def snippet_for(client: str, server: Server) -> Snippet:
+    """Return what a client needs to come to a URL of ours, or to start the filter itself."""
+    return _CLIENTS[client](server)
