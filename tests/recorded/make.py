@@ -142,7 +142,7 @@ def make(name: str, target: Path) -> None:
     """Record one session."""
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
-    from mcp_tool_filter.cli.commands.scrub import run as scrub
+    from mcp_tool_filter.cli.launcher import main as launch
 
     session = SESSIONS[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -154,7 +154,7 @@ def make(name: str, target: Path) -> None:
             ) as between,
         ):
             session.run(between.url(server.path))
-        scrub([str(raw), str(target)])
+        launch(["scrub", str(raw), str(target)])
     transcript = replay(read_recording(target), deny=DENY, **session.options)
     target.with_suffix(".transcript.txt").write_text(transcript.render(), "utf-8")
 

@@ -44,9 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    module = _module_of(args[0]) if args and not args[0].startswith("-") else None
-    command = import_module(f"mcp_tool_filter.cli.commands.{module or 'proxy'}")
-    return int(command.run(args[1:] if module else args))
+    if args and not args[0].startswith("-"):
+        from mcp_tool_filter.cli.settings.commands import COMMANDS
+
+        if args[0] in COMMANDS:
+            command = COMMANDS[args[0]]
+            typed = command.parse(args[1:])
+            if "help" in typed:
+                return int(import_module("mcp_tool_filter.cli.settings.help").show_help(command))
+            return int(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run(typed))
+    return int(import_module("mcp_tool_filter.cli.commands.proxy").run(args))
 
 
 def _end_cleanly_on_sigterm() -> None:
@@ -57,12 +64,6 @@ def _end_cleanly_on_sigterm() -> None:
 
     with suppress(ValueError):  # another thread than the first runs us
         signal.signal(signal.SIGTERM, end)
-
-
-def _module_of(name: str) -> str | None:
-    from mcp_tool_filter.cli.settings.commands import COMMANDS
-
-    return COMMANDS[name].module if name in COMMANDS else None
 
 
 def _refuse_python() -> int:

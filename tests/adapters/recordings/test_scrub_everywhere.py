@@ -21,7 +21,7 @@ from wsproto.frame_protocol import Opcode
 
 from mcp_tool_filter.adapters.recordings.flow_dump import KEY, read_flows, write_flows
 from mcp_tool_filter.adapters.recordings.scrub import Scrubber
-from mcp_tool_filter.cli.commands.scrub import run
+from mcp_tool_filter.cli.launcher import main
 
 type Plant = Callable[[HTTPFlow, str], None]
 type NamedPlant = Callable[[HTTPFlow, str, str], None]
@@ -305,11 +305,11 @@ def test_all_of_them_at_once_and_the_file_is_for_its_owner_only(tmp_path: Path) 
     source, target = tmp_path / "source.flow", tmp_path / "target.flow"
     write_flows(source, flows)
     target.touch(0o644)
-    assert run([str(source), str(target)]) == 0
+    assert main(["scrub", str(source), str(target)]) == 0
     after = target.read_bytes()
     assert [one for one in planted if one in after] == []
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.flow", "target.flow"]
     once = [made.get_state() for made in read_flows(target)]
-    assert run([str(target), str(target)]) == 0
+    assert main(["scrub", str(target), str(target)]) == 0
     assert [made.get_state() for made in read_flows(target)] == once

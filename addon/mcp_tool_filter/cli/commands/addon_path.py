@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.errors import StartError
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
-def run(argv: Sequence[str]) -> int:
+def run(_typed: Given) -> int:
     """Print the path."""
-    command = COMMANDS["addon-path"]
-    if "help" in command.parse(argv):
-        return show_help(command)
     path = find()
     print(path)
     if is_terminal(sys.stdout):

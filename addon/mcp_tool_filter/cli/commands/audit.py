@@ -41,12 +41,10 @@ _ASIDE = re.compile(r".+\.(\d{8}T\d{6}Z)(?:-(\d+))?(?:\.gz)?")  # as the writer 
 _PAUSE = 0.2  # seconds between two looks at a file that is followed
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Do what is asked; return the exit status."""
-    command = COMMANDS["audit"]
-    typed = command.parse(argv)
-    if "help" in typed or not typed:
-        return show_help(command)
+    if not typed:
+        return show_help(COMMANDS["audit"])
     files = typed.get(WORDS, [])
     if files[:1] == ["verify"]:
         return _verify(_paths(files[1:]), typed.get("last", [""])[-1])

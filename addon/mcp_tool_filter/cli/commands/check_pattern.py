@@ -17,11 +17,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.hints import hint
 from mcp_tool_filter.policy.patterns import parse_pattern
@@ -29,12 +27,8 @@ from mcp_tool_filter.policy.patterns import parse_pattern
 type Answer = dict[str, object]
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Answer every pattern; return 0 if all may be used, else 1."""
-    command = COMMANDS["check-pattern"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     patterns = typed.get(WORDS, [])
     questions = [{"pattern": text} for text in patterns] or _read_questions(sys.stdin.buffer)
     usable = True

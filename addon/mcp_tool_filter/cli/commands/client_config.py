@@ -8,26 +8,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_tool_filter.cli.commands.client_programs import name_of_command, program_of
 from mcp_tool_filter.cli.commands.client_snippets import Place, snippet_for
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Print the snippet; return the exit status."""
-    command = COMMANDS["config"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     named = next(iter(typed.pop(WORDS, [])), "")
     if not named:
         why = "It is one of: " + ", ".join(CLIENTS)

@@ -12,8 +12,7 @@ from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, rea
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, is_terminal, paint
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.policy.snapshot import shown
 
 
@@ -26,12 +25,8 @@ class Listed:
     entry: Entry
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Print the list; return the exit status."""
-    command = COMMANDS["clients"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     found = list(find_servers())
     if "json" in typed:
         print(json.dumps([_as_json(one) for one in found], indent=2))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from mcp_tool_filter.cli.settings.commands import COMMANDS, FILTER, Command
-from mcp_tool_filter.cli.settings.flags import FLAGS, WORDS, Flag
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import FLAGS, WORDS, Flag, Given
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 
 _PATHS = ("FILE", "DIR")
@@ -50,12 +49,8 @@ compdef _mcp_tool_filter mcp-tool-filter
 """
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Print the script for a shell."""
-    command = COMMANDS["completion"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     if WORDS not in typed:
         why = "mcp-tool-filter completion bash, zsh or fish"
         raise UsageError("Which shell? It comes after completion", why=why)

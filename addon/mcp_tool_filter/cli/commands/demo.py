@@ -20,9 +20,7 @@ from mcp_tool_filter.cli.commands.http import leave, prepare
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
@@ -43,12 +41,8 @@ class _Seen:
     """Name of a tool to what calling it gave."""
 
 
-def run(argv: Sequence[str]) -> int:
+def run(given: Given) -> int:
     """Show it; return the exit status."""
-    command = COMMANDS["demo"]
-    given = command.parse(argv)
-    if "help" in given:
-        return show_help(command)
     stays = bool(given.pop("stay", None)) or "inspect" in given
     if not ("deny" in given or "allow" in given):
         given["deny"] = [_DENY]

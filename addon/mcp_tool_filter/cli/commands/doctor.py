@@ -6,16 +6,15 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from mcp_tool_filter.adapters.fetch.target import login_to
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.finding import Finding
-from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS
 from mcp_tool_filter.cli.settings.flags import Given
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.target import target_of
@@ -40,12 +39,8 @@ _ADVICE = {  # what a reason contains, to what to do about it
 }
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Print a line for each check; return 0 if all is well, else 1."""
-    command = COMMANDS["doctor"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     findings = []
     for finding in _examine(typed):
         findings.append(finding)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from mcp_tool_filter.cli.settings.commands import COMMANDS, TOPICS
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.commands import TOPICS
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import no_such
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Print a page, or name the topics."""
-    command = COMMANDS["help"]
-    typed = command.parse(argv)
     words = typed.get(WORDS, [])
-    if "help" in typed:
-        return show_help(command)
     if not words:
         print("Topics:", ", ".join(TOPICS))
         print("Read one with: mcp-tool-filter help TOPIC")

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 import webbrowser
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_tool_filter.adapters.oauth import keyring_box
@@ -18,9 +17,7 @@ from mcp_tool_filter.adapters.oauth.registration import OwnClient
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import columns, is_terminal
-from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
 
@@ -28,12 +25,8 @@ _MOST_STEPS_UP = 2
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Log in, or list the logins; return the exit status."""
-    command = COMMANDS["login"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     store = Store()
     if "list" in typed:
         return _list(store)

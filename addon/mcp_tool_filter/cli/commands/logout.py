@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from mcp_tool_filter.adapters.oauth.login import drop
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.cli.output.log import say
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
 from mcp_tool_filter.errors import StartError
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """End one login, or all; return the exit status."""
-    command = COMMANDS["logout"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     url, ends_all = next(iter(typed.get(WORDS, [])), ""), "all" in typed
     store = Store()
     if bool(url) == ends_all:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from mcp_tool_filter.cli.commands.asking import Known, ask_now
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
@@ -32,12 +31,8 @@ class Tool:
     description: str
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Let the user pick; print the pattern; return the exit status."""
-    command = COMMANDS["pick"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     pattern = pick_pattern(settle(gather(typed, os.environ)), typed.get("names"))
     if pattern is None:
         return 1

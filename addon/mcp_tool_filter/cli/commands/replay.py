@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.settings.commands import COMMANDS
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.policy.verdict import Forward
 
@@ -42,12 +40,8 @@ class Outcome(TypedDict):
     leaks: list[str]
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Replay the recordings; return the exit status."""
-    command = COMMANDS["replay"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     recordings = [Path(word) for word in typed.get(WORDS, [])]
     if not recordings:
         raise UsageError("Which recording?", why="mcp-tool-filter replay RECORDING …")

@@ -9,18 +9,14 @@ from pathlib import Path
 
 from mcp_tool_filter.adapters.effects.rules_file import read_rules
 from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Do what is asked; return the exit status."""
     command = COMMANDS["rules"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     match typed.get(WORDS, []):
         case ["check", file]:
             return _check(file)

@@ -37,9 +37,8 @@ from mcp_tool_filter.cli.commands.http import (
 )
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
-from mcp_tool_filter.cli.settings.commands import CLIENTS, COMMANDS
+from mcp_tool_filter.cli.settings.commands import CLIENTS
 from mcp_tool_filter.cli.settings.flags import Given
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
@@ -53,12 +52,8 @@ _PATIENCE = 60.0  # seconds after which we say which servers were not seen so fa
 _OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Run the client until it ends; return its exit status. Raises StartError."""
-    command = COMMANDS["run"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     if "command" not in typed:
         raise UsageError("There is no client to run", why="mcp-tool-filter run -- claude")
     for client in typed.get("client", []):

@@ -15,9 +15,7 @@ with warnings.catch_warnings():
     from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
 from mcp_tool_filter.adapters.whole_file import whole_file
-from mcp_tool_filter.cli.settings.commands import COMMANDS
-from mcp_tool_filter.cli.settings.flags import WORDS
-from mcp_tool_filter.cli.settings.help import show_help
+from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 
@@ -29,12 +27,8 @@ class CannotWrite(StartError):
         super().__init__(f"Cannot write {path}", why=why)
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Read one file, write the other; return the exit status."""
-    command = COMMANDS["scrub"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     paths = [Path(word) for word in typed.get(WORDS, [])]
     if len(paths) < 2:
         raise UsageError("Name two files", why="mcp-tool-filter scrub SOURCE TARGET")

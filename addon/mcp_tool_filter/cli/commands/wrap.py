@@ -30,7 +30,6 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
 from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
 from mcp_tool_filter.cli.settings.flags import COMMAND, WORDS, Given, parse_flags
-from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
@@ -40,12 +39,9 @@ from mcp_tool_filter.observers.redaction.finder import Finder, redact
 _SHORTEST_SECRET = 4  # characters
 
 
-def run(argv: Sequence[str]) -> int:
+def run(typed: Given) -> int:
     """Wrap a server; return the exit status."""
     command = COMMANDS["wrap"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     listed = _find(command, typed)
     if "pick" in typed:
         pattern = pick_pattern(_settings_for(listed.entry))
@@ -57,12 +53,9 @@ def run(argv: Sequence[str]) -> int:
     return _change(listed, wrap(listed.entry, flags, _program(listed)), typed)
 
 
-def run_unwrap(argv: Sequence[str]) -> int:
+def run_unwrap(typed: Given) -> int:
     """Restore a server; return the exit status."""
     command = COMMANDS["unwrap"]
-    typed = command.parse(argv)
-    if "help" in typed:
-        return show_help(command)
     listed = _find(command, typed)
     return _change(listed, unwrap(listed.entry), typed)
 

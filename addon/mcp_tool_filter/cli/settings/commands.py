@@ -42,7 +42,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 class Command(NamedTuple):
     name: str
     module: str
-    """In ``cli.commands``; its function ``run`` gets the words after the name."""
+    """In ``cli.commands``; its function ``run`` gets what was typed after the name."""
     summary: str
     usage: tuple[str, ...]
     about: str
