@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 
+from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
 from mcp_tool_filter.cli.settings.flags import WORDS
 from mcp_tool_filter.cli.settings.help import render_command_help, render_help
@@ -27,9 +28,13 @@ def test_its_help_shows_its_usage_and_its_own_flags(command: Command) -> None:
 
 @each_command
 def test_it_prints_its_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    module = import_module(f"mcp_tool_filter.cli.commands.{command.module}")
-    assert module.run(["--help"]) == 0
+    assert main([command.name, "--help"]) == 0
     assert capsys.readouterr().out == render_command_help(command)
+
+
+@each_command
+def test_its_module_runs_it(command: Command) -> None:
+    assert callable(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run)
 
 
 @each_command
