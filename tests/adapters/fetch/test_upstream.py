@@ -1,4 +1,4 @@
-"""The start asks a real server on loopback, whose every byte the test has chosen."""
+"""The start asks a real server on loopback: each revision, sessions, and how it ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mcp_tool_filter.adapters.fetch import search, upstream
+from mcp_tool_filter.adapters.fetch import search
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed
 from mcp_tool_filter.protocol.revisions import Transport
 from tests.adapters.fetch.mcp_script import (
-    ACCEPTED,
     NOT_ALLOWED,
-    NOT_FOUND,
-    Legacy,
     asked,
     dialogue,
     error,
@@ -23,7 +20,6 @@ from tests.adapters.fetch.mcp_script import (
     fetched_from,
     message_in,
     names,
-    refusing,
     result,
     run,
     stateless,
@@ -102,7 +98,7 @@ async def test_a_session_given_with_a_refused_probe_is_closed_too() -> None:
     assert sorted(closed) == [["unwanted"], ["wanted"]]
 
 
-async def test_an_upstream_that_keeps_its_sessions_may() -> None:
+async def test_an_upstream_may_refuse_to_close_its_session() -> None:
     say = streamable(tool_list("a"), session="s1")
     stubborn = dialogue(lambda r: NOT_ALLOWED if r.line[:6] == "DELETE" else say(r))
     assert names(await fetched_from(stubborn)) == ["a"]
@@ -120,13 +116,13 @@ async def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_every_revision_that_we_know_will_do(revision: str) -> None:
+async def test_every_known_revision_is_accepted(revision: str) -> None:
     script = dialogue(streamable(tool_list("a"), revision=revision))
     assert (await fetched_from(script)).revision == revision
 
 
 @pytest.mark.parametrize("revision", ["2031-01-01", "2026-07-28", "\x1b[2J"])
-async def test_a_revision_that_we_do_not_know_stops_the_start(revision: str) -> None:
+async def test_an_unknown_revision_stops_the_start(revision: str) -> None:
     said = await failure(dialogue(streamable(tool_list(), revision=revision)))
     shown = revision.replace("\x1b", "\\x1b")
     assert said == f"The upstream wants MCP revision {shown}, which we do not know"
@@ -140,7 +136,7 @@ async def test_an_upstream_of_the_future_is_told_apart_from_an_old_one() -> None
     assert "only MCP revisions that we do not know: 2031-01-01" in await failure(dialogue(say))
 
 
-async def test_one_that_answers_discover_but_supports_only_old_revisions_is_an_old_one() -> None:
+async def test_an_old_upstream_may_answer_discover() -> None:
     say = streamable(tool_list("a"))
 
     def both(request: RawRequest) -> bytes:
@@ -151,7 +147,7 @@ async def test_one_that_answers_discover_but_supports_only_old_revisions_is_an_o
     assert (await fetched_from(dialogue(both))).transport is Transport.STREAMABLE
 
 
-async def test_one_that_never_answers_what_it_does_not_know_is_an_old_one(
+async def test_an_upstream_that_never_answers_unknown_requests_is_an_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
@@ -167,7 +163,7 @@ async def test_one_that_never_answers_what_it_does_not_know_is_an_old_one(
     assert (await fetched_from(script)).transport is Transport.STREAMABLE
 
 
-async def test_a_stateless_one_too_slow_for_the_probe_is_still_recognized(
+async def test_a_stateless_upstream_too_slow_for_the_probe_is_still_recognized(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search, "_PROBE_TIMEOUT", 0.05)
@@ -182,184 +178,6 @@ async def test_a_stateless_one_too_slow_for_the_probe_is_still_recognized(
             request = await peer.request()
 
     assert (await fetched_from(script)).transport is Transport.STATELESS
-
-
-async def test_the_usual_path_needs_no_search() -> None:
-    fetched, upstream = await run(dialogue(stateless(tool_list("a"))), endpoint=None)
-    assert (fetched.endpoint, len(upstream.requests)) == ("/mcp", 2)
-
-
-@pytest.mark.parametrize("path", ["/", "/mcp/", "/v1/mcp", "/api/mcp"])
-async def test_the_other_paths_are_tried_on_the_same_connection(path: str) -> None:
-    say = stateless(tool_list("a"))
-    script = dialogue(lambda r: say(r) if r.line.split(" ")[1] == path else NOT_FOUND)
-    fetched, upstream = await run(script, endpoint=None)
-    assert (fetched.endpoint, len(upstream.peers)) == (path, 1)
-
-
-async def test_the_old_transport_is_found_at_its_usual_path() -> None:
-    fetched, upstream = await run(Legacy(tools_list=tool_list("a")), endpoint=None)
-    assert fetched.endpoint == "/sse"
-    assert asked(upstream)[:3] == [
-        "POST /mcp server/discover",
-        "POST / server/discover",
-        "GET /sse",
-    ]
-
-
-async def test_a_path_that_takes_no_post_may_be_a_stream() -> None:
-    class AtMcp(Legacy):
-        async def __call__(self, peer: Peer) -> None:
-            while True:
-                request = await peer.request()
-                if request.line.startswith("GET /mcp "):
-                    await self.begin(peer)
-                elif request.line.startswith("POST /mcp "):
-                    await peer.say(NOT_ALLOWED)
-                else:
-                    await peer.say(ACCEPTED)
-                    await self.hear(request)
-
-    script = AtMcp(tools_list=tool_list("a"))
-    assert (await fetched_from(script, endpoint=None)).transport is Transport.LEGACY_SSE
-    assert (await fetched_from(script, endpoint="/mcp")).transport is Transport.LEGACY_SSE
-
-
-async def test_a_path_called_sse_may_take_posts() -> None:
-    say = stateless(tool_list("a"))
-    script = dialogue(lambda r: say(r) if r.line.startswith("POST /sse ") else NOT_ALLOWED)
-    assert (await fetched_from(script, endpoint=None)).endpoint == "/sse"
-
-
-async def test_one_that_has_not_found_what_it_does_not_know_is_asked_once_more() -> None:
-    say = streamable(tool_list("a"))
-
-    def shy(request: RawRequest) -> bytes:
-        probe = message_in(request).get("method") == "server/discover"
-        return NOT_FOUND if probe else say(request)
-
-    assert (await fetched_from(dialogue(shy), endpoint=None)).endpoint == "/mcp"
-
-
-@pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
-async def test_a_redirect_within_the_origin_is_remembered(status: str) -> None:
-    say = stateless(tool_list("a"))
-    moved = answer(b"", status=f"{status}\r\nLocation: /mcp/?a=1")
-    script = dialogue(lambda r: say(r) if " /mcp/?a=1 " in r.line else moved)
-    fetched, upstream = await run(script, endpoint=None)
-    assert fetched.endpoint == "/mcp/?a=1"
-    assert (len(upstream.requests), len(upstream.peers)) == (3, 1)
-
-
-async def test_a_redirect_elsewhere_is_not_followed() -> None:
-    moved = refusing("307 Temporary Redirect\r\nLocation: https://elsewhere.example/mcp")
-    said = "HTTP 307 Temporary Redirect: redirected to https://elsewhere.example/mcp"
-    assert await failure(moved) == said
-
-
-async def test_a_post_is_not_sent_to_a_login_page() -> None:
-    moved = refusing("302 Found\r\nLocation: /login")
-    assert await failure(moved) == "HTTP 302 Found, to /login"
-
-
-async def test_redirects_that_go_on_for_ever_are_left() -> None:
-    moved = refusing("307 Temporary Redirect\r\nLocation: /mcp")
-    assert await failure(moved) == "More than 5 redirects, the last to /mcp"
-
-
-async def test_where_nothing_is_found_the_user_is_told_where_we_looked() -> None:
-    said = await failure(dialogue(lambda _: NOT_FOUND), endpoint=None)
-    assert said.startswith("HTTP 404 Not Found; no MCP found at /mcp / /sse ")
-    assert said.endswith("the endpoint option says where it is")
-
-
-async def test_a_website_is_no_mcp() -> None:
-    page = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
-    assert await failure(page) == "HTTP 200 OK with text/html: that is no MCP"
-    assert "text/html" in await failure(page, endpoint=None)
-
-
-@pytest.mark.parametrize("endpoint", ["/mcp", None])
-async def test_without_credentials_we_do_not_go_on_guessing(endpoint: str | None) -> None:
-    async def main() -> tuple[str, int]:
-        script = refusing("401 Unauthorized")
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(FetchFailed) as caught:
-                await fetch(target(upstream.url, endpoint))
-            return caught.value.why, sum(one.startswith("POST") for one in asked(upstream))
-
-    said, posts = await main()
-    assert said == (
-        "HTTP 401 Unauthorized: the upstream wants credentials: give them with upstream_headers"
-    )
-    assert posts == 1
-
-
-async def test_wrong_credentials_are_called_so() -> None:
-    said = await failure(refusing("403 Forbidden"), headers=(("Authorization", "Bearer x"),))
-    assert "does not accept the credentials in upstream_headers" in said
-
-
-@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable"])
-async def test_an_upstream_in_trouble_is_not_searched_further(status: str) -> None:
-    assert await failure(refusing(status), endpoint=None) == f"HTTP {status}"
-
-
-async def test_the_list_is_followed_from_page_to_page() -> None:
-    following = {None: ("a", "1"), "1": ("b", "2"), "2": ("c", None)}
-
-    def listed(request: RawRequest) -> bytes:
-        name, cursor = following[message_in(request)["params"].get("cursor")]
-        return answer(result(request, tool_list(name, next_cursor=cursor)))
-
-    fetched, upstream = await run(dialogue(streamable(listed)))
-    assert (len(fetched.pages), names(fetched)) == (3, ["a", "b", "c"])
-    assert len(upstream.peers) == 1
-
-
-@pytest.mark.parametrize("cursor", ["", None])
-async def test_an_empty_cursor_ends_the_list(cursor: str | None) -> None:
-    script = dialogue(streamable({"tools": [], "nextCursor": cursor}))
-    assert len((await fetched_from(script)).pages) == 1
-
-
-async def test_a_list_that_goes_in_a_circle_is_left() -> None:
-    script = dialogue(streamable(tool_list("a", next_cursor="x\n")))
-    assert await failure(script) == 'The tool list goes in a circle: again cursor "x\\n"'
-
-
-async def test_a_list_without_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "MAX_PAGES", 3)
-
-    def listed(request: RawRequest) -> bytes:
-        number = message_in(request)["id"]
-        return answer(result(request, tool_list("a", next_cursor=f"after {number}")))
-
-    assert await failure(dialogue(streamable(listed))) == "The tool list has more than 3 pages"
-
-
-async def test_pages_that_are_too_long_together_are_left() -> None:
-    def listed(request: RawRequest) -> bytes:
-        number = message_in(request)["id"]
-        return answer(result(request, tool_list("a" * 700, next_cursor=f"after {number}")))
-
-    said = await failure(dialogue(streamable(listed)), limit=1000)
-    assert said == "The tool list is longer than 8000 bytes"
-
-
-async def test_an_upstream_that_has_no_tools_needs_no_list() -> None:
-    def listed(request: RawRequest) -> bytes:
-        return answer(error(request, -32601, "Method not found"))
-
-    assert (
-        await fetched_from(dialogue(streamable(listed, capabilities={"prompts": {}})))
-    ).pages == ()
-    assert "-32601" in await failure(dialogue(streamable(listed)))
-
-
-async def test_tools_that_are_not_declared_are_fetched_all_the_same() -> None:
-    script = dialogue(streamable(tool_list("a"), capabilities={}))
-    assert names(await fetched_from(script)) == ["a"]
 
 
 async def test_a_refused_connection_is_called_so() -> None:
@@ -387,7 +205,7 @@ async def test_an_upstream_that_never_introduces_itself_is_a_connection_timeout(
     assert await failure(Peer.left, connect_timeout=0.1) == "Connection timeout after 100ms"
 
 
-async def test_one_that_never_lists_its_tools_is_a_request_timeout() -> None:
+async def test_an_upstream_that_never_lists_its_tools_is_a_request_timeout() -> None:
     say = streamable(tool_list())
 
     async def silent(peer: Peer) -> None:
@@ -422,7 +240,7 @@ async def test_a_connection_that_ends_in_the_middle_of_the_list_is_lost(
 
 
 @pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"\x15\x03\x01\x00\x02\x02\x16"])
-async def test_what_speaks_no_http_could_not_be_connected_to(greeting: bytes) -> None:
+async def test_an_upstream_without_http_is_a_failed_connection(greeting: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(greeting + b"\r\n")

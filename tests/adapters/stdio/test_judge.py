@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,177 +10,13 @@ import pytest
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.conversation.judged import Judged as Told
 from mcp_tool_filter.policy.chain import Situation
-from mcp_tool_filter.policy.config import Config, parse_config
+from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
-from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
-from tests.make import answering, asking, calling, definition, error_in, listing, text_of
-
-FORWARDED = Forward()
-
-
-class Judged:
-    """A judge, and what it told those who watch."""
-
-    def __init__(self, deny: Sequence[str] = (), config: Config | None = None) -> None:
-        self.verdicts: list[Verdict] = []
-        self.listed: list[Snapshot] = []
-        self.judge = LineJudge(
-            config or parse_config(deny=deny or None),
-            observe=self._observe,
-            on_listed=self.listed.append,
-        )
-
-    def _observe(self, told: Told) -> None:
-        self.verdicts.append(told.verdict)
-
-    def client(self, line: bytes | CutLine) -> Verdict:
-        verdict = self.judge.from_client(line)
-        assert not waits(verdict)
-        return verdict
-
-    def upstream(self, line: bytes | CutLine) -> Verdict:
-        verdict = self.judge.from_upstream(line)
-        assert not waits(verdict)
-        return verdict
-
-    def lists(self, *names: str, id: str = "1", more: str = "", params: str = "{}") -> Verdict:
-        """Let the client ask for a list that the upstream answers."""
-        assert self.client(asking("tools/list", id=id, params=params)) == FORWARDED
-        return self.upstream(listing(*names, id=id, more=more))
-
-
-def names_in(verdict: Verdict) -> list[str]:
-    return [tool["name"] for tool in json.loads(text_of(verdict))["result"]["tools"]]
-
-
-def test_a_denied_name_is_refused_before_any_list_was_seen() -> None:
-    refused = Judged(["^rm"]).client(calling("rm_rf", id='"\\u0061"'))
-    assert text_of(refused) == (
-        b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-32601,'
-        b'"message":"Tool not found: rm_rf"}}'
-    )
-
-
-def test_any_other_name_is_forwarded_before_the_list_is_known() -> None:
-    assert Judged(["^rm"]).client(calling("read_file")) == FORWARDED
-
-
-def test_a_name_on_no_allow_pattern_is_refused_before_the_list_is_known() -> None:
-    judged = Judged(config=parse_config(allow=["^read"]))
-    assert isinstance(judged.client(calling("write_file")), Reply)
-    assert judged.client(calling("read_file")) == FORWARDED
-
-
-@pytest.mark.parametrize("name", ["x" * 257, "x" * 10_000, "\U0001f600" * 129])
-def test_an_overlong_name_is_never_forwarded(name: str) -> None:
-    assert isinstance(Judged().client(calling(name)), Reply)
-
-
-def test_the_longest_name_is_forwarded() -> None:
-    assert Judged().client(calling("x" * 256)) == FORWARDED
-
-
-def test_an_unknown_tool_is_not_found_once_the_list_is_known() -> None:
-    judged = Judged(["^rm"])
-    assert names_in(judged.lists("read_file", "rm_rf")) == ["read_file"]
-    assert judged.client(calling("read_file", id="2")) == FORWARDED
-    unknown, denied = (judged.client(calling(name, id="3")) for name in ("nothing", "rm_rf"))
-    assert error_in(unknown) == (-32601, "Tool not found: nothing")
-    assert error_in(denied) == (-32601, "Tool not found: rm_rf")
-
-
-def test_the_whole_list_is_told_once() -> None:
-    judged = Judged(["^rm"])
-    judged.lists("read_file", "rm_rf")
-    judged.lists("read_file", "rm_rf", id="2")
-    [snapshot] = judged.listed
-    assert (list(snapshot.allowed), list(snapshot.denied)) == (["read_file"], ["rm_rf"])
-
-
-def test_a_list_of_several_pages_is_known_after_the_last_one() -> None:
-    judged = Judged(["^rm"])
-    judged.lists("a", "rm_a", more=',"nextCursor":"2"')
-    assert judged.client(calling("b", id="5")) == FORWARDED
-    page = judged.lists("b", "rm_b", id="2", params='{"cursor":"2"}')
-    assert names_in(page) == ["b"]
-    assert isinstance(judged.client(calling("c", id="6")), Reply)
-    assert judged.client(calling("a", id="7")) == FORWARDED
-    assert [list(snapshot.allowed) for snapshot in judged.listed] == [["a", "b"]]
-
-
-def test_a_page_that_does_not_follow_the_last_one_is_not_the_end_of_the_list() -> None:
-    judged = Judged()
-    judged.lists("z", params='{"cursor":"9"}')
-    assert judged.client(calling("a")) == FORWARDED
-    judged.lists("a", id="2", more=',"nextCursor":"2"')
-    judged.lists("z", id="3", params='{"cursor":"9"}')
-    assert judged.client(calling("b", id="4")) == FORWARDED
-    assert not judged.listed
-
-
-def test_a_definition_is_pinned_when_it_is_first_seen() -> None:
-    judged = Judged()
-    judged.lists("a", more=',"nextCursor":"2"')
-    judged.client(asking("tools/list", id="2"))
-    changed = judged.upstream(
-        answering(f'{{"tools":[{definition("a", ',"title":"new"').decode()}]}}', id="2")
-    )
-    assert text_of(changed) == listing("a", id="2")
-
-
-def test_a_tool_that_appears_later_is_not_exposed() -> None:
-    judged = Judged()
-    assert judged.lists("a") == FORWARDED
-    assert names_in(judged.lists("a", "b", id="2")) == ["a"]
-    assert isinstance(judged.client(calling("b", id="3")), Reply)
-
-
-def test_all_bytes_around_a_list_are_kept() -> None:
-    judged = Judged(["^b"])
-    judged.client(asking("tools/list", id='"\\u0041"'))
-    before = b'{ "result" : {"x":1.0e2,"tools": ['
-    after = b'] ,"nextCursor":null}, "id":"\\u0041","jsonrpc":"2.0" }'
-    tools = definition("a") + b" , " + definition("b")
-    assert text_of(judged.upstream(before + tools + after)) == before + definition("a") + after
-
-
-def test_the_definition_of_a_denied_tool_passes_nowhere_before_the_list_is_known() -> None:
-    judged = Judged(["^rm"])
-    hidden = f'{{"x":{definition("rm_rf").decode()}}}'
-    judged.client(asking("vendor/method"))
-    assert error_in(judged.upstream(answering(hidden)))[0] == -32603
-
-
-def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
-    """Although the denied tool itself may stand on another page."""
-    judged = Judged(["^rm"])
-    judged.client(asking("tools/list"))
-    carrier = definition("a", f',"x":{definition("rm_rf").decode()}')
-    page = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s,%s],"nextCursor":"2"}}'
-    verdict = judged.upstream(page % (carrier, definition("b")))
-    assert names_in(verdict) == ["b"]
-    judged.lists("c", id="2", params='{"cursor":"2"}')
-    judged.client(asking("tools/list", id="3"))
-    again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))
-    assert names_in(again) == ["b"]
-    [snapshot] = judged.listed
-    assert snapshot.faults == ("the tool a carries the definition of another: not exposed",)
-
-
-def test_a_denied_tool_that_the_list_lacked_is_shown_nowhere_later() -> None:
-    judged = Judged(["^rm"])
-    judged.lists("a")
-    judged.client(asking("vendor/method", id="2"))
-    shown = f'{{"x":{definition("rm_rf").decode()}}}'
-    assert error_in(judged.upstream(answering(shown, id="2")))[0] == -32603
-
-
-def test_a_list_that_nobody_asked_for_is_filtered_by_the_patterns() -> None:
-    assert names_in(Judged(["^rm"]).upstream(listing("a", "rm_rf", id="77"))) == ["a"]
-
+from tests.adapters.stdio.judging_lines import FORWARDED, Judged
+from tests.make import answering, asking, calling, error_in, text_of
 
 AMBIGUOUS = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","method":"ping"}',
@@ -240,7 +75,7 @@ def test_a_line_that_was_cut_is_refused_with_its_id() -> None:
     assert json.loads(text_of(verdict))["id"] == 7
 
 
-def test_too_deep_a_line_is_refused_with_its_id() -> None:
+def test_a_too_deep_line_is_refused_with_its_id() -> None:
     deep = calling("a", id="7", arguments='{"x":' + "[" * 130 + "]" * 130 + "}")
     verdict = Judged().client(deep)
     assert error_in(verdict)[0] == -32600
@@ -287,7 +122,7 @@ def test_a_line_of_a_log_is_dropped_and_harms_no_request(line: bytes) -> None:
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}',
     ],
 )
-def test_what_else_the_upstream_says_is_forwarded(line: bytes) -> None:
+def test_other_messages_of_the_upstream_are_forwarded(line: bytes) -> None:
     assert Judged(["."]).upstream(line) == FORWARDED
 
 
@@ -300,11 +135,11 @@ def test_what_else_the_upstream_says_is_forwarded(line: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"vendor.acme/x","params":{"name":"rm","name":"b"}}',
     ],
 )
-def test_what_else_the_client_says_is_forwarded(line: bytes) -> None:
+def test_other_messages_of_the_client_are_forwarded(line: bytes) -> None:
     assert Judged(["^rm"]).client(line) == FORWARDED
 
 
-def test_everybody_who_waits_is_told_of_the_loss() -> None:
+def test_every_waiting_client_is_told_of_the_loss() -> None:
     judged = Judged()
     for id in ("1", '"a"', "2.50"):
         judged.client(asking("ping", id=id))
@@ -314,15 +149,7 @@ def test_everybody_who_waits_is_told_of_the_loss() -> None:
     assert all(json.loads(reply)["error"]["code"] == -32000 for reply in replies)
 
 
-def test_the_snapshot_answers_once_it_is_known_if_the_user_asks_for_that() -> None:
-    judged = Judged(config=parse_config(deny=["^b"], tools_list="cache"))
-    assert names_in(judged.lists("a", "b")) == ["a"]
-    answered = judged.client(asking("tools/list", id="2"))
-    assert isinstance(answered, Reply)
-    assert json.loads(answered.text) == json.loads(listing("a", id="2"))
-
-
-def test_an_error_of_ours_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_error_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = Judged()
     judged.client(asking("ping"))
 
@@ -335,7 +162,7 @@ def test_an_error_of_ours_lets_nothing_through(monkeypatch: pytest.MonkeyPatch) 
     assert error_in(judged.upstream(answering("{}")))[0] == -32603
 
 
-def test_what_the_upstream_calls_itself_is_known() -> None:
+def test_the_upstreams_name_is_known() -> None:
     judged = Judged()
     judged.client(asking("initialize"))
     info = '{"protocolVersion":"2025-06-18","serverInfo":{"name":"files","version":"2"}}'
@@ -380,7 +207,7 @@ def test_a_line_that_waits_holds_no_other_back() -> None:
     assert len(judge.lost_replies()) == 1
 
 
-def test_what_goes_wrong_while_a_line_waits_is_for_its_decision() -> None:
+def test_an_error_while_a_line_waits_goes_to_its_decision() -> None:
     class Careful:
         def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:
             try:
@@ -398,22 +225,3 @@ def test_what_goes_wrong_while_a_line_waits_is_for_its_decision() -> None:
     with pytest.raises(StopIteration) as made:
         waiting.throw(ValueError())
     assert isinstance(made.value.value, Drop)
-
-
-def test_what_is_removed_is_gone_and_what_is_new_stays_hidden_when_the_list_changes() -> None:
-    judged = Judged()
-    judged.lists("a", "b")
-    judged.upstream(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
-    assert names_in(judged.lists("a", "c", id="2")) == ["a"]
-    assert judged.client(calling("a", id="3")) == FORWARDED
-    for name in ("b", "c"):
-        assert isinstance(judged.client(calling(name, id="4")), Reply)
-
-
-def test_new_tools_are_judged_if_the_user_asks_for_that() -> None:
-    judged = Judged(config=parse_config(deny=["^rm"], new_tools="judge"))
-    judged.lists("a")
-    assert names_in(judged.lists("a", "rm_b", "c", id="2")) == ["a", "c"]
-    assert judged.client(calling("c", id="3")) == FORWARDED
-    assert isinstance(judged.client(calling("rm_b", id="4")), Reply)
-    assert len(judged.listed) == 1

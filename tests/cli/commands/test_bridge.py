@@ -7,131 +7,15 @@ import json
 import os
 import re
 import signal
-import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.commands.served_command import DENY, INITIALIZE, META, Served, served, text_in
 from tests.cli.launched import run
 from tests.make import asking, calling
-from tests.stdio_client import StdioClient, filtered, is_alive, upstream
-
-DENY = ("--deny", "^delete_")
-TOOLS = ("--tools", "read_file,delete_file,crash,sleep,ask,noise,say,flood,big,env")
-INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
-META = (
-    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
-    '"io.modelcontextprotocol/clientCapabilities":{}%s}'
-)
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    def events(self) -> list[Any]:
-        return [json.loads(data) for data in re.findall(rb"^data: (.*)$", self.body, re.M)]
-
-    def messages(self) -> list[Any]:
-        is_stream = self.headers["content-type"] == "text/event-stream"
-        return self.events() if is_stream else [self.json()]
-
-
-@dataclass
-class Served:
-    """A filter that serves a command, and one client of it."""
-
-    port: int
-    process: StdioClient
-    session: str | None = None
-    more: dict[str, str] = field(default_factory=dict)
-
-    def send(self, method: str, path: str = "/mcp", body: bytes = b"", **headers: str) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request(method, path, body, self._headers(headers))
-            response = connection.getresponse()
-            fields = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, fields, response.read())
-        finally:
-            connection.close()
-
-    def post(self, message: bytes, **headers: str) -> Answer:
-        return self.send("POST", body=message, **headers)
-
-    def opens(self) -> Any:
-        answer = self.post(INITIALIZE)
-        self.session = answer.headers["mcp-session-id"]
-        assert self.post(b'{"jsonrpc":"2.0","method":"notifications/initialized"}').status == 202
-        return answer.json()
-
-    def calls(self, tool: str, /, *, id: str = "1", **arguments: object) -> Any:
-        return self.post(calling(tool, id=id, arguments=json.dumps(arguments))).messages()[-1]
-
-    @contextmanager
-    def stream(self, path: str = "/mcp") -> Iterator[Iterator[str]]:
-        """Open a stream; yields its data lines."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        headers = self._headers({"accept": "text/event-stream"})
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        assert response.status == 200
-        lines = iter(response.readline, b"")
-        try:
-            yield (line[6:-1].decode() for line in lines if line.startswith(b"data: "))
-        finally:
-            if connection.sock:
-                connection.sock.shutdown(socket.SHUT_RDWR)
-            response.close()
-            connection.close()
-
-    def usual(self) -> dict[str, str]:
-        return self._headers({})
-
-    def another(self) -> Served:
-        return Served(self.port, self.process)
-
-    def children(self) -> list[int]:
-        """The processes that the filter runs."""
-        folder = Path(f"/proc/{self.process.process.pid}/task")
-        found = [(task / "children").read_text().split() for task in folder.iterdir()]
-        return [pid for line in found for pid in map(int, line) if is_alive(pid)]
-
-    def has_children(self, count: int) -> bool:
-        """Wait until there are so many."""
-        end = time.monotonic() + 10
-        while len(self.children()) != count and time.monotonic() < end:
-            time.sleep(0.02)
-        return len(self.children()) == count
-
-    def _headers(self, given: dict[str, str]) -> dict[str, str]:
-        usual = {
-            "content-type": "application/json",
-            "accept": "application/json, text/event-stream",
-        }
-        session = {"mcp-session-id": self.session} if self.session else {}
-        named = {name.replace("_", "-"): value for name, value in given.items()}
-        return usual | session | self.more | named
-
-
-@contextmanager
-def served(home: Path, *flags: str, words: tuple[str, ...] = ()) -> Iterator[Served]:
-    command = upstream(*TOOLS, *flags)
-    with filtered(*DENY, "--port", "0", *words, "--", *command, home=home) as process:
-        said = process.said_on_stderr("Saved:")
-        found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", said)
-        assert found, said
-        yield Served(int(found[1]), process)
+from tests.stdio_client import is_alive, upstream
 
 
 @pytest.fixture(scope="module")
@@ -148,11 +32,6 @@ def client(serving: Served) -> Iterator[Served]:
     one.opens()
     yield one
     one.send("DELETE")
-
-
-def text_in(answer: Any) -> str:
-    text: str = answer["result"]["content"][0]["text"]
-    return text
 
 
 def test_the_report_names_the_command(serving: Served) -> None:
@@ -182,7 +61,7 @@ def test_an_answer_that_takes_long_is_a_stream(client: Served) -> None:
     assert text_in(answer.events()[-1]) == "sleep"
 
 
-def test_what_is_said_before_an_answer_comes_before_it(client: Served) -> None:
+def test_messages_before_an_answer_come_before_it(client: Served) -> None:
     said = client.post(calling("flood", arguments='{"messages":3}')).messages()
     assert [one.get("method") for one in said] == ["notifications/message"] * 3 + [None]
 
@@ -258,7 +137,7 @@ def test_a_crash_ends_its_own_session_only(serving: Served) -> None:
         ("POST", "/messages?sessionId=unknown", None, 404),
     ],
 )
-def test_what_has_no_session_is_refused(
+def test_a_request_without_a_session_is_refused(
     serving: Served, method: str, path: str, session: str | None, status: int
 ) -> None:
     client = serving.another()

@@ -3,52 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import signal
-import socket
-import ssl
-import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from mitmproxy.io import FlowReader
 
 from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
-from tests.cli.launched import RunningLauncher, launched, run
-from tests.mcp_upstream import McpUpstream, mcp_upstream, tool
-from tests.proxy import certified
-from tests.raw_client import Answer, h2_client, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, free_port, raw_upstream
-
-LIST = b'{"jsonrpc":"2.0","id":7,"method":"tools/list"}'
-CALL = b'{"jsonrpc":"2.0","id":"%d","method":"tools/call","params":{"name":"%s"}}'
-NOT_FOUND = b'{"jsonrpc":"2.0","id":"1","error":{"code":-32601,"message":"Tool not found: rm_rf"}}'
-LOST = b'{"jsonrpc":"2.0","id":"1","error":{"code":-32000,"message":"Upstream connection lost"}}'
-TOOLS = [tool("read_file"), tool("rm_rf")]
-
-
-async def silent(_request: RawRequest, peer: Peer) -> None:
-    await peer.left()
-
-
-async def ask(port: int, body: bytes) -> Answer:
-    async with raw_client(port) as client:
-        return await client.ask(post(body))
-
-
-def names_in(answer: Answer) -> list[str]:
-    return [each["name"] for each in json.loads(answer.body)["result"]["tools"]]
-
-
-@asynccontextmanager
-async def serving(upstream: McpUpstream, home: Path, *more: str) -> AsyncIterator[RunningLauncher]:
-    url = f"{upstream.url}/mcp"
-    async with launched("--upstream", url, "--deny", "^rm_", *more, home=home) as it:
-        await it.serving()
-        yield it
+from tests.cli.commands.proxying import (
+    CALL,
+    LIST,
+    LOST,
+    NOT_FOUND,
+    TOOLS,
+    ask,
+    names_in,
+    serving,
+    silent,
+)
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream
+from tests.raw_client import post, raw_client
+from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
 async def test_a_denied_tool_is_hidden_and_not_found(tmp_path: Path) -> None:
@@ -86,7 +61,7 @@ async def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_so_does_one_that_comes_while_the_upstream_is_asked(
+async def test_a_signal_during_the_fetch_ends_it_with_0(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     reached = asyncio.Event()
@@ -105,7 +80,7 @@ async def test_so_does_one_that_comes_while_the_upstream_is_asked(
         assert it.stderr == ""
 
 
-async def test_a_lost_upstream_ends_it_with_1_when_all_who_wait_are_answered(
+async def test_a_lost_upstream_ends_it_with_1_after_all_waiting_clients_are_answered(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -123,7 +98,7 @@ async def test_a_lost_upstream_ends_it_with_1_when_all_who_wait_are_answered(
         assert it.stderr.endswith(text)
 
 
-async def test_an_upstream_that_is_not_there_is_told_in_two_lines(tmp_path: Path) -> None:
+async def test_an_unreachable_upstream_is_an_error_of_two_lines(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     async with launched("--upstream", f"{url}/mcp", home=tmp_path) as it:
         assert await it.exit_code() == 1
@@ -131,7 +106,7 @@ async def test_an_upstream_that_is_not_there_is_told_in_two_lines(tmp_path: Path
         assert (it.stderr, it.stdout) == (said, "")
 
 
-async def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_path: Path) -> None:
+async def test_a_taken_port_is_an_error_before_the_upstream_is_asked(tmp_path: Path) -> None:
     async def main() -> None:
         async with mcp_upstream(tools=TOOLS) as upstream:
             port = str(upstream.raw.port)
@@ -146,7 +121,7 @@ async def test_a_port_that_is_taken_is_told_before_the_upstream_is_asked(tmp_pat
     await main()
 
 
-async def test_quiet_says_nothing_of_a_filter_in_order(tmp_path: Path) -> None:
+async def test_quiet_reports_no_filter_that_works(tmp_path: Path) -> None:
     port = free_port()
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
@@ -168,63 +143,7 @@ async def test_the_upstream_is_asked_once(tmp_path: Path) -> None:
         assert len(lists) == 1
 
 
-async def test_a_plain_client_costs_no_certificate(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-        await ask(it.port, LIST)
-        assert not (tmp_path / ".mitmproxy").exists()
-
-
-async def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        serving(upstream, tmp_path) as it,
-        h2_client(it.port) as client,
-    ):
-        assert client is not None
-        assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
-
-
-async def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
-    certified(tmp_path)
-    pem = tmp_path / "upstream-server.pem"
-
-    async def main() -> str:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--cert", str(pem)) as it,
-        ):
-            address = ("127.0.0.1", it.port)
-            return await asyncio.to_thread(ssl.get_server_certificate, address)
-
-    assert (await main()).strip() in pem.read_text()
-
-
-async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.left()
-
-    async with (
-        raw_upstream(script, tls=certified(tmp_path)) as upstream,
-        launched("-u", upstream.url, home=tmp_path) as it,
-    ):
-        assert await it.exit_code() == 1
-        assert "certificate" in it.stderr.lower()
-
-
-async def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> None:
-    tls = certified(tmp_path)
-    ca = str(tmp_path / "upstream-ca-cert.pem")
-
-    async with demo_upstream(tls=tls) as upstream:
-        url = upstream.url.replace("http:", "https:")
-        async with launched("-u", url, "--ca", ca, "-d", "^file_", home=tmp_path) as it:
-            await it.serving()
-            assert "file_read" not in names_in(await ask(it.port, LIST))
-            called = await ask(it.port, CALL % (1, b"web_search"))
-            assert b"web_search was called" in called.body
-
-
-async def test_header_values_are_sent_and_never_said(tmp_path: Path) -> None:
+async def test_header_values_are_sent_and_never_printed(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         header = "Authorization: Bearer $TOKEN"
         words = ("-u", f"{upstream.url}/mcp?key=hunter3", "-H", header, "-vv")
@@ -242,116 +161,6 @@ async def test_header_values_are_sent_and_never_said(tmp_path: Path) -> None:
             assert "hunter3" not in it.stdout + it.stderr
 
 
-async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
-    file = tmp_path / "all.flow"
-
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--record", str(file)) as it,
-        ):
-            await ask(it.port, CALL % (1, b"read_file"))
-            it.interrupt()
-            assert await it.exit_code() == 0
-
-    await main()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    with file.open("rb") as recording:
-        [flow] = FlowReader(recording).stream()
-    assert b"read_file" in flow.get_state()["request"]["content"]
-
-
-async def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        serving(upstream, tmp_path, "--set", "modify_headers=/~q/X-Mine/1") as it,
-    ):
-        await ask(it.port, CALL % (1, b"read_file"))
-        assert names_in(await ask(it.port, LIST)) == ["read_file"]
-        assert upstream.of("tools/call")[0].all("x-mine") == ["1"]
-
-
-@pytest.mark.parametrize(
-    ("option", "status", "part"),
-    [
-        ("antcache=true", 2, "There is no option antcache: did you mean anticache?"),
-        ("http2=perhaps", 2, "Failed to parse option http2"),
-        ("stream_large_bodies=1", 1, "stream_large_bodies"),
-        ("deny=^a", 2, "use --deny instead"),
-        ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
-    ],
-)
-async def test_an_option_that_cannot_be_set_ends_it(
-    option: str, status: int, part: str, tmp_path: Path
-) -> None:
-    """mitmproxy itself would go on without it, or without us."""
-
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        launched("-u", upstream.url, "--set", option, home=tmp_path) as it,
-    ):
-        assert await it.exit_code() == status
-        assert part in it.stderr
-        assert "Traceback" not in it.stderr
-
-
-async def test_a_config_yaml_of_mitmproxy_does_not_overrule_what_was_typed(tmp_path: Path) -> None:
-    (tmp_path / ".mitmproxy").mkdir()
-    (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")
-
-    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
-        assert names_in(await ask(it.port, LIST)) == ["read_file"]
-
-
-async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
-    async with (
-        mcp_upstream(tools=TOOLS) as upstream,
-        serving(upstream, tmp_path, "--inspect", "--no-browser") as it,
-    ):
-        found = await it.says(r"mitmweb: http://127\.0\.0\.1:(\d+)/\?token=(\w+)")
-        assert names_in(await ask(it.port, LIST)) == ["read_file"]
-        async with raw_client(int(found[1])) as web:
-            head = f"GET /flows?token={found[2]} HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            flows = json.loads((await web.ask(head.encode())).body)
-        assert [flow["request"]["path"] for flow in flows] == ["/mcp"]
-        it.interrupt()
-        assert await it.exit_code() == 0
-
-
-async def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
-    async with mcp_upstream(tools=TOOLS) as upstream:
-        environment = {
-            "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
-            "MCP_TOOL_FILTER_DENY": "^rm_",
-        }
-        async with launched(home=tmp_path, environment=environment) as it:
-            await it.serving()
-            assert re.search("1 denied, 1 exposed", it.stderr)
-
-
-def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
-    file = tmp_path / "none" / "session.flow"
-    ended = run("-u", "http://127.0.0.1:1", "-w", str(file), "-p", "0", home=tmp_path)
-    said = f"Error: Cannot write the recording {file}\nThere is no folder {file.parent}\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
-    assert not file.parent.exists()
-
-
-def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        words = ["-u", "http://127.0.0.1:1", "-p", "0", "--inspect", "--no-browser"]
-        ended = run(*words, "--set", f"web_port={port}", home=tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.endswith(
-        f"Error: Cannot show mitmweb at 127.0.0.1:{port}\n"
-        "Address already in use; without web_port it takes a free one\n"
-    )
-    assert "Traceback" not in ended.stderr
-
-
 async def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
     async with demo_upstream() as upstream:
         wrong = upstream.url.replace("/mcp", "/wrong")
@@ -361,21 +170,7 @@ async def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
             assert it.stderr.endswith(f"\nHint: MCP is at {upstream.url}\n")
 
 
-async def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.left()
-
-    async with (
-        raw_upstream(script, tls=certified(tmp_path)) as upstream,
-        launched("-u", upstream.url, "-d", "^rm", home=tmp_path) as it,
-    ):
-        assert await it.exit_code() == 1
-        *_, why, hint = it.stderr.splitlines()
-        assert why.startswith("certificate verify failed: ")
-        assert hint.startswith("Hint: --ca FILE trusts its certificate")
-
-
-async def test_an_upstream_that_keeps_its_list_to_itself_is_waited_for_as_long_as_told(
+async def test_the_list_timeout_can_be_set(
     tmp_path: Path,
 ) -> None:
     words = ["-d", "^rm", "--tool-list-timeout", "200"]

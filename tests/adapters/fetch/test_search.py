@@ -1,0 +1,148 @@
+"""Where the start looks for the MCP endpoint, and when it stops looking."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.errors import FetchFailed
+from mcp_tool_filter.protocol.revisions import Transport
+from tests.adapters.fetch.mcp_script import (
+    ACCEPTED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    Legacy,
+    asked,
+    dialogue,
+    failure,
+    fetched_from,
+    message_in,
+    refusing,
+    run,
+    stateless,
+    streamable,
+    target,
+    tool_list,
+)
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
+
+
+async def test_the_usual_path_needs_no_search() -> None:
+    fetched, upstream = await run(dialogue(stateless(tool_list("a"))), endpoint=None)
+    assert (fetched.endpoint, len(upstream.requests)) == ("/mcp", 2)
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp/", "/v1/mcp", "/api/mcp"])
+async def test_the_other_paths_are_tried_on_the_same_connection(path: str) -> None:
+    say = stateless(tool_list("a"))
+    script = dialogue(lambda r: say(r) if r.line.split(" ")[1] == path else NOT_FOUND)
+    fetched, upstream = await run(script, endpoint=None)
+    assert (fetched.endpoint, len(upstream.peers)) == (path, 1)
+
+
+async def test_the_old_transport_is_found_at_its_usual_path() -> None:
+    fetched, upstream = await run(Legacy(tools_list=tool_list("a")), endpoint=None)
+    assert fetched.endpoint == "/sse"
+    assert asked(upstream)[:3] == [
+        "POST /mcp server/discover",
+        "POST / server/discover",
+        "GET /sse",
+    ]
+
+
+async def test_a_path_that_takes_no_post_may_be_a_stream() -> None:
+    class AtMcp(Legacy):
+        async def __call__(self, peer: Peer) -> None:
+            while True:
+                request = await peer.request()
+                if request.line.startswith("GET /mcp "):
+                    await self.begin(peer)
+                elif request.line.startswith("POST /mcp "):
+                    await peer.say(NOT_ALLOWED)
+                else:
+                    await peer.say(ACCEPTED)
+                    await self.hear(request)
+
+    script = AtMcp(tools_list=tool_list("a"))
+    assert (await fetched_from(script, endpoint=None)).transport is Transport.LEGACY_SSE
+    assert (await fetched_from(script, endpoint="/mcp")).transport is Transport.LEGACY_SSE
+
+
+async def test_a_path_called_sse_may_take_posts() -> None:
+    say = stateless(tool_list("a"))
+    script = dialogue(lambda r: say(r) if r.line.startswith("POST /sse ") else NOT_ALLOWED)
+    assert (await fetched_from(script, endpoint=None)).endpoint == "/sse"
+
+
+async def test_an_upstream_that_answers_404_to_an_unknown_request_is_asked_once_more() -> None:
+    say = streamable(tool_list("a"))
+
+    def shy(request: RawRequest) -> bytes:
+        probe = message_in(request).get("method") == "server/discover"
+        return NOT_FOUND if probe else say(request)
+
+    assert (await fetched_from(dialogue(shy), endpoint=None)).endpoint == "/mcp"
+
+
+@pytest.mark.parametrize("status", ["307 Temporary Redirect", "308 Permanent Redirect"])
+async def test_a_redirect_within_the_origin_is_remembered(status: str) -> None:
+    say = stateless(tool_list("a"))
+    moved = answer(b"", status=f"{status}\r\nLocation: /mcp/?a=1")
+    script = dialogue(lambda r: say(r) if " /mcp/?a=1 " in r.line else moved)
+    fetched, upstream = await run(script, endpoint=None)
+    assert fetched.endpoint == "/mcp/?a=1"
+    assert (len(upstream.requests), len(upstream.peers)) == (3, 1)
+
+
+async def test_a_redirect_elsewhere_is_not_followed() -> None:
+    moved = refusing("307 Temporary Redirect\r\nLocation: https://elsewhere.example/mcp")
+    said = "HTTP 307 Temporary Redirect: redirected to https://elsewhere.example/mcp"
+    assert await failure(moved) == said
+
+
+async def test_a_post_is_not_sent_to_a_login_page() -> None:
+    moved = refusing("302 Found\r\nLocation: /login")
+    assert await failure(moved) == "HTTP 302 Found, to /login"
+
+
+async def test_endless_redirects_are_given_up() -> None:
+    moved = refusing("307 Temporary Redirect\r\nLocation: /mcp")
+    assert await failure(moved) == "More than 5 redirects, the last to /mcp"
+
+
+async def test_if_nothing_is_found_the_error_says_where_we_looked() -> None:
+    said = await failure(dialogue(lambda _: NOT_FOUND), endpoint=None)
+    assert said.startswith("HTTP 404 Not Found; no MCP found at /mcp / /sse ")
+    assert said.endswith("the endpoint option says where it is")
+
+
+async def test_a_website_is_no_mcp_server() -> None:
+    page = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
+    assert await failure(page) == "HTTP 200 OK with text/html: that is no MCP"
+    assert "text/html" in await failure(page, endpoint=None)
+
+
+@pytest.mark.parametrize("endpoint", ["/mcp", None])
+async def test_a_401_ends_the_search(endpoint: str | None) -> None:
+    async def main() -> tuple[str, int]:
+        script = refusing("401 Unauthorized")
+        async with raw_upstream(script) as upstream:
+            with pytest.raises(FetchFailed) as caught:
+                await fetch(target(upstream.url, endpoint))
+            return caught.value.why, sum(one.startswith("POST") for one in asked(upstream))
+
+    said, posts = await main()
+    assert said == (
+        "HTTP 401 Unauthorized: the upstream wants credentials: give them with upstream_headers"
+    )
+    assert posts == 1
+
+
+async def test_wrong_credentials_are_called_so() -> None:
+    said = await failure(refusing("403 Forbidden"), headers=(("Authorization", "Bearer x"),))
+    assert "does not accept the credentials in upstream_headers" in said
+
+
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable"])
+async def test_an_upstream_in_trouble_is_not_searched_further(status: str) -> None:
+    assert await failure(refusing(status), endpoint=None) == f"HTTP {status}"

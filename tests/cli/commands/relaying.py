@@ -1,0 +1,33 @@
+"""What the tests of the stdio relay share."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.stdio_client import is_alive
+
+DENY = ("--deny", "^delete_")
+
+
+def names_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> list[str]:
+    return [tool["name"] for tool in answer["result"]["tools"]]
+
+
+def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
+    return answer["result"]["content"][0]["text"]
+
+
+def pid_in(file: Path) -> int:
+    end = time.monotonic() + 10
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def gone(pid: int) -> bool:
+    """Wait until a process has ended."""
+    end = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not is_alive(pid)

@@ -1,0 +1,127 @@
+"""Flags that bring in more of mitmproxy: recordings, its options, its web pages, its config."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from mitmproxy.io import FlowReader
+
+from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving
+from tests.cli.launched import launched, run
+from tests.mcp_upstream import mcp_upstream
+from tests.raw_client import raw_client
+
+
+async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
+    file = tmp_path / "all.flow"
+
+    async def main() -> None:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            serving(upstream, tmp_path, "--record", str(file)) as it,
+        ):
+            await ask(it.port, CALL % (1, b"read_file"))
+            it.interrupt()
+            assert await it.exit_code() == 0
+
+    await main()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with file.open("rb") as recording:
+        [flow] = FlowReader(recording).stream()
+    assert b"read_file" in flow.get_state()["request"]["content"]
+
+
+async def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--set", "modify_headers=/~q/X-Mine/1") as it,
+    ):
+        await ask(it.port, CALL % (1, b"read_file"))
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        assert upstream.of("tools/call")[0].all("x-mine") == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "status", "part"),
+    [
+        ("antcache=true", 2, "There is no option antcache: did you mean anticache?"),
+        ("http2=perhaps", 2, "Failed to parse option http2"),
+        ("stream_large_bodies=1", 1, "stream_large_bodies"),
+        ("deny=^a", 2, "use --deny instead"),
+        ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
+    ],
+)
+async def test_an_option_that_cannot_be_set_ends_it(
+    option: str, status: int, part: str, tmp_path: Path
+) -> None:
+    """mitmproxy itself would go on without it, or without us."""
+
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", upstream.url, "--set", option, home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == status
+        assert part in it.stderr
+        assert "Traceback" not in it.stderr
+
+
+async def test_a_config_yaml_of_mitmproxy_does_not_overrule_what_was_typed(tmp_path: Path) -> None:
+    (tmp_path / ".mitmproxy").mkdir()
+    (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")
+
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+
+
+async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--inspect", "--no-browser") as it,
+    ):
+        found = await it.says(r"mitmweb: http://127\.0\.0\.1:(\d+)/\?token=(\w+)")
+        assert names_in(await ask(it.port, LIST)) == ["read_file"]
+        async with raw_client(int(found[1])) as web:
+            head = f"GET /flows?token={found[2]} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            flows = json.loads((await web.ask(head.encode())).body)
+        assert [flow["request"]["path"] for flow in flows] == ["/mcp"]
+        it.interrupt()
+        assert await it.exit_code() == 0
+
+
+async def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        environment = {
+            "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
+            "MCP_TOOL_FILTER_DENY": "^rm_",
+        }
+        async with launched(home=tmp_path, environment=environment) as it:
+            await it.serving()
+            assert re.search("1 denied, 1 exposed", it.stderr)
+
+
+def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "session.flow"
+    ended = run("-u", "http://127.0.0.1:1", "-w", str(file), "-p", "0", home=tmp_path)
+    said = f"Error: Cannot write the recording {file}\nThere is no folder {file.parent}\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+    assert not file.parent.exists()
+
+
+def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["-u", "http://127.0.0.1:1", "-p", "0", "--inspect", "--no-browser"]
+        ended = run(*words, "--set", f"web_port={port}", home=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(
+        f"Error: Cannot show mitmweb at 127.0.0.1:{port}\n"
+        "Address already in use; without web_port it takes a free one\n"
+    )
+    assert "Traceback" not in ended.stderr

@@ -1,0 +1,85 @@
+"""The proxy as a person starts it, with TLS on either side."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
+from tests.cli.commands.proxying import CALL, LIST, TOOLS, ask, names_in, serving
+from tests.cli.launched import launched
+from tests.mcp_upstream import mcp_upstream
+from tests.proxy import certified
+from tests.raw_client import h2_client
+from tests.raw_upstream import Peer, raw_upstream
+
+
+async def test_a_plain_client_costs_no_certificate(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
+        await ask(it.port, LIST)
+        assert not (tmp_path / ".mitmproxy").exists()
+
+
+async def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path) as it,
+        h2_client(it.port) as client,
+    ):
+        assert client is not None
+        assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
+
+
+async def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
+    certified(tmp_path)
+    pem = tmp_path / "upstream-server.pem"
+
+    async def main() -> str:
+        async with (
+            mcp_upstream(tools=TOOLS) as upstream,
+            serving(upstream, tmp_path, "--cert", str(pem)) as it,
+        ):
+            address = ("127.0.0.1", it.port)
+            return await asyncio.to_thread(ssl.get_server_certificate, address)
+
+    assert (await main()).strip() in pem.read_text()
+
+
+async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.left()
+
+    async with (
+        raw_upstream(script, tls=certified(tmp_path)) as upstream,
+        launched("-u", upstream.url, home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == 1
+        assert "certificate" in it.stderr.lower()
+
+
+async def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> None:
+    tls = certified(tmp_path)
+    ca = str(tmp_path / "upstream-ca-cert.pem")
+
+    async with demo_upstream(tls=tls) as upstream:
+        url = upstream.url.replace("http:", "https:")
+        async with launched("-u", url, "--ca", ca, "-d", "^file_", home=tmp_path) as it:
+            await it.serving()
+            assert "file_read" not in names_in(await ask(it.port, LIST))
+            called = await ask(it.port, CALL % (1, b"web_search"))
+            assert b"web_search was called" in called.body
+
+
+async def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.left()
+
+    async with (
+        raw_upstream(script, tls=certified(tmp_path)) as upstream,
+        launched("-u", upstream.url, "-d", "^rm", home=tmp_path) as it,
+    ):
+        assert await it.exit_code() == 1
+        *_, why, hint = it.stderr.splitlines()
+        assert why.startswith("certificate verify failed: ")
+        assert hint.startswith("Hint: --ca FILE trusts its certificate")
