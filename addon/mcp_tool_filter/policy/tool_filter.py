@@ -17,9 +17,9 @@ from mcp_tool_filter.protocol.tools import (
     Listing,
     ListRequest,
     ToolCall,
-    besides_content,
     parse_listing,
     shows_tool,
+    shows_tool_beside_content,
 )
 
 
@@ -35,6 +35,7 @@ class Envelope:
         return b"".join([head.encode(), tools, self.after.encode(), b"}"])
 
 
+_HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
 _PLAIN = Envelope('{"tools":', "}")
 _STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
 
@@ -85,7 +86,8 @@ def decide_listing(
         *_, verdict = decide_in_steps(listing, snapshot, is_ours=is_ours)
         assert verdict is not None
         return verdict
-    _refuse_hidden_tool_in(besides_content(message), snapshot)
+    if shows_tool_beside_content(message, snapshot.denied):
+        raise ProtocolError(_HIDDEN_TOOL)
     return Forward()
 
 
@@ -93,7 +95,8 @@ def decide_in_steps(
     listing: Listing, snapshot: Snapshot, *, is_ours: bool = False, step: int = 1000
 ) -> Iterator[Forward | Rewrite | None]:
     """Do the same with a list that has been read: yield None between steps, then the verdict."""
-    _refuse_hidden_tool_in(listing.surroundings, snapshot)
+    if shows_tool(listing.surroundings, snapshot.denied):
+        raise ProtocolError(_HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
     drift: list[str] = []
     for some in batched(listing.definitions, step):
@@ -102,11 +105,6 @@ def decide_in_steps(
             drift += filter(None, (drift_of(definition, snapshot) for definition in some))
         yield None
     yield _with_kept(listing, kept, drift)
-
-
-def _refuse_hidden_tool_in(rest: str, snapshot: Snapshot) -> None:
-    if shows_tool(rest, snapshot.denied):
-        raise ProtocolError("the definition of a hidden tool outside of a tool list")
 
 
 def _listing_in(message: Single, expected: bool) -> Listing | None:

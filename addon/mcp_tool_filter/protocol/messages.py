@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from urllib.parse import unquote
@@ -261,7 +261,7 @@ def _single(text: str, root: Value) -> Single:
     return Request(method.text, _id(text, id, or_null=True), params, place)
 
 
-def _response(parts: dict[str, Value], place: Place) -> Response:
+def _response(parts: Mapping[str, Value], place: Place) -> Response:
     text = place.text
     if ("result" in parts) == ("error" in parts) or "params" in parts:
         raise ProtocolError("neither a request nor a response")
@@ -276,7 +276,7 @@ def _response(parts: dict[str, Value], place: Place) -> Response:
 
 
 def _check_error(text: str, error: Value) -> None:
-    refuse_repeated(error.members or ())
+    refuse_repeated(error)
     code, message = error.get("code"), error.get("message")
     if code is None or not re.fullmatch(r"-?\d+", _written(text, code)):
         raise ProtocolError("an error without an integer code")
@@ -284,18 +284,22 @@ def _check_error(text: str, error: Value) -> None:
         raise ProtocolError("an error without a message")
 
 
-def _envelope(text: str, root: Value) -> dict[str, Value]:
+def _envelope(text: str, root: Value) -> Mapping[str, Value]:
     """Return the members by key, refusing every key that two readers could take differently."""
-    members = root.members or ()
-    refuse_repeated(members)
-    for member in members:
-        if member.key in _ENVELOPE:
-            continue
-        if fold(member.key) in _ENVELOPE or is_misleading(member.key):
-            raise ProtocolError("a key that could be taken for another")
-        if _holds_message(_written(text, member.value)):
-            raise ProtocolError("a message within a message")
-    return {member.key: member.value for member in members}
+    refuse_repeated(root)
+    if not _ENVELOPE.issuperset(root.named):  # as few
+        for key, value in root.named.items():
+            if key not in _ENVELOPE:
+                _refuse_beside(key, _written(text, value))
+    return root.named
+
+
+def _refuse_beside(key: str, written: str) -> None:
+    """Raise ProtocolError for a further member that some reader takes for one of the envelope."""
+    if fold(key) in _ENVELOPE or is_misleading(key):
+        raise ProtocolError("a key that could be taken for another")
+    if _holds_message(written):
+        raise ProtocolError("a message within a message")
 
 
 def _holds_message(json_text: str) -> bool:
@@ -316,9 +320,9 @@ def _holds_message(json_text: str) -> bool:
     return not {"jsonrpc", "method"}.isdisjoint(found)
 
 
-def refuse_repeated(members: tuple[Member, ...]) -> None:
-    """Raise ProtocolError if one key stands twice."""
-    if len({member.key for member in members}) != len(members):
+def refuse_repeated(value: Value) -> None:
+    """Raise ProtocolError if one key stands twice in an object."""
+    if value.members is not None and len(value.named) != len(value.members):
         raise ProtocolError("the same key twice")
 
 
@@ -343,7 +347,7 @@ def refuse_lookalike(method: str) -> None:
         raise ProtocolError(f"a method longer than {_LONGEST_METHOD} characters")
     if method != "tools/call" and is_like_a_call(method):
         raise ProtocolError("a method that could be taken for another")
-    if has_lone_surrogate(method):
+    if not method.isascii() and has_lone_surrogate(method):
         raise ProtocolError("half a surrogate pair in the method")
 
 
@@ -362,7 +366,9 @@ def is_like_a_call(text: str) -> bool:
 def _id(text: str, id: Value, *, or_null: bool) -> str:
     if _is_long(id):
         raise ProtocolError(f"an id that is longer than {_LONGEST_ID} characters")
-    written = _written(text, id)
+    written = text[id.start : id.end]
+    if written.isdigit():
+        return written  # as many are written
     if not _is_id(text, id) and not (or_null and written == "null"):
         raise ProtocolError("the id is neither a string nor a number")
     return written

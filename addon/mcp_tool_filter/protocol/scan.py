@@ -25,8 +25,9 @@ import unicodedata
 from codecs import BOM_UTF8, utf_8_decode
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json.decoder import scanstring  # type: ignore[attr-defined]  # typeshed leaves it out
+from types import MappingProxyType
 from typing import Any
 
 from mcp_tool_filter.errors import ProtocolError
@@ -67,6 +68,7 @@ class Many:
 
 _LIMITS = Limits()
 _NONE_KNOWN: Mapping[int, int] = {}
+_NO_NAMES: Mapping[str, Value] = MappingProxyType({})
 _LARGE = 128 * 1024  # bytes of a message, of which it pays to find the ends of long values
 _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
@@ -92,6 +94,8 @@ class Value:
     """An opened object's members, in order, repetitions included."""
     elements: tuple[Value, ...] | None = None
     """An opened array's elements."""
+    named: Mapping[str, Value] = field(default=_NO_NAMES, repr=False, compare=False)
+    """An opened object's members by key: the first, where several have the same."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -99,13 +103,10 @@ class Value:
 
     def __getitem__(self, key: str) -> Value:
         """Return the first member of that name."""
-        return next(member.value for member in self.members or () if member.key == key)
+        return self.named[key]
 
     def get(self, key: str) -> Value | None:
-        for member in self.members or ():
-            if member.key == key:
-                return member.value
-        return None
+        return self.named.get(key)
 
 
 @dataclass(slots=True)
@@ -122,14 +123,19 @@ class Member:
 class _Budget:
     """How many parts may still be looked into: each costs far more than one only checked."""
 
-    __slots__ = ("ends", "left", "listed", "most")
+    __slots__ = ("_listed", "ends", "left", "most")
 
-    def __init__(
-        self, most: int, listed: _Budget | None = None, ends: Mapping[int, int] = _NONE_KNOWN
-    ) -> None:
+    def __init__(self, most: int, ends: Mapping[int, int] = _NONE_KNOWN) -> None:
         self.most = self.left = most
-        self.listed = listed or self
         self.ends = ends  # of values that are known to be JSON, and not too deep
+        self._listed: _Budget | None = None
+
+    def of_lists(self) -> _Budget:
+        """Return the budget of all tool lists in a message: few have any."""
+        if self._listed is None:
+            self._listed = _Budget(MOST_LISTED)
+            self._listed._listed = self._listed
+        return self._listed
 
     def is_spent(self) -> OverLimit:
         return OverLimit(f"more than {self.most} members and elements")
@@ -142,7 +148,7 @@ def scan(raw: bytes, outline: Outline | None, limits: Limits = _LIMITS) -> tuple
     text = decode(raw)
     try:
         ends = find_ends(raw, limits.depth) if len(raw) >= _LARGE else _NONE_KNOWN
-        budget = _Budget(MOST_PARTS, _Budget(MOST_LISTED), ends)
+        budget = _Budget(MOST_PARTS, ends)
         root = _read_root(text, after_space(text, 0), outline, limits.depth, budget)
         if text[root.end :].strip(_SPACE):
             raise ProtocolError("more than one JSON value")
@@ -294,14 +300,14 @@ def _read(
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
         return Value(at, end, meaning)
-    end = budget.ends.get(at)
+    end = budget.ends.get(at) if budget.ends else None
     if outline is not None:
         if isinstance(outline, Few):
             if end is not None:
                 return Value(at, end)
             return _read_few(text, at, outline.parts, room, budget)
         if isinstance(outline, Many):
-            return _read(text, at, outline.parts, room, MOST_LISTED, budget.listed)
+            return _read(text, at, outline.parts, room, MOST_LISTED, budget.of_lists())
         if first == "{":
             return _read_object(text, at, outline, room - 1, most, budget)
         if first == "[" and EACH in outline:
@@ -327,36 +333,48 @@ def _read_object(
     if room < 0:
         raise OverLimit(_TOO_DEEP)
     members: list[Member] = []
+    named: dict[str, Value] = {}
     at = start + 1
     if text[at] != '"':  # here and below: a call costs more than to look whether it is needed
         at = after_space(text, at)
-    if text[at] == "}":
-        return Value(start, at + 1, None, ())
-    while text[at] == '"':
-        key, end = scanstring(text, at + 1, True)
-        colon = end if text[end] == ":" else after_space(text, end)
-        if text[colon] != ":":
+        if text[at] == "}":
+            return Value(start, at + 1, None, ())
+    for _ in range(most):
+        if text[at] != '"':
             break
-        begin = colon + 1
+        key, end = scanstring(text, at + 1, True)
+        if text[end] != ":":
+            end = after_space(text, end)
+            if text[end] != ":":
+                break
+        begin = end + 1
         if text[begin] in _SPACE:
             begin = after_space(text, begin)
-        value = _read(text, begin, outline.get(key), room, most, budget)
+        if text[begin] == '"':
+            meaning, end = scanstring(text, begin + 1, True)
+            value = Value(begin, end, meaning)
+        else:
+            value = _read(text, begin, outline.get(key), room, most, budget)
+            end = value.end
+        named[key] = value
         members.append(Member(key, at, value))
-        if len(members) > most:
-            raise OverLimit(_too_many(most))
-        end = value.end
         if text[end] in _SPACE:
             end = after_space(text, end)
-        if text[end] == "}":
+        if text[end] == ",":
+            at = end + 1
+            if text[at] != '"':
+                at = after_space(text, at)
+        elif text[end] == "}":
             budget.left -= len(members)
             if budget.left < 0:
                 raise budget.is_spent()
-            return Value(start, end + 1, None, tuple(members))
-        if text[end] != ",":
+            if len(named) != len(members):
+                named = {member.key: member.value for member in reversed(members)}
+            return Value(start, end + 1, None, tuple(members), None, named)
+        else:
             break
-        at = end + 1
-        if text[at] != '"':
-            at = after_space(text, at)
+    else:
+        raise OverLimit(_too_many(most))
     raise ProtocolError("not valid JSON")
 
 

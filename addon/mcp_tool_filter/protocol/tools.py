@@ -46,6 +46,7 @@ from mcp_tool_filter.protocol.scan import (
 )
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
+_LIST_PARAMS = frozenset({"cursor", "_meta"})
 # What a result says by order of tools, resources and prompts; and what an upstream asks in turn.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
 # Where a reader that meets a text may read it once more.
@@ -110,32 +111,33 @@ class Listing:
 
 def parse_tool_call(message: Request | Notification) -> ToolCall:
     """Read who is called. Raises ProtocolError where two readers could call different tools."""
-    members = message.params.members if message.params else None
-    if members is None or message.params is None:
+    params = message.params
+    if params is None or params.members is None:
         raise ProtocolError("a tools/call without params")
-    keys = {member.key for member in members}
-    if len(keys) != len(members) or not keys <= _CALL_PARAMS:  # nearly all have only these
-        refuse_misreadable(members, _CALL_PARAMS)
-    name = message.params.get("name")
+    named = params.named
+    if len(named) != len(params.members) or not _CALL_PARAMS.issuperset(named):  # as few
+        refuse_misreadable(params.members, _CALL_PARAMS)
+    name = named.get("name")
     if name is None or name.text is None:
         raise ProtocolError("a tools/call without the name of a tool")
-    if has_lone_surrogate(name.text):
+    if not name.text.isascii() and has_lone_surrogate(name.text):
         raise ProtocolError("half a surrogate pair in the name of a tool")
     return ToolCall(name.text, message.id if isinstance(message, Request) else None)
 
 
 def parse_list_request(message: Request) -> ListRequest:
     """Read what a tools/list asks for."""
-    members = message.params.members if message.params else ()
-    if members is None:
+    params = message.params
+    if params is None:
+        return ListRequest(message.id, has_cursor=False, revision=None)
+    if params.members is None:
         raise ProtocolError("a tools/list whose params are no object")
-    refuse_misreadable(members, frozenset({"cursor", "_meta"}))
-    meta = message.params.get("_meta") if message.params else None
-    revision = meta.get("io.modelcontextprotocol/protocolVersion") if meta else None
-    cursor = message.params.get("cursor") if message.params else None
+    refuse_misreadable(params.members, _LIST_PARAMS)
+    meta, cursor = params.named.get("_meta"), params.named.get("cursor")
+    revision = meta.named.get("io.modelcontextprotocol/protocolVersion") if meta else None
     return ListRequest(
         id=message.id,
-        has_cursor=any(member.key == "cursor" for member in members),
+        has_cursor=cursor is not None,
         revision=revision.text if revision else None,
         cursor=cursor.text if cursor else None,
     )
@@ -149,12 +151,15 @@ def parse_listing(message: Single) -> Listing | None:
     holder = message.result if isinstance(message, Response) else message.params
     if holder is None or holder.members is None:
         return None
-    alike = [member for member in holder.members if fold(member.key) == "tools"]
+    alike = [key for key in holder.named if _folded(key) == "tools"]
     if not alike:
         return None
-    if len(alike) > 1 or alike[0].key != "tools" or alike[0].value.elements is None:
+    if len(holder.named) != len(holder.members):
+        alike = [member.key for member in holder.members if _folded(member.key) == "tools"]
+    tools = holder.named.get("tools")
+    if tools is None or tools.elements is None or len(alike) > 1:
         raise ProtocolError("a tool list that could be read in two ways")
-    return _listing(message.place, holder, alike[0].value)
+    return _listing(message.place, holder, tools)
 
 
 def in_parts(answer: bytes, most: int = 100) -> Iterator[bytes]:
@@ -194,6 +199,11 @@ def besides_content(message: Single) -> str:
             pieces.append(place.text[start : member.value.start])
             start = member.value.end
     return "null".join([*pieces, place.text[start : place.end]])
+
+
+def shows_tool_beside_content(message: Single, names: Collection[str]) -> bool:
+    """Tell whether a message shows a tool of these names in what is not only carried by it."""
+    return bool(names) and shows_tool(besides_content(message), names)
 
 
 def shows_tool(json_text: str, names: Collection[str]) -> bool:
@@ -328,7 +338,7 @@ def _listing(place: Place, holder: Value, tools: Value) -> Listing:
 
 def _definition(text: str, element: Value) -> Definition:
     keys = [_folded(member.key) for member in element.members or ()]
-    name = element.get("name")
+    name = element.named.get("name")
     return Definition(
         name=name.text if name else None,
         problem=_problem(text, element, keys),
@@ -343,7 +353,7 @@ def _problem(text: str, element: Value, keys: list[str]) -> str | None:
     different = set(keys)
     if len(different) != len(keys) or any(map(is_misleading, different - _USUAL_KEYS)):
         return "a tool with a key that could be read in two ways"
-    name, schema = element.get("name"), element.get("inputSchema")
+    name, schema = element.named.get("name"), element.named.get("inputSchema")
     if name is None or name.text is None:
         return "a tool without a name"
     if has_lone_surrogate(name.text):
