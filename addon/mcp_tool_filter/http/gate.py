@@ -11,6 +11,7 @@ Sec-Fetch-Site where the browser sends no Origin (``<img>``, ``<script>``, a lin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
@@ -31,13 +32,18 @@ def problem_in_source(
     ``host`` is None if the request names no host, or several. ``origins`` and ``sites`` are the
     values of Origin and Sec-Fetch-Site. ``own`` is the address at which the client reached us.
     """
-    if host is None or not hosts.has_host(host, own):
+    if host is None or not _has_host(hosts, host, own):
         return "Host"
     if origins:  # an allowed origin is allowed from any site, also in its preflights
         return None if all(hosts.has_origin(origin, own) for origin in origins) else "Origin"
     if sites and not hosts.has_all and not _OWN_SITES.issuperset(map(_plain, sites)):
         return "Sec-Fetch-Site"
     return None
+
+
+@lru_cache(maxsize=64)  # clients name the same few with each request
+def _has_host(hosts: AllowedHosts, host: str, own: str) -> bool:
+    return hosts.has_host(host, own)
 
 
 def _plain(site: str) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.header_names import LONGEST_KEPT, HeaderNames, read_names
 from mcp_tool_filter.http.media_type import charsets_in, kind_of
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
@@ -29,17 +29,10 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.scan import fold
 
-# Said twice, each of these could be taken either way.
-_ONCE = frozenset({
-    b"mcp-method", b"mcp-name", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id",
-    b"content-type", b"content-encoding", b"content-length", b"transfer-encoding", b"host",
-})  # fmt: skip
+_CODINGS = frozenset({b"transfer-encoding", b"content-transfer-encoding"})
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
-_CREDENTIALS = re.compile(
-    rb"cookie|.*(?:api[-_]?key|access[-_]?key|token|secret|credential|auth|jwt|assertion|passw).*",
-    re.IGNORECASE,
-)
+WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
+"""Methods of requests that carry no message."""
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
 _LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
@@ -63,6 +56,9 @@ class McpHeaders:
     """How the body is coded: a header of HTTP, which is asked for as often."""
 
 
+_NOTHING_SAID = McpHeaders(None, None, None, None, None)
+
+
 @dataclass(frozen=True)
 class Head:
     """A request without its body."""
@@ -74,48 +70,36 @@ class Head:
     """Where the client connects from, as far as the host says it."""
 
     @cached_property
-    def _by_name(self) -> dict[bytes, bytes]:
-        return {name.lower(): value for name, value in self.headers}
-
-    @cached_property
-    def names(self) -> Collection[bytes]:
-        """What its headers are called, in lower case."""
-        return self._by_name.keys()
+    def names(self) -> HeaderNames:
+        """What its headers' names tell."""
+        names = tuple([name for name, _ in self.headers])
+        if len(b"".join(names)) > LONGEST_KEPT:
+            return read_names.__wrapped__(names)
+        return read_names(names)
 
     @cached_property
     def said(self) -> McpHeaders:
         """What its headers say of MCP."""
+        if self.names.are_silent:
+            return _NOTHING_SAID
         get = self.get
         session_id, revision = get(b"mcp-session-id"), get(b"mcp-protocol-version")
         method, name = get(b"mcp-method"), get(b"mcp-name")
         return McpHeaders(session_id, revision, method, name, get(b"content-encoding"))
 
-    def says_twice(self, names: frozenset[bytes]) -> bool:
-        """Tell whether more than one header has one of these names, in lower case."""
-        if len(self._by_name) == len(self.headers):
-            return False
-        said = [name for name, _ in self.headers if name.lower() in names]
-        return len(set(map(bytes.lower, said))) < len(said)
-
     def get(self, name: bytes) -> str | None:
         """Return a header's value; ``name`` is written in lower case."""
-        value = self._by_name.get(name)
-        return None if value is None else value.decode("latin-1").strip(" \t")
+        place = self.names.places.get(name)
+        return None if place is None else self.headers[place][1].decode("latin-1").strip(" \t")
 
     @property
     def may_have_body(self) -> bool:
-        return self.method not in _WITHOUT_BODY
+        return self.method not in WITHOUT_BODY
 
     @property
     def credentials(self) -> frozenset[bytes]:
         """The names of the headers by which an upstream could know who asks."""
-        return frozenset(filter(is_credential, self._by_name))
-
-
-@lru_cache  # names are few and come again
-def is_credential(name: bytes) -> bool:
-    """Tell by a header's name whether an upstream may know by it who asks."""
-    return _CREDENTIALS.fullmatch(name) is not None
+        return self.names.credentials
 
 
 def problem_in_head(head: Head) -> tuple[str, bool] | None:
@@ -148,23 +132,23 @@ def refuse_head(head: Head) -> str | None:
     said = b"".join(chain.from_iterable(head.headers))
     if b"\r" in said or b"\n" in said or b"\0" in said:
         return "a control character in a header"
-    if head.says_twice(_ONCE):
-        return "a header twice"
-    if any(map(_is_like_another, head.names)):
-        return "a header that could be taken for another"
-    if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
-        return "a transfer coding other than chunked"
-    if not _is_utf8(head.get(b"content-type") or ""):
+    names = head.names
+    if names.problem:
+        return names.problem
+    if b"content-type" in names.places and not _is_utf8(head.get(b"content-type") or ""):
         return "a charset other than UTF-8"
-    if (head.get(b"content-transfer-encoding") or "binary").lower() not in (
-        "binary",
-        "8bit",
-        "7bit",
-    ):
-        return "a content transfer encoding"
-    if _spells_a_call(head.target.partition("?")[2]):
+    if not _CODINGS.isdisjoint(names.places) and (why := _problem_in_codings(head)):
+        return why
+    if "?" in head.target and _spells_a_call(head.target.partition("?")[2]):
         return "a message in the URL"
     return None
+
+
+def _problem_in_codings(head: Head) -> str | None:
+    if (head.get(b"transfer-encoding") or "chunked").lower() != "chunked":
+        return "a transfer coding other than chunked"
+    coding = (head.get(b"content-transfer-encoding") or "binary").lower()
+    return None if coding in ("binary", "8bit", "7bit") else "a content transfer encoding"
 
 
 def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -> str | None:
@@ -172,7 +156,7 @@ def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -
     if not body:
         alone = head.get(b"mcp-method") is None and head.get(b"mcp-name") is None
         return None if alone else "a header that announces a message, and no message"
-    if head.method in _WITHOUT_BODY:
+    if head.method in WITHOUT_BODY:
         return f"a body on {head.method}"
     if is_endpoint or head.get(b"mcp-method") is not None or head.get(b"mcp-name") is not None:
         return "not a JSON-RPC message"
@@ -199,12 +183,7 @@ def refuse_mismatch(head: Head, message: Message) -> str | None:
     return None
 
 
-@lru_cache  # names are few and come again
-def _is_like_another(name: bytes) -> bool:
-    plain = re.sub(rb"[^a-z0-9]+", b"-", name).strip(b"-")
-    return name not in _ONCE and plain in _ONCE
-
-
+@lru_cache(maxsize=128)  # the same few come again and again
 def _is_utf8(content_type: str) -> bool:
     return all(charset in ("utf-8", "utf8") for charset in charsets_in(content_type))
 

@@ -15,23 +15,9 @@ import re
 from collections.abc import Set
 
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.header_names import HARMLESS
 from mcp_tool_filter.protocol.messages import Request
 
-_HARMLESS = frozenset({
-    # How the message is sent. We replace Host and Accept-Encoding.
-    b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade",
-    b"http2-settings", b"content-length", b"content-type", b"content-encoding",
-    b"transfer-encoding", b"accept", b"accept-encoding", b"expect", b"priority", b"date",
-    # Which program asks, and what MCP itself says; whoever judges a list looks at these.
-    b"user-agent", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name",
-    b"last-event-id",
-    # Which trace the request belongs to (not "baggage": that may name a user).
-    b"traceparent", b"tracestate",
-    # What a browser adds of itself, for each page alike.
-    b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user",
-    b"sec-fetch-storage-access", b"sec-ch-ua", b"sec-ch-ua-mobile", b"sec-ch-ua-platform",
-    b"sec-gpc", b"dnt", b"upgrade-insecure-requests", b"cache-control", b"pragma",
-})  # fmt: skip
 _PARAMS = frozenset({"_meta", "cursor"})
 _META = frozenset({
     "progressToken", "traceparent", "tracestate",
@@ -60,20 +46,17 @@ def is_like_the_fetch(
     ``replaced`` are the names, in lower case, of headers that the upstream gets with our values.
     With ``known_origin`` the upstream has answered pages of this origin before.
     """
-    names = head.names
-    if _HARMLESS.issuperset(names):
-        return True
-    return all(
+    return head.names.are_harmless or all(
         _is_harmless(name, head, known_origin)
-        for name in names
-        if name not in _HARMLESS and name not in replaced
+        for name in head.names.places
+        if name not in HARMLESS and name not in replaced
     )
 
 
 def identity_in(head: Head) -> bytes:
     """Return all by which an upstream could tell one asker from another, in one order."""
     told = sorted(
-        (name.lower(), value) for name, value in head.headers if name.lower() not in _HARMLESS
+        (name.lower(), value) for name, value in head.headers if name.lower() not in HARMLESS
     )
     return b"\n".join([name + b":" + value for name, value in told])
 

@@ -53,7 +53,7 @@ class JudgesAnswers(OneUpstream):
         """Decide on a whole answer; None if it goes on as it came."""
         limit = self.policy.config.limits.message
         try:
-            body = decode_body(raw, coding, limit=limit)
+            body = decode_body(raw, coding, limit=limit) if coding else raw
             if len(body) > limit:
                 raise OverLimit(f"longer than {limit} bytes")
             refuse_partial(status, content_type)

@@ -13,6 +13,7 @@ from mcp_tool_filter.http.codings import decode_body, looks_like_json
 from mcp_tool_filter.http.cors import page_of
 from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed, refused
 from mcp_tool_filter.http.head import (
+    WITHOUT_BODY,
     Head,
     headers_after,
     problem_in_head,
@@ -62,14 +63,15 @@ class JudgesRequests(OneUpstream):
         try:
             if len(raw) > limit:
                 raise OverLimit(f"more than {limit} bytes")
-            body = decode_body(raw, head.said.coding or "", limit=limit)
+            coding = head.said.coding
+            body = decode_body(raw, coding, limit=limit) if coding else raw
         except OverLimit as error:
             exchange = self._exchange_for(head)
             too_large = exchange.conversation.oversized_from_client(raw, str(error), origin)
             return self._carry_out(exchange, raw, raw, too_large)
         except ProtocolError as error:
             return self._refuse(str(error), origin)
-        if not body or not head.may_have_body:
+        if not body or head.method in WITHOUT_BODY:
             return self._judge_without_message(head, raw, origin)
         exchange = self._exchange_for(head)
         judged = exchange.conversation.from_client(body, origin, exchange)
@@ -128,7 +130,8 @@ class JudgesRequests(OneUpstream):
                 self._describe(client, head)
             conversation = Conversation(policy, client)
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
-        self._note_asker(exchange, conversation.client.session)
+        if not (is_endpoint and head.names.are_harmless) or self.keeps_host:
+            self._note_asker(exchange, conversation.client.session)
         return exchange
 
     def _describe(self, client: Client, head: Head) -> None:
@@ -147,7 +150,7 @@ class JudgesRequests(OneUpstream):
         config, head = self.policy.config, exchange.head
         replaced = config.header_names if config.header_override else frozenset()
         known = False
-        if b"origin" in head.names:
+        if b"origin" in head.names.places:
             page = page_of(head.get(b"origin"), head.target, has_cookie=False)
             known = page is not None and self.cors.is_allowed(page)
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)

@@ -12,6 +12,7 @@ could find is returned:
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 
 EVENT_STREAM = "text/event-stream"
@@ -23,6 +24,7 @@ def kind_of(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+@lru_cache(maxsize=128)  # the same few come again and again
 def is_event_stream(content_type: str) -> bool:
     """Tell whether a body is events."""
     return kind_of(content_type) == EVENT_STREAM

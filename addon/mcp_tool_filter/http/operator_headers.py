@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mcp_tool_filter.http.head import Head, is_credential
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.header_names import is_credential
 
 type HeaderPairs = Sequence[tuple[str, str]]
 
@@ -23,7 +24,7 @@ def headers_to_add(head: Head, headers: HeaderPairs, *, override: bool = False) 
     """
     if override:
         return headers
-    names = head.names
+    names = head.names.places
     missing = [one for one in headers if one[0].lower().encode() not in names]
     if missing and head.credentials:
         return [one for one in missing if not is_credential(one[0].lower().encode())]

@@ -6,6 +6,7 @@ It passes unless some client could find a hidden tool in it.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import looks_like_json
@@ -20,6 +21,7 @@ _READABLE = frozenset({
 })  # fmt: skip
 
 
+@lru_cache(maxsize=128)  # the same few pass again and again
 def refuse_partial(status: int, content_type: str) -> None:
     """Raise ProtocolError for what shows a part, or in letters that we do not read."""
     if status == 206:

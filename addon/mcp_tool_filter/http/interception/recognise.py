@@ -58,7 +58,7 @@ class Kind(StrEnum):
 
 def is_mcp_head(head: Head) -> bool:
     """Tell whether a head alone shows that a request is MCP."""
-    if any(map(_MCP_HEADER.match, head.names)):
+    if any(map(_MCP_HEADER.match, head.names.places)):
         return True
     offered = head.get(b"sec-websocket-protocol") or ""
     return "mcp" in re.split(r"[^a-z]+", offered.lower())
