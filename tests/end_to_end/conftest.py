@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.browser import Page, browser
+from tests.end_to_end.web_pages import Web, mitmweb, running_demo
 
 from .pairs import Pair
 
@@ -50,3 +54,26 @@ def _who_meets(item: pytest.Item) -> Iterator[tuple[str, ...]]:
         parts = (value.server, value.client) if isinstance(value, Pair) else (value,)
         for number, part in enumerate(parts):
             yield item.path.stem, name, str(number), str(part)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Web]:
+    with running_demo() as port, mitmweb(tmp_path, port) as running:
+        running.client.begin()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(chromium: Page) -> Page:
+    """An empty page, as large as a laptop's, of somebody who likes it light."""
+    chromium.go("about:blank")
+    chromium.resize(1280, 860)
+    chromium.prefer("light")
+    chromium.errors()  # what the browser has complained of until now
+    return chromium

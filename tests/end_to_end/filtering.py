@@ -41,19 +41,26 @@ def mitmdump(*upstreams: str, **options: str | list[str]) -> Iterator[Filter]:
         for name, value in options.items():
             for one in [value] if isinstance(value, str) else value:
                 command += ["--set", f"{name}={one}"]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        try:
-            yield introduced(process, len(upstreams))
-        finally:
-            process.terminate()
-            process.communicate()
+        with started(command, len(upstreams)) as it:
+            yield it
+
+
+@contextmanager
+def started(command: list[str], listeners: int) -> Iterator[Filter]:
+    """Run mitmproxy with our script until the end of the block."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield introduced(process, listeners)
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 def introduced(process: subprocess.Popen[str], listeners: int) -> Filter:

@@ -1,217 +1,33 @@
-"""mitmweb with the filter, over its HTTP API and in a real browser: what a person sees there."""
+"""mitmweb with the filter in a real browser: what a person sees there."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
-from tests.browser import Page, browser
-from tests.end_to_end.filtering import SCRIPT, introduced
+from tests.browser import Page
 from tests.end_to_end.peer import client, need, upstream
+from tests.end_to_end.web_pages import (
+    PASSWORD,
+    REVISION,
+    Client,
+    Web,
+    contrast,
+    edit_deny,
+    figure,
+    mitmweb,
+    open_flow,
+    row,
+    rule_table,
+    running_demo,
+)
 from tests.proxy import REPOSITORY
-from tests.raw_upstream import free_port
 
 PICTURE = REPOSITORY / ".pictures" / "mitmweb.png"
-PASSWORD = "only-for-tests"
-DENY = "^(file|email)_(delete|send)$,_database$"
-XSRF = "00112233445566778899aabbccddeeff"  # any will do that is in the cookie and the header
-REVISION = "2025-11-25"
-
-
-@dataclass
-class Client:
-    """A client that speaks Streamable HTTP, as plainly as can be."""
-
-    port: int
-    answers: list[Any] = field(default_factory=list)
-
-    def ask(self, method: str, **params: object) -> Any:
-        message = {"jsonrpc": "2.0", "id": len(self.answers), "method": method, "params": params}
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-        }
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
-        connection.request("POST", "/mcp", json.dumps(message), headers)
-        self.answers.append(json.loads(connection.getresponse().read()))
-        connection.close()
-        return self.answers[-1]
-
-    def begin(self) -> None:
-        hello = {"name": "test", "version": "1"}
-        self.ask("initialize", protocolVersion=REVISION, capabilities={}, clientInfo=hello)
-
-    def tools(self) -> list[str]:
-        return [tool["name"] for tool in self.ask("tools/list")["result"]["tools"]]
-
-    def call(self, name: str) -> Any:
-        return self.ask("tools/call", name=name, arguments={})
-
-
-@dataclass
-class Web:
-    """mitmweb, and a client of the proxy in it."""
-
-    port: int
-    client: Client
-
-    def url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
-
-    def api(
-        self, method: str, path: str, body: object = None, *, password: str = PASSWORD
-    ) -> tuple[int, str]:
-        """Ask mitmweb, as its own pages do."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
-        headers = {
-            "Authorization": f"Bearer {password}",
-            "Content-Type": "application/json",
-            "Cookie": f"_mitmproxy_xsrf={XSRF}",
-            "X-XSRFToken": XSRF,
-        }
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        text = response.read().decode()
-        connection.close()
-        return response.status, text
-
-    def command(self, name: str) -> list[str]:
-        status, text = self.api("POST", f"/commands/{name}", {"arguments": []})
-        assert status == 200, text
-        value: list[str] = json.loads(text)["value"]
-        return value
-
-    def state(self) -> Any:
-        return json.loads(self.api("GET", "/mcp/state")[1])
-
-    def option(self, name: str) -> Any:
-        return json.loads(self.api("GET", "/options")[1])[name]["value"]
-
-
-@contextmanager
-def running_demo() -> Iterator[int]:
-    """Run the demo's upstream in a thread."""
-    ports: list[int] = []
-    started, over = threading.Event(), threading.Event()
-
-    async def main() -> None:
-        async with demo_upstream() as demo:
-            ports.append(demo.port)
-            started.set()
-            await asyncio.to_thread(over.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    try:
-        assert started.wait(20)
-        yield ports[0]
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def mitmweb(home: Path, upstream_port: int, more: Sequence[str] = ()) -> Iterator[Web]:
-    """Run it before an upstream on this port."""
-    port, web_port = free_port(), free_port()
-    options = {"confdir": str(home), "deny": DENY, "web_password": PASSWORD}
-    command = [str(Path(sys.executable).with_name("mitmweb")), "-s", str(SCRIPT)]
-    command += ["--mode", f"reverse:http://127.0.0.1:{upstream_port}@{port}"]
-    command += ["--web-port", str(web_port), "--no-web-open-browser", *more]
-    for name, value in options.items():
-        command += ["--set", f"{name}={value}"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        introduced(process, 1)
-        yield Web(web_port, Client(port))
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[Web]:
-    with running_demo() as port, mitmweb(tmp_path, port) as running:
-        running.client.begin()
-        yield running
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with browser(tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def page(chromium: Page) -> Page:
-    """An empty page, as large as a laptop's, of somebody who likes it light."""
-    chromium.go("about:blank")
-    chromium.resize(1280, 860)
-    chromium.prefer("light")
-    chromium.errors()  # what the browser has complained of until now
-    return chromium
-
-
-class TestApi:
-    def test_the_page_is_only_for_who_has_the_password(self, web: Web) -> None:
-        for path in ("/mcp", "/mcp/state", "/mcp/page.js"):
-            assert web.api("GET", path, password="wrong")[0] == 403
-            assert web.api("GET", path)[0] == 200
-
-    def test_its_state_tells_all_that_the_page_shows(self, web: Web) -> None:
-        web.client.tools()
-        web.client.call("file_read")
-        web.client.call("file_delete")
-        [state] = web.state()["listeners"]
-        tools = {tool["name"]: tool for tool in state["tools"]}
-        assert tools["file_read"]["calls"] == 1
-        assert tools["file_delete"]["why"] == "denied by ^(file|email)_(delete|send)$"
-        assert tools["file_delete"]["refused"] == 1
-        assert (state["lists"], state["calls"], state["refused"]) == (1, 1, 1)
-        assert state["saved_bytes"] > 1000
-
-    def test_a_bad_pattern_is_refused_and_the_old_filter_stays(self, web: Web) -> None:
-        before = web.client.tools()
-        status, text = web.api("PUT", "/options", {"deny": ["^[a-z"]})
-        assert status == 400
-        assert 'Invalid regex pattern in deny list: "^[a-z"' in text
-        assert web.option("deny") == [DENY]
-        assert web.client.tools() == before
-        assert web.client.call("file_delete")["error"]["code"] == -32601
-
-    def test_a_good_pattern_is_adopted_at_once(self, web: Web) -> None:
-        assert web.api("PUT", "/options", {"deny": ["^file_"]})[0] == 200
-        assert "table_list" in web.client.tools()
-        assert "file_read" not in web.client.tools()
-        assert "error" not in web.client.call("table_list")
-
-    def test_the_commands_have_names_that_mitmweb_takes(self, web: Web) -> None:
-        web.client.call("file_delete")
-        assert any("file_delete: hidden" in line for line in web.command("mcp.tools"))
-        assert any("refused: 1" in line for line in web.command("mcp.stats"))
-        assert web.command("mcp.sessions")[0].endswith("0 sessions")
-
 
 RULES = """
 interceptor:
@@ -220,6 +36,7 @@ interceptor:
       conditions: [tool_equals: file_read, param_matches: {field: arguments.path, pattern: "^%s"}]
       actions: [block: not there]
 """
+
 CUT_NAMES = """
 return [...document.querySelectorAll("td code")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth > 0)
@@ -461,32 +278,6 @@ class TestBrowser:
         assert "not adopted" not in page.text
 
 
-def open_flow(web: Web, page: Page, id: str, tab: str) -> None:
-    page.go("about:blank")  # mitmweb looks at what follows the # only when it is loaded
-    page.go(web.url(f"/#/flows/{id}/{tab}"))
-
-
-def edit_deny(web: Web, page: Page, text: str) -> None:
-    page.go("about:blank")
-    page.go(web.url(f"/?token={PASSWORD}"))
-    page.wait_for("Options")
-    page.run(CLICK, "nav a", "Options")
-    page.run(CLICK, "button", "Edit Options")
-    page.find(".modal textarea[name=deny]")
-    page.run(PASTE, text)
-
-
-CLICK = """
-const [css, text] = arguments;
-[...document.querySelectorAll(css)].find(one => one.innerText.includes(text)).click();
-"""
-PASTE = """
-// Not key by key: mitmweb adopts each key, and not always in their order.
-const box = document.querySelector(".modal textarea[name=deny]");
-const { set } = Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value");
-set.call(box, arguments[0]);
-box.dispatchEvent(new Event("input", { bubbles: true }));
-"""
 COLOURS = """
 const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
 const card = getComputedStyle(document.querySelector("section")).backgroundColor;
@@ -503,39 +294,3 @@ def _do_some_work(client: Client) -> None:
         if number % 6 == 0:
             client.tools()
         time.sleep(0.3 + 0.3 * (number % 4))
-
-
-def figure(page: Page, label: str) -> str:
-    css = f'[data-figure="{label}"] dd'
-    page.find(css)
-    # In one order: the page draws itself anew, and what was found may be gone when it is read.
-    return str(page.run("return document.querySelector(arguments[0]).innerText", css)).split()[0]
-
-
-def row(page: Page, kind: str, tool: str) -> list[str]:
-    """Return the cells of a tool's row."""
-    script = (
-        "return [...document.querySelectorAll(`tr.${arguments[0]}`)]"
-        ".map(row => [...row.cells].map(cell => cell.innerText))"
-    )
-    rows: list[list[str]] = page.run(script, kind)
-    return next(cells for cells in rows if cells[0] == tool)
-
-
-def rule_table(page: Page) -> str:
-    script = "return [...document.querySelectorAll('tr.rule')].map(row => row.innerText).join()"
-    return str(page.run(script))
-
-
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the contrast of two colours, as WCAG 2.2 defines it; 4.5 is enough for text."""
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def _luminance(colour: Sequence[float]) -> float:
-    def linear(part: float) -> float:
-        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-
-    red, green, blue = (linear(part / 255) for part in colour)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
