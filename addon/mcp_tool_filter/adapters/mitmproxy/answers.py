@@ -15,10 +15,9 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.errors import (
     invalid_answer,
 )
-from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     check_answer_head,
-    correct_length,
     frame_as_stream,
     head_of,
     is_head,
@@ -27,6 +26,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     learn_login,
     learn_login_document,
     pass_through_stream,
+    put_answer,
     replace_answer,
     stream_through,
 )
@@ -39,20 +39,15 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     renew,
 )
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import (
     cut,
     end,
-    has_begun,
-    has_left,
-    hold,
     hold_end,
     injector,
-    is_answer_settled,
-    is_head_settled,
     is_made_here,
     send_again,
     settle_answer,
-    settle_head,
     waker,
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
@@ -64,7 +59,7 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.observers.report import shown_url
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision
 
 log = logging.getLogger(__name__)
 
@@ -97,34 +92,44 @@ class Answers:
         self._note_end = note_end
 
     def judge_head(self, flow: HTTPFlow) -> None:
-        with FailingClosed(flow, self._refuse_head):
-            if flow.response and self._logins.note_refusal(flow, flow.response):
-                flow.response.stream = False
-            elif flow.response and not is_answer_settled(flow):
-                self._views.note_head(flow, self._hidden.hidden_head(flow, flow.response))
-                self._judge_new_head(flow, flow.response, self._known.of(flow))
-            if not is_answer_settled(flow):
+        stream, response = stream_of(flow), flow.response
+        try:
+            if response and self._logins.is_on and self._logins.note_refusal(flow, response):
+                response.stream = False
+            elif response and not (stream is not None and stream.is_answer_settled):
+                if self._views.is_watched:
+                    self._views.note_head(flow, self._hidden.hidden_head(flow, response))
+                known = self._known.get(flow) or self._known.of(flow)
+                self._judge_new_head(flow, response, known)
+            if self._hidden.is_on and not (stream is not None and stream.is_answer_settled):
                 self._hidden.hide_answer_head(flow)
-        self._views.follow_stream(flow)
-        hold(flow)
-        settle_head(flow)
+        except Exception as error:
+            fail_closed(flow, error, self._refuse_head)
+        if self._views.is_watched:
+            self._views.follow_stream(flow)
+        if stream is not None:
+            stream.settle_head()
+            if flow.response:  # no addon behind us may choose what it goes through
+                stream.held = [flow.response.stream]
 
     def _judge_new_head(self, flow: HTTPFlow, response: Response, known: Known) -> None:
-        if response.status_code == 101 and not is_websocket(head_of(flow.request)):
+        status = response.status_code
+        if status == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
         response.stream = False  # as another addon may have wanted it
         check_answer_head(response)
         listener, exchange = known.listener, known.exchange
-        session_id = response.headers.get("mcp-session-id")
-        learn_cors(listener.cors, flow.request, response)
-        self._through.rewrite_head(flow, response)
-        listener.note_answer_head(exchange, response.status_code, session_id)
+        if b"origin" in exchange.head.names:
+            learn_cors(listener.cors, flow.request, response)
+        if status in (401, 403):
+            self._through.rewrite_head(flow, response)
+        listener.note_answer_head(exchange, status, response.headers.get("mcp-session-id"))
         if not _stays_with_us(response, listener) and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
         if listener.policy.config.only_mcp or self._hidden.is_on:
             learn_login(listener.logins, flow.request, response)
-        may_have_body = not is_head(flow.request) and response.status_code not in (204, 304)
-        if may_have_body and is_event_stream(response.headers.get("content-type", "")):
+        is_stream = is_event_stream(response.headers.get("content-type", ""))
+        if is_stream and status not in (204, 304) and not is_head(flow.request):
             self._open_stream(flow, response, known)
 
     def _open_stream(self, flow: HTTPFlow, response: Response, known: Known) -> None:
@@ -158,36 +163,49 @@ class Answers:
             cut(flow)
 
     def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        with FailingClosed(flow, self.refuse_body):
-            if flow.websocket and is_head_settled(flow):
-                settle_answer(flow)
-            if flow.response is None or flow.websocket or is_answer_settled(flow):
+        stream, response = stream_of(flow), flow.response
+        try:
+            if flow.websocket and stream is not None and stream.is_head_settled:
+                stream.settle_answer()
+            is_settled = stream is not None and stream.is_answer_settled
+            if response is None or flow.websocket or is_settled:
                 return None
-            if sent := self._logins.take_refused(flow):
-                return self._ask_again(flow, flow.response, sent)
-            self._views.note_body(flow, self._hidden.hidden_body(flow, flow.response))
-            known = self._known.of(flow)
-            if not has_left(flow) and not is_head_settled(flow):
-                self.judge_changed_head(flow.response, known)
+            if self._logins.is_on and (sent := self._logins.take_refused(flow)):
+                return self._ask_again(flow, response, sent)
+            if self._views.is_watched:
+                self._views.note_body(flow, self._hidden.hidden_body(flow, response))
+            known = self._known.get(flow) or self._known.of(flow)
+            has_left = stream is not None and stream.has_begun
+            if not has_left and not (stream is not None and stream.is_head_settled):
+                self.judge_changed_head(response, known)
             if known.stream:
-                if not has_begun(flow):
-                    return self._pass_whole_stream(flow, flow.response, known, known.stream)
+                if stream is not None and not has_left:
+                    return self._pass_whole_stream(flow, response, known, known.stream)
                 self._end_stream(flow, known)
             elif is_head(flow.request):
-                flow.response.data.content = b""
-            elif not has_left(flow):
-                answered = self.judge_body(flow, flow.response, known)
-                if waits(answered):
-                    return self._answer_later(flow, flow.response, known, answered)
-                self.replace(flow, flow.response, known, answered)
-            self._hidden.hide_answer(flow)
-        settle_answer(flow)
-        self._views.finish(flow)
+                response.data.content = b""
+            elif not has_left:
+                answered = self.judge_body(flow, response, known)
+                if not (answered is None or isinstance(answered, Answered)):
+                    return self._answer_later(flow, response, known, answered)
+                self.replace(flow, response, known, answered)
+            if self._hidden.is_on:
+                self._hidden.hide_answer(flow)
+        except Exception as error:
+            fail_closed(flow, error, self.refuse_body)
+        self._settle(flow, stream)
         return None
+
+    def _settle(self, flow: HTTPFlow, stream: SafeStream | None) -> None:
+        """Nothing more is to be done to this answer."""
+        if stream is not None:
+            stream.settle_answer()
+        if self._views.is_watched:
+            self._views.finish(flow)
 
     async def _ask_again(self, flow: HTTPFlow, refusal: Response, sent: Sent) -> None:
         """Send a request again that the upstream refused for its token, or say what to do."""
-        with FailingClosed(flow, self._requests.refuse):
+        try:
             try:
                 self._logins.add(flow, sent, await renew(sent, refusal))
                 # Let mitmproxy be through with the refusal, even if we have not waited.
@@ -195,7 +213,10 @@ class Answers:
                 send_again(flow)
             except StartError as error:
                 self._requests.answer_without_login(flow, self._known.of(flow), error)
-        if is_answer_settled(flow):
+        except Exception as error:
+            fail_closed(flow, error, self._requests.refuse)
+        stream = stream_of(flow)
+        if stream is not None and stream.is_answer_settled:
             self._views.finish(flow)
         else:
             raise AddonHalt  # nobody else need know of this answer
@@ -203,11 +224,12 @@ class Answers:
     async def _pass_whole_stream(
         self, flow: HTTPFlow, response: Response, known: Known, stream: EventStream
     ) -> None:
-        with FailingClosed(flow, self.refuse_body):
+        try:
             await pass_through_stream(response, stream, self._effects)
             self._end_stream(flow, known)
-        settle_answer(flow)
-        self._views.finish(flow)
+        except Exception as error:
+            fail_closed(flow, error, self.refuse_body)
+        self._settle(flow, stream_of(flow))
 
     def judge_body(
         self, flow: HTTPFlow, response: Response, known: Known
@@ -231,19 +253,19 @@ class Answers:
         known: Known,
         answered: Deciding[Answered | None],
     ) -> None:
-        with FailingClosed(flow, self.refuse_body):
+        try:
             self.replace(flow, response, known, await self._effects.outcome_of(answered))
             self._hidden.hide_answer(flow)
-        settle_answer(flow)
-        self._views.finish(flow)
+        except Exception as error:
+            fail_closed(flow, error, self.refuse_body)
+        self._settle(flow, stream_of(flow))
 
     def replace(
         self, flow: HTTPFlow, response: Response, known: Known, answered: Answered | None
     ) -> None:
-        if answered:
-            replace_answer(response, answered.status, answered.body, answered.content_type)
-        self._through.rewrite_body(flow, response)
-        correct_length(response)
+        put_answer(response, answered)
+        if self._through.has_begun:
+            self._through.rewrite_body(flow, response)
         if known.listener.policy.config.only_mcp or self._hidden.is_on:
             learn_login_document(known.listener.logins, flow.request, response)
 

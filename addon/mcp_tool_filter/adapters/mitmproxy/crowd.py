@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,8 @@ class Crowd:
         limit = soft_limit()
         self.reserve = Reserve()
         self._seats = Seats(most_clients(limit))
+        self.surplus: Container[str] = self._seats.standing
+        """The ids of the clients for whom there is no room; asked for each request."""
         self._limit = limit
         self._once = Once()
         self._report: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
@@ -80,7 +82,7 @@ class Crowd:
         gone = self._seats.enter(client.id)
         if gone is not None:
             self._close(gone)
-        if not self._seats.has(client.id):
+        if client.id in self.surplus:
             text = "%d clients are connected: others are refused (see max_clients)"
             self._once.log(log, logging.WARNING, text, self._seats.most)
 
@@ -94,9 +96,6 @@ class Crowd:
         opened = sum(len(handler.transports) for handler in handlers) - clients
         if opened > most_upstream_connections(self._limit, clients):
             data.server.error = "too many connections to the upstream"
-
-    def has_room_for(self, client: Client) -> bool:
-        return self._seats.has(client.id)
 
     @staticmethod
     def _close(client_id: str) -> None:

@@ -72,38 +72,36 @@ class Seats:
     """Clients that are served, as many as there are seats; the others are told that we are full.
 
     >>> seats = Seats(1, standing=1)
-    >>> seats.enter("a"), seats.enter("b"), seats.has("b")
-    (None, None, False)
+    >>> seats.enter("a"), seats.enter("b"), "b" in seats.standing
+    (None, None, True)
     >>> seats.enter("c")  # b has to go
     'b'
-    >>> seats.leave("a"); seats.has("c")
-    True
+    >>> seats.leave("a"); "c" in seats.standing
+    False
     """
 
     def __init__(self, most: int, standing: int = _STANDING) -> None:
         self.most = most
         self._most_standing = standing
         self._seated: set[str] = set()
-        self._standing: dict[str, None] = {}
+        self.standing: dict[str, None] = {}
+        """Who has no seat; the first has come first."""
 
     def enter(self, client: str) -> str | None:
         """Take a client in; return the one who has to be closed for that."""
         if len(self._seated) < self.most:
             self._seated.add(client)
             return None
-        self._standing[client] = None
-        if len(self._standing) <= self._most_standing:
+        self.standing[client] = None
+        if len(self.standing) <= self._most_standing:
             return None
-        oldest = next(iter(self._standing))
-        del self._standing[oldest]
+        oldest = next(iter(self.standing))
+        del self.standing[oldest]
         return oldest
 
     def leave(self, client: str) -> None:
-        self._standing.pop(client, None)
+        self.standing.pop(client, None)
         self._seated.discard(client)
-        while self._standing and len(self._seated) < self.most:
-            self._seated.add(next(iter(self._standing)))
-            del self._standing[next(iter(self._standing))]
-
-    def has(self, client: str) -> bool:
-        return client in self._seated or client not in self._standing
+        while self.standing and len(self._seated) < self.most:
+            self._seated.add(next(iter(self.standing)))
+            del self.standing[next(iter(self.standing))]

@@ -27,16 +27,14 @@ class Ending:
     def __init__(self, *, grace: float = GRACE) -> None:
         self._grace = grace
         self._reason: str | None = None
+        self.has_begun = False
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._reason is not None
 
     def fatal(self, reason: str) -> None:
         """End the process, soon: who waits for an answer gets one. The first reason counts."""
         if self._reason is None:
             self._reason = reason
+            self.has_begun = True
             self._task = asyncio.get_running_loop().create_task(self._end())
 
     def done(self) -> None:

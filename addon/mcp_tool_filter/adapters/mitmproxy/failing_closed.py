@@ -1,4 +1,10 @@
-"""What we stumble over ends closed: mitmproxy would log an exception and send the flow on."""
+"""An error in our code ends closed: mitmproxy would log it and send the flow on.
+
+Whatever may raise in a hook stands in ``try``, and this is all that follows::
+
+    except Exception as error:
+        fail_closed(flow, error, self.refuse)
+"""
 
 from __future__ import annotations
 
@@ -16,34 +22,16 @@ log = logging.getLogger(__name__)
 once = Once()
 
 
-class FailingClosed:
-    """Answers what we stumble over: mitmproxy would log the exception and send the flow on."""
-
-    __slots__ = ("_flow", "_refuse")
-
-    def __init__(self, flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
-        self._flow, self._refuse = flow, refuse
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        path = shown_url(self._flow.request.path)
-        if isinstance(error, ProtocolError):
-            once.log(log, logging.WARNING, "Refused %s: %s", path, error)
-        else:
-            log.exception("cannot judge %s", path)
-        refuse_or_cut(self._flow, self._refuse)
-        return True
-
-
-def refuse_or_cut(flow: HTTPFlow, refuse: Callable[[HTTPFlow], None]) -> None:
-    """Let nothing pass, also when there is something wrong with our refusal."""
+def fail_closed(flow: HTTPFlow, error: Exception, refuse: Callable[[HTTPFlow], None]) -> None:
+    """Refuse a flow that cannot be judged; cut it if not even that works. Does not raise."""
+    path = shown_url(flow.request.path)
+    if isinstance(error, ProtocolError):
+        once.log(log, logging.WARNING, "Refused %s: %s", path, error)
+    else:
+        log.error("cannot judge %s", path, exc_info=error)
     try:
         refuse(flow)
     except Exception:
-        log.exception("cannot refuse %s", shown_url(flow.request.path))
+        log.exception("cannot refuse %s", path)
         flow.response = None
         cut(flow)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
-from mitmproxy.http import Headers, HTTPFlow, Request, Response
+from mitmproxy.connection import Client
+from mitmproxy.http import HTTPFlow, Request, Response
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
@@ -16,7 +18,7 @@ from mcp_tool_filter.conversation.judged import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
 from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.http.exchange import JSON
+from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
@@ -32,13 +34,16 @@ from mcp_tool_filter.protocol.messages import (
 _CONTROL = re.compile(rb"[\r\n\0]")
 _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-version")
 _PARTIAL = frozenset({b"range", b"if-range"})
-_OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
+_NAME = itemgetter(0)  # of a field
+OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
 WAKE = b":wake"
 """Put into a stream, it asks for what was held back and is decided by now; it never leaves."""
 _SCHEMA = b"inputschema"  # every tool has one
 
 
-def head_of(request: Request, address: str = "") -> Head:
+def head_of(request: Request, client: Client | None = None) -> Head:
+    """Return the head of a request; with its ``client``, it says where that one connects from."""
+    address = str(client.peername[0]) if client is not None and client.peername else ""
     return Head(request.method.upper(), request.path, request.headers.fields, address)
 
 
@@ -60,10 +65,18 @@ def lost_to(request: Request) -> bytes:
     return replies[0] if len(replies) == 1 else render_batch(replies)
 
 
-def prepare_for_upstream(request: Request, headers: HeaderPairs) -> None:
+def our_response(request: Request, answered: Answered, cors: CorsMemory | None) -> Response:
+    """Make an answer that is sent in the upstream's place, for a page to read as the upstream's."""
+    response = json_response(answered.status, b"" if is_head(request) else answered.body)
+    if cors is not None:
+        add_cors(cors, request, response)
+    return response
+
+
+def prepare_for_upstream(request: Request, head: Head, headers: HeaderPairs) -> None:
     """Ask for an answer that we can read, and add the headers of the user who started us."""
     request.headers["accept-encoding"] = "identity"
-    if has_any(request.headers, _PARTIAL):
+    if not _PARTIAL.isdisjoint(head.names):
         for name in ("range", "if-range"):
             request.headers.pop(name, None)
     request.trailers = None  # some servers read them as headers
@@ -112,12 +125,6 @@ def learn_login_document(paths: LoginPaths, request: Request, response: Response
         paths.learn_document(response.raw_content or b"")
 
 
-def address_of(flow: HTTPFlow) -> str:
-    """Return where a client connects from, without its port."""
-    peer = flow.client_conn.peername
-    return str(peer[0]) if peer else ""
-
-
 def replace_body(
     request: Request, body: bytes, headers: Sequence[tuple[str, str | None]] = ()
 ) -> None:
@@ -134,8 +141,6 @@ def replace_body(
 
 def refuse_upgrade(request: Request) -> None:
     """Take an upgrade away; a server may always go on without, and a tunnel cannot be judged."""
-    if not has_any(request.headers, _OF_UPGRADES):
-        return
     for name in _HOP_BY_HOP:
         request.headers.pop(name, None)
     tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
@@ -158,8 +163,14 @@ def replace_answer(response: Response, status: int, body: bytes, content_type: s
     response.content = body  # which also says its length
 
 
-def correct_length(response: Response) -> None:
-    """Say how long the body is: another script may have changed the head or the body."""
+def put_answer(response: Response, answered: Answered | None) -> None:
+    """Put another answer in the place of one, if there is another; say how long the body is.
+
+    Another script may have changed the head or the body.
+    """
+    if answered:
+        replace_answer(response, answered.status, answered.body, answered.content_type)
+        return
     said, actual = response.headers.get("content-length"), str(len(response.raw_content or b""))
     has_body = response.status_code not in (204, 304)
     if said is not None and said != actual and has_body:
@@ -172,9 +183,10 @@ def check_answer_head(response: Response) -> None:
     if coding not in ("", "chunked", "identity"):
         raise ProtocolError("a transfer coding that nobody asked for")
     fields = response.headers.fields
-    if any(len(value) > LONGEST_VALUE for _, value in fields) or len(fields) > MOST_HEADERS:
+    values = [value for _, value in fields]
+    if max(map(len, values), default=0) > LONGEST_VALUE or len(values) > MOST_HEADERS:
         raise ProtocolError("a header that is too long, or too many of them")
-    all_values = b"".join([value for _, value in fields])
+    all_values = b"".join(values)
     if _CONTROL.search(all_values):
         raise ProtocolError("a control character in a header")
     if _SCHEMA in all_values.lower():
@@ -187,7 +199,7 @@ def check_answer_head(response: Response) -> None:
 
 def keep_with_us(response: Response, upstream: UpstreamNames) -> bool:
     """Let no URL in the head lead past us; tell whether the answer then leads nowhere else."""
-    if not has_any(response.headers, WITH_URLS):
+    if WITH_URLS.isdisjoint(map(bytes.lower, map(_NAME, response.headers.fields))):
         return True
     response.headers.fields = tuple(keep_links(response.headers.fields, upstream))
     is_redirect: bool = 300 <= response.status_code < 400
@@ -238,11 +250,6 @@ def stream_through(
         return [filtered] if filtered else []
 
     return on_chunk
-
-
-def has_any(headers: Headers, names: frozenset[bytes]) -> bool:
-    """Tell whether there is a field of one of these names, which are in lower case."""
-    return not names.isdisjoint([name.lower() for name, _ in headers.fields])
 
 
 def client_address(flow: object) -> str:

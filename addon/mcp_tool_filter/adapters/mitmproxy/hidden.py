@@ -39,10 +39,8 @@ class Hidden:
     def __init__(self, listeners: Mapping[str, Listener]) -> None:
         self._listeners = listeners
         self._finder: Finder | None = None  # only there while somebody could see a flow
-
-    @property
-    def is_on(self) -> bool:
-        return self._finder is not None
+        self.is_on = False
+        """Somebody could see a flow. If not, every call of this class may be saved."""
 
     def configure(self, *, shows_secrets: bool) -> None:
         """Look who could see a flow now."""
@@ -52,6 +50,7 @@ class Hidden:
             from mcp_tool_filter.observers.redaction.finder import Finder
 
             self._finder = Finder()
+        self.is_on = self._finder is not None
 
     # Requests
 

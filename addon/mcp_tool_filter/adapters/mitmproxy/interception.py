@@ -21,7 +21,6 @@ from mitmproxy.tls import TlsData
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.flows import (
-    address_of,
     head_of,
     refuse_upgrade,
     stream_through,
@@ -345,7 +344,7 @@ def intercept(
 
 def _begin(listener: Listener, flow: HTTPFlow) -> HttpExchange:
     """Begin an exchange whose request has passed. Raises ProtocolError if it should not have."""
-    outcome = listener.judge_request(head_of(flow.request, address_of(flow)), b"", flow)
+    outcome = listener.judge_request(head_of(flow.request, flow.client_conn), b"", flow)
     if not isinstance(outcome, Passed):
         raise ProtocolError("an answer of MCP to a request that is refused")
     return outcome.exchange

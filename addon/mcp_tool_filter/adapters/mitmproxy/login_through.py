@@ -45,6 +45,8 @@ class LoginsThrough:
     def __init__(self) -> None:
         self._listeners: dict[str, tuple[ReverseMode, Listener]] = {}
         self._begun: dict[str, Through] = {}
+        self.has_begun = False
+        """Some client may have asked for a login. Until then, no answer has to be rewritten."""
         self._logged_in: set[str] = set()
         """For these, no client shall find out where it could log in without us."""
 
@@ -71,6 +73,7 @@ class LoginsThrough:
         mode, listener = self._listeners[spec]
         is_plain = listener.config.login_through == "plain"
         kept = _open_registrations(listener.upstream)
+        self.has_begun = True
         begun = self._begun[spec] = Through(
             listener, partial(_open_web, mode, listener), is_plain=is_plain, kept=kept
         )

@@ -45,6 +45,8 @@ class Logins:
 
     def __init__(self) -> None:
         self._by_mode: dict[str, Login] = {}
+        self.is_on = False
+        """There is a login. If not, the calls for each request and answer may be saved."""
         self._sent: WeakKeyDictionary[HTTPFlow, Sent] = WeakKeyDictionary()
         self._last_warning = ""
 
@@ -56,11 +58,12 @@ class Logins:
         login = login_to(target)
         if login is not None:
             self._by_mode[spec] = login
+            self.is_on = True
         return login is not None
 
     def needed_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Sent | None:
         """Begin to send a request with a login; None if it gets none."""
-        if not self._by_mode or (login := self.login_for(flow, listener, head)) is None:
+        if (login := self.login_for(flow, listener, head)) is None:
             return None
         sent = self._sent[flow] = Sent(login)
         return sent
@@ -91,7 +94,7 @@ class Logins:
 
     def note_refusal(self, flow: HTTPFlow, response: Response) -> bool:
         """Tell whether the upstream has refused our token; its answer is not for the client."""
-        sent = self._sent.get(flow) if self._by_mode else None
+        sent = self._sent.get(flow)
         if sent is None or not sent.value or response.status_code not in (401, 403):
             return False
         sent.is_refused = True
@@ -99,7 +102,7 @@ class Logins:
 
     def take_refused(self, flow: HTTPFlow) -> Sent | None:
         """Return what a request was sent with if the upstream has refused it, once."""
-        sent = self._sent.get(flow) if self._by_mode else None
+        sent = self._sent.get(flow)
         if sent is None or not sent.is_refused:
             return None
         sent.is_refused = False

@@ -18,14 +18,13 @@ from mcp_tool_filter.adapters.mitmproxy.errors import (
     full_response,
 )
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed
 from mcp_tool_filter.adapters.mitmproxy.flows import (
-    add_cors,
-    address_of,
+    OF_UPGRADES,
     head_of,
-    is_head,
     json_response,
     lost_to,
+    our_response,
     prepare_for_upstream,
     refuse_upgrade,
     replace_body,
@@ -42,12 +41,8 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     Sent,
     answer_without_login,
 )
-from mcp_tool_filter.adapters.mitmproxy.streams import (
-    client_host,
-    refuse_now,
-    settle_answer,
-    settle_request,
-)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
+from mcp_tool_filter.adapters.mitmproxy.streams import refuse_now, settle_answer
 from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket
@@ -98,23 +93,27 @@ class Requests:
 
     def judge_source(self, flow: HTTPFlow) -> None:
         """Judge who asks before any of the body is read: nobody else costs memory."""
-        with FailingClosed(flow, self._refuse_source):
-            self._hidden.hide_head(flow)
-            if not self._crowd.has_room_for(flow.client_conn):
+        try:
+            if self._hidden.is_on:
+                self._hidden.hide_head(flow)
+            if flow.client_conn.id in self._crowd.surplus:
                 self._refuse_now(flow, full_response(), Reason(Why.FORBIDDEN, detail="max_clients"))
-            elif problem := self._problem_in_source(flow):
+            elif problem := self._problem_in_source(flow, stream_of(flow)):
                 said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
                 reason = Reason(Why.FORBIDDEN, detail=problem)
                 self._refuse_now(flow, json_response(403, said), reason)
             else:
                 self._admitted.add(flow)
+        except Exception as error:
+            fail_closed(flow, error, self._refuse_source)
 
     def _refuse_source(self, flow: HTTPFlow) -> None:
         refuse_now(flow, json_response(500, INTERNAL))
 
     def _refuse_now(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
         refuse_now(flow, response)
-        self._views.meet(flow)
+        if self._views.is_watched:
+            self._views.meet(flow)
         verdict = Reply(response.content or b"", reason)
         listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if listener:
@@ -123,21 +122,27 @@ class Requests:
             self._watchers.log.tell(verdict)
 
     def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        with FailingClosed(flow, self.refuse):
-            self._hidden.hide_body(flow)
-            self._views.meet(flow)
+        try:
+            if self._hidden.is_on:
+                self._hidden.hide_body(flow)
+            if self._views.is_watched:
+                self._views.meet(flow)
             if flow not in self._admitted:
                 raise ProtocolError("a request whose head was not judged")
             if not self._ready.is_set():
                 return self._judge_later(flow)
             return self._judge_or_lose(flow)
-        return None
+        except Exception as error:
+            fail_closed(flow, error, self.refuse)
+            return None
 
     async def _judge_later(self, flow: HTTPFlow) -> None:
         await self._ready.wait()
-        with FailingClosed(flow, self.refuse):
+        try:
             if waiting := self._judge_or_lose(flow):
                 await waiting
+        except Exception as error:
+            fail_closed(flow, error, self.refuse)
 
     def _judge_or_lose(self, flow: HTTPFlow) -> Awaitable[None] | None:
         if not self._ending.has_begun:
@@ -145,7 +150,9 @@ class Requests:
         self._answer(flow, Answered(200, lost_to(flow.request)))
         return None
 
-    def _problem_in_source(self, flow: HTTPFlow, *, with_visits: bool = True) -> str | None:
+    def _problem_in_source(
+        self, flow: HTTPFlow, stream: SafeStream | None, *, with_visits: bool = True
+    ) -> str | None:
         """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
         if flow.is_replay:  # from mitmweb or the console, by the user
             return None
@@ -153,7 +160,7 @@ class Requests:
         problem = problem_in_source(
             self._listeners.config.allowed_hosts,
             own=flow.client_conn.sockname[0],
-            host=client_host(flow),
+            host=stream.client_host if stream is not None else None,
             origins=headers.get_all("origin"),
             sites=headers.get_all("sec-fetch-site"),
         )
@@ -168,7 +175,7 @@ class Requests:
         raw = request.raw_content
         if request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")
-        head = head_of(request, address_of(flow))
+        head = head_of(request, flow.client_conn)
         if through := self._through.asked(flow, head):
             return self._log_in_through(flow, through, listener, head, raw)
         return self._judge_message(flow, listener, head, raw)
@@ -176,13 +183,13 @@ class Requests:
     async def _log_in_through(
         self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
     ) -> None:
-        with FailingClosed(flow, self.refuse):
+        try:
             if response := await self._through.answer(flow, through, head, raw):
                 self._known.of(flow).login_at = response.headers.get("location")
                 flow.response = response
                 self._hidden.hide_answer(flow)
                 settle_answer(flow)
-            elif problem := self._problem_in_source(flow, with_visits=False):
+            elif problem := self._problem_in_source(flow, stream_of(flow), with_visits=False):
                 raise ProtocolError(f"{problem} forbids what is no login")
             elif changed := self._through.translate(flow, through, head, raw):
                 raw = flow.request.raw_content or b""
@@ -192,6 +199,8 @@ class Requests:
                     await waiting
             elif waiting := self._judge_message(flow, listener, head, raw):
                 await waiting
+        except Exception as error:
+            fail_closed(flow, error, self.refuse)
 
     def _judge_message(
         self, flow: HTTPFlow, listener: Listener, head: Head, raw: bytes
@@ -204,12 +213,14 @@ class Requests:
     async def _send_on_later(
         self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]
     ) -> None:
-        with FailingClosed(flow, self.refuse):
+        try:
             decided = await self._effects.outcome_of(outcome)
             if self._ending.has_begun:
                 decided = Answered(200, lost_to(flow.request))
             if waiting := self._send_on(flow, listener, head, decided):
                 await waiting
+        except Exception as error:
+            fail_closed(flow, error, self.refuse)
 
     async def fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
         """Ask for the list that the client of a message would get."""
@@ -225,18 +236,22 @@ class Requests:
             self._answer(flow, outcome)
             return None
         known = self._known[flow] = Known(listener, outcome.exchange)
-        if is_websocket(head):
-            conversation = listener.open_socket(outcome.exchange)
-            known.socket = Socket(flow, conversation, self._effects.carry_out)
-        else:
-            refuse_upgrade(flow.request)
+        if not OF_UPGRADES.isdisjoint(head.names):
+            if is_websocket(head):
+                conversation = listener.open_socket(outcome.exchange)
+                known.socket = Socket(flow, conversation, self._effects.carry_out)
+            else:
+                refuse_upgrade(flow.request)
         if outcome.body is not None:
             replace_body(flow.request, outcome.body, outcome.headers)
-        prepare_for_upstream(flow.request, listener.headers_for(head))
-        self._hidden.hide_added(flow)
-        settle_request(flow)
-        sent = self._logins.needed_for(flow, listener, head)
-        return self._log_in(flow, known, sent) if sent else None
+        prepare_for_upstream(flow.request, head, listener.headers_for(head))
+        if self._hidden.is_on:
+            self._hidden.hide_added(flow)
+        if (stream := stream_of(flow)) is not None:
+            stream.settle_request()
+        if self._logins.is_on and (sent := self._logins.needed_for(flow, listener, head)):
+            return self._log_in(flow, known, sent)
+        return None
 
     def _log_in(self, flow: HTTPFlow, known: Known, sent: Sent) -> Awaitable[None] | None:
         """Send a request with the token of the login, once it is there."""
@@ -250,11 +265,13 @@ class Requests:
         return self._log_in_later(flow, known, sent)
 
     async def _log_in_later(self, flow: HTTPFlow, known: Known, sent: Sent) -> None:
-        with FailingClosed(flow, self.refuse):
+        try:
             try:
                 self._logins.add(flow, sent, await sent.login.renewed())
             except StartError as error:
                 self.answer_without_login(flow, known, error)
+        except Exception as error:
+            fail_closed(flow, error, self.refuse)
 
     def answer_without_login(self, flow: HTTPFlow, known: Known, error: StartError) -> None:
         self._logins.warn_once(f"{error.what}. {error.why}")
@@ -262,18 +279,14 @@ class Requests:
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
         """Answer in the upstream's place, on the stream where the client waits for it."""
-        stream = answered.stream
-        if stream and answered.body and stream.send(render_event(answered.body)):
+        elsewhere = answered.stream
+        if elsewhere and answered.body and elsewhere.send(render_event(answered.body)):
             answered = Answered(202)
-        body = b"" if is_head(flow.request) else answered.body
-        flow.response = json_response(answered.status, body)
-        self._add_cors(flow, flow.response)
-        settle_answer(flow)
-
-    def _add_cors(self, flow: HTTPFlow, response: Response) -> None:
         listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
-        if listener:
-            add_cors(listener.cors, flow.request, response)
+        cors = listener.cors if listener else None
+        flow.response = our_response(flow.request, answered, cors)
+        if (stream := stream_of(flow)) is not None:
+            stream.settle_answer()
 
     def refuse(self, flow: HTTPFlow) -> None:
         self._answer(flow, Answered(500, INTERNAL))

@@ -8,7 +8,7 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.answers import Answers
-from mcp_tool_filter.adapters.mitmproxy.failing_closed import FailingClosed, once
+from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed, once
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     frame_as_stream,
     is_head,
@@ -16,10 +16,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
-from mcp_tool_filter.adapters.mitmproxy.streams import (
-    settle_answer,
-    settle_head,
-)
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import is_event_stream
@@ -39,12 +36,14 @@ class SecondLook:
         self._hidden = hidden
 
     def judge_request_again(self, flow: HTTPFlow) -> None:
-        with FailingClosed(flow, self._requests.refuse):
+        try:
             if not self._requests.is_admitted(flow):
                 raise ProtocolError("a request that was kept from us")
             flow.response = None
             if self._requests.judge_admitted(flow) is not None:
                 raise ProtocolError("a changed request that has to wait for a decision")
+        except Exception as error:
+            fail_closed(flow, error, self._requests.refuse)
 
     def judge_head_again(self, flow: HTTPFlow) -> bool:
         try:
@@ -58,11 +57,13 @@ class SecondLook:
         except Exception as error:
             once.log(log, logging.WARNING, "Refused %s: %s", shown_url(flow.request.path), error)
             return False
-        settle_head(flow)
+        if (stream := stream_of(flow)) is not None:
+            stream.settle_head()
         return True
 
     def judge_answer_again(self, flow: HTTPFlow) -> None:
-        with FailingClosed(flow, self._answers.refuse_body):
+        stream = stream_of(flow)
+        try:
             assert flow.response
             self._hidden.show_answer(flow)
             response, known = flow.response, self._known.of(flow)
@@ -79,7 +80,10 @@ class SecondLook:
                     raise ProtocolError("a changed answer that has to wait for a decision")
                 self._answers.replace(flow, response, again, answered)
             self._hidden.hide_answer(flow)
-        settle_answer(flow)
+        except Exception as error:
+            fail_closed(flow, error, self._answers.refuse_body)
+        if stream is not None:
+            stream.settle_answer()
 
     def may_say(self, flow: HTTPFlow, message: WebSocketMessage) -> bool:
         before = message.content

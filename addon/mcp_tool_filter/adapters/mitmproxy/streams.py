@@ -161,42 +161,10 @@ def hold_end(flow: HTTPFlow, held: Held) -> None:
         stream.holds = held
 
 
-def hold(flow: HTTPFlow) -> None:
-    """In the ``responseheaders`` hook: let no addon behind us choose its stream.
-
-    A script that sets ``flow.response.stream = True`` would let everything pass unfiltered.
-    """
-    if flow.response and (stream := stream_of(flow)):
-        stream.held = [flow.response.stream]
-
-
 def is_made_here(flow: HTTPFlow) -> bool:
     """Is the response one that another addon has made?"""
     stream = stream_of(flow)
     return stream is not None and stream.is_made_here
-
-
-def settle_request(flow: HTTPFlow) -> None:
-    """Remember the request as it is: it was judged, and may leave unless it is changed."""
-    if stream := stream_of(flow):
-        stream.settle_request()
-
-
-def settle_head(flow: HTTPFlow) -> None:
-    """Remember the head of the response as it is: it was judged, or is ours."""
-    if stream := stream_of(flow):
-        stream.settle_head()
-
-
-def is_head_settled(flow: HTTPFlow) -> bool:
-    stream = stream_of(flow)
-    return stream is not None and stream.is_head_settled
-
-
-def has_left(flow: HTTPFlow) -> bool:
-    """In the ``response`` hook: has the client seen the head and the body already?"""
-    stream = stream_of(flow)
-    return stream is not None and stream.has_begun
 
 
 def settle_answer(flow: HTTPFlow) -> None:
@@ -208,12 +176,6 @@ def settle_answer(flow: HTTPFlow) -> None:
 def settle_message(flow: HTTPFlow, message: WebSocketMessage) -> None:
     if stream := stream_of(flow):
         stream.settled_message = message, message.content
-
-
-def is_answer_settled(flow: HTTPFlow) -> bool:
-    """Tell whether the response is the one that we settled, and unchanged."""
-    stream = stream_of(flow)
-    return stream is not None and stream.is_answer_settled
 
 
 def add_secretly(flow: HTTPFlow, name: str, value: str) -> None:
@@ -248,12 +210,6 @@ def refuse_now(flow: HTTPFlow, response: Response) -> None:
         flow.response = response
     else:
         stream.refusal = response
-
-
-def has_begun(flow: HTTPFlow) -> bool:
-    """In the ``response`` hook: has the body gone by already, as a stream?"""
-    stream = stream_of(flow)
-    return stream is None or stream.has_begun
 
 
 def is_streaming(flow: HTTPFlow) -> bool:
@@ -316,8 +272,8 @@ def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
 
 def client_host(flow: HTTPFlow) -> str | None:
     """The host the client asked for; None when it named none, or more than one."""
-    hosts = asked_hosts(flow)
-    return hosts[0] if len({host.lower() for host in hosts}) == 1 else None
+    stream = stream_of(flow)
+    return stream.client_host if stream else None
 
 
 def _give(order: Order) -> bool:

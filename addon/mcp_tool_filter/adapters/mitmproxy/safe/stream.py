@@ -114,6 +114,13 @@ class SafeStream(LookedAtStream):
         self._is_dropped = False  # nobody will ask us anything any more
 
     @property
+    def client_host(self) -> str | None:
+        """The host the client asked for; None when it named none, or more than one."""
+        hosts = self.asked_hosts
+        is_one = len(hosts) == 1 or len({host.lower() for host in hosts}) == 1
+        return hosts[0] if is_one else None
+
+    @property
     def takes_bytes(self) -> bool:
         """Would bytes put into the response reach the client?"""
         going_on = not self.over and self.doomed is None and self.last is None

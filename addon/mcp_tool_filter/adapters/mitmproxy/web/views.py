@@ -105,7 +105,8 @@ class FlowObserver:
         self._clock = clock
         self.observe: Observe | None = None
         """Told of each flow's verdicts; to be set before the options are."""
-        self._is_watched = False
+        self.is_watched = False
+        """Somebody can see a flow. If not, only ``tell`` does anything."""
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._introduced: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,17 +123,17 @@ class FlowObserver:
 
     def meet(self, flow: HTTPFlow) -> None:
         """A request has come and is about to be judged."""
-        if self._is_watched:
+        if self.is_watched:
             self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
     def note_head(self, flow: HTTPFlow, response: Response) -> None:
         """The upstream has begun to answer."""
-        if self._is_watched and (seen := self._seen.get(flow)):
+        if self.is_watched and (seen := self._seen.get(flow)):
             keep_head(seen.kept, response, response.status_code, self._clock())
 
     def note_body(self, flow: HTTPFlow, body: bytes) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
-        seen = self._seen.get(flow) if self._is_watched else None
+        seen = self._seen.get(flow) if self.is_watched else None
         if seen and not seen.is_stream and flow.response:
             now = self._clock()
             keep_chunk(seen.kept, body, now)
@@ -147,7 +148,7 @@ class FlowObserver:
         if statistics is None:
             statistics = self._statistics[spec] = Statistics()
         statistics.note(judged, self._clock())
-        if not self._is_watched or not isinstance(flow, HTTPFlow):
+        if not self.is_watched or not isinstance(flow, HTTPFlow):
             return
         if (seen := self._seen.get(flow)) is None:
             return
@@ -181,7 +182,7 @@ class FlowObserver:
         if "save_stream_file" in updated:
             self._introduced.clear()  # another recording begins
         shows = ctx.master.addons.get("view") is not None
-        self._is_watched = records or shows or self.observe is not None
+        self.is_watched = records or shows or self.observe is not None
 
     def running(self) -> None:
         self.configure(())
@@ -191,14 +192,14 @@ class FlowObserver:
 
     def follow_stream(self, flow: HTTPFlow) -> None:
         """From now on keep what goes into a stream callable, and what comes out."""
-        seen = self._seen.get(flow) if self._is_watched else None
+        seen = self._seen.get(flow) if self.is_watched else None
         if seen and flow.response and callable(flow.response.stream):
             seen.is_stream = True
             flow.response.stream = self._followed(flow, seen, flow.response.stream)
 
     def finish(self, flow: HTTPFlow) -> None:
         """Nothing more will come."""
-        if self._is_watched and (seen := self._seen.get(flow)):
+        if self.is_watched and (seen := self._seen.get(flow)):
             seen.is_over = True
             self._show_filtered(flow, seen)
 
