@@ -34,7 +34,7 @@ class Refusal:
     detail: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Statistics:
     """One for each listener."""
 

@@ -13,14 +13,11 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy.layer import NextLayer
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from mcp_tool_filter.adapters.mitmproxy.connections import close_leftover, connect_failed
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
     choose_layer,
 )
-from mcp_tool_filter.adapters.mitmproxy.streams import (
-    close_leftover,
-    connect_failed,
-    upstream_failed,
-)
+from mcp_tool_filter.adapters.mitmproxy.streams import upstream_failed
 from tests.proxy import RunningProxy, proxy
 from tests.raw_upstream import Script, raw_upstream
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 
@@ -28,7 +27,7 @@ from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.fetch.upstream_names import find_names
 from mcp_tool_filter.conversation.fetched import Fetched, unlisted
-from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Observer
 from mcp_tool_filter.errors import InvalidOption, ListsAfterLogin, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames
@@ -42,8 +41,6 @@ from mcp_tool_filter.policy.patterns import Pattern
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 
-type ObserverOfAll = Callable[[str, Judged], None]
-"""Told by which listener a message was judged, too: the full text of its mode."""
 type Fetcher = Callable[[Target], Awaitable[Fetched]]
 type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
 
@@ -84,15 +81,14 @@ class NewList:
 class Listeners:
     """A listener for each mode, all with the same configuration."""
 
-    def __init__(
-        self, observe: ObserverOfAll, fetch: Fetcher = fetch, links: tuple[Link, ...] = ()
-    ) -> None:
+    def __init__(self, fetch: Fetcher = fetch, links: tuple[Link, ...] = ()) -> None:
         self.config = Config()
         self.by_mode: dict[str, Listener] = {}
         """By the full text of the mode, which is unique."""
         self.find_intercepted: Callable[[HTTPFlow], Listener] | None = None
         """Returns the listener of a flow that came through a forward proxy."""
-        self._observe = observe
+        self.observer_for: Callable[[str], Observer | None] = lambda _name: None
+        """Returns what is told of the messages of the listener with this name."""
         self._fetch = fetch
         self.find_names: NamesFinder = find_names
         self._links = links
@@ -175,10 +171,6 @@ class Listeners:
         listener = self.listener_of(flow)
         name = flow.client_conn.proxy_mode.full_spec
         return listener, self.target_at(name, listener, ctx.options)
-
-    def observer_for(self, name: str) -> Callable[[Judged], None]:
-        """Return what is told of the messages of a listener."""
-        return partial(self._observe, name)
 
     def target_at(self, name: str, listener: Listener, options: Options) -> Target:
         """Return how to reach the upstream of a listener."""

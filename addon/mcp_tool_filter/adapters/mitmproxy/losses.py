@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 
 from mcp_tool_filter.adapters.fetch.probe import Reach
+from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.descriptors import Reserve
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ class Losses:
         self._reserve = reserve
         self._suspected: dict[str, bool] = {}
         """Upstreams being probed, by mode: is there a newer suspicion than the probe?"""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def suspect(self, mode: ProxyMode, patience: float) -> None:
         """Probe the upstream of this mode; ``patience`` is how long a doubt may last."""
@@ -47,9 +47,7 @@ class Losses:
             self._suspected[mode.full_spec] = True
             return
         self._suspected[mode.full_spec] = False
-        task = asyncio.get_running_loop().create_task(self._look_after(mode, patience))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        in_background(self._look_after(mode, patience))
 
     async def _look_after(self, mode: ReverseMode, patience: float) -> None:
         await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them

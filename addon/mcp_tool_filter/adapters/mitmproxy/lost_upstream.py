@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from mcp_tool_filter.adapters.fetch.probe import Reach
+from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.descriptors import Reserve
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
 from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
@@ -21,7 +22,6 @@ from mcp_tool_filter.errors import LostUpstream, StartError
 
 log = logging.getLogger(__name__)
 
-type InBackground = Callable[[Coroutine[None, None, None]], None]
 type Say = Callable[[str], None]
 
 _PAUSE = 0.5
@@ -39,13 +39,11 @@ class LossGuard:
         new_lists: NewLists,
         reserve: Reserve,
         ending: Ending,
-        in_background: InBackground,
         warn: Say,
     ) -> None:
         self._listeners = listeners
         self._new_lists = new_lists
         self._ending = ending
-        self._in_background = in_background
         self._warn = warn
         self._losses = Losses(listeners.probe, self.lose, reserve)
         self._lost: dict[str, asyncio.Event] = {}
@@ -80,7 +78,7 @@ class LossGuard:
         self._lost[key] = asyncio.Event()
         name = self._listeners.name_of(key)
         self._warn(f"Warning: {LostUpstream().what}{name}; waiting for it to come back")
-        self._in_background(self._until_back(mode, self._lost[key]))
+        in_background(self._until_back(mode, self._lost[key]))
 
     def server_connected(self, client: Client) -> None:
         if event := self._lost.get(client.proxy_mode.full_spec):

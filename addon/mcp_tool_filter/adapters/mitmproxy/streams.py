@@ -4,26 +4,22 @@ The hooks call these functions with a flow. They work for all of HTTP/1 and HTTP
 without TLS, from inside any hook or stream callable, and are only for the event loop's thread.
 An order reaches its stream when mitmproxy is through with what it is doing on that connection,
 which mostly is at once.
-
-They are one module because each is only a few lines, and all act on the same stream of mitmproxy.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from mitmproxy import ctx
-from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.http import HTTPFlow, Response
-from mitmproxy.proxy.events import ConnectionClosed
-from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.websocket import WebSocketMessage
 
+from mcp_tool_filter.adapters.mitmproxy.background import in_background
+from mcp_tool_filter.adapters.mitmproxy.connections import (
+    handler_of,
+    hang_up_on,
+    reset_when_closed,
+)
 from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     Failure,
@@ -36,10 +32,6 @@ from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Look,
     Lose,
     Order,
-    ReadOn,
-)
-from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
-    is_guarded,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
     SafeStream,
@@ -47,11 +39,6 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
     stream_of,
 )
 from mcp_tool_filter.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from mitmproxy.proxy.server import ConnectionHandler
-
-_tasks: set[asyncio.Task[None]] = set()
 
 
 def inject(flow: HTTPFlow, chunk: bytes) -> bool:
@@ -101,11 +88,11 @@ def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
     if not flow.live:
         return
     if stream is None or stream.child_layer is not None:
-        _hang_up_on(flow)
+        hang_up_on(flow.client_conn)
     elif not stream.over and stream.doomed is None:
         stream.doomed = why
         if _ends_by_closing(stream):
-            _reset_when_closed(flow)
+            reset_when_closed(flow.client_conn)
         _give(Look(stream))
 
 
@@ -121,23 +108,6 @@ def give_up(stream: SafeStream) -> None:
     """Let a stream fail because it holds too much."""
     if not stream.over:
         _give(GiveUp(stream, Failure.OVER_BUDGET))
-
-
-def resume(client: Client) -> bool:
-    """Let the connection of a client read on when all that was said to it is sent."""
-    handler = _handler_of(client)
-    if handler is None:
-        return False
-    task = asyncio.get_running_loop().create_task(_resume(handler))
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    return True
-
-
-async def _resume(handler: ConnectionHandler) -> None:
-    await asyncio.sleep(0)  # the connection is in the middle of something
-    await handler.drain_writers()
-    await handler.server_event(ReadOn())
 
 
 def open_flows() -> list[HTTPFlow]:
@@ -195,14 +165,6 @@ def send_again(flow: HTTPFlow) -> None:
         stream.is_to_repeat = True
 
 
-def close_unguarded() -> None:
-    """Close connections that mitmproxy accepted before we were loaded: nobody filters them."""
-    server = ctx.master.addons.get("proxyserver")
-    for handler in list(server.connections.values()) if server else ():
-        if handler.client in handler.transports and not is_guarded(handler.client):
-            handler.close_connection(handler.client)
-
-
 def refuse_now(flow: HTTPFlow, response: Response) -> None:
     """In the ``requestheaders`` hook: answer at once; the body of the request is not kept."""
     stream = stream_of(flow)
@@ -227,39 +189,6 @@ def upstream_failed(flow: HTTPFlow) -> bool:
     return stream is not None and stream.failure in (Failure.CONNECT_FAILED, Failure.LOST)
 
 
-def connect_failed(data: ServerConnectionHookData) -> bool:
-    """In the ``server_connect_error`` hook: was it the upstream, and not a client that left?"""
-    return data.client.connected
-
-
-def close_leftover(data: ServerConnectionHookData) -> None:
-    """In the ``server_disconnected`` hook: close what mitmproxy may have left open.
-
-    It ends a connection by cancelling its task; when that happens twice, as for a client that
-    leaves several streams of one HTTP/2 connection, the socket stays open until it is collected.
-    """
-    handler = _handler_of(data.client)
-    io = handler.transports.pop(data.server, None) if handler else None
-    if io and io.writer:
-        io.writer.close()
-
-
-async def close_client(client: Client) -> None:
-    """In the ``client_disconnected`` hook: close what mitmproxy may have left open.
-
-    When it wants to close a connection of which it is about to read, it forgets to: nobody is told
-    of the end, and the socket stays.
-    """
-    handler = _handler_of(client)
-    io = handler.transports.get(client) if handler else None
-    if handler and io:
-        client.state = ConnectionState.CLOSED
-        await handler.server_event(ConnectionClosed(client))
-        handler.transports.pop(client, None)
-        if io.writer:
-            io.writer.close()
-
-
 def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
     """Every host the client named for this request, as it sent them; mitmproxy overwrites them.
 
@@ -277,24 +206,11 @@ def client_host(flow: HTTPFlow) -> str | None:
 
 
 def _give(order: Order) -> bool:
-    handler = _handler_of(order.stream.context.client)
+    handler = handler_of(order.stream.context.client)
     if handler is None:
         return False
-    task = asyncio.get_running_loop().create_task(handler.server_event(order))
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
+    in_background(handler.server_event(order))
     return True
-
-
-def _handler_of(client: Client) -> ConnectionHandler | None:
-    server = ctx.master.addons.get("proxyserver")
-    return server.connections.get(client.id) if server else None
-
-
-def _hang_up_on(flow: HTTPFlow) -> None:
-    if handler := _handler_of(flow.client_conn):
-        # Not now: the connection may be in the midst of something.
-        asyncio.get_running_loop().call_soon(handler.close_connection, flow.client_conn)
 
 
 def _ends_by_closing(stream: SafeStream) -> bool:
@@ -306,12 +222,3 @@ def _ends_by_closing(stream: SafeStream) -> bool:
         and not stream.has_length
         and "chunked" not in response.headers.get("transfer-encoding", "").lower()
     )
-
-
-def _reset_when_closed(flow: HTTPFlow) -> None:
-    """Where closing means "this was all", only a TCP reset can say that it was not."""
-    handler = _handler_of(flow.client_conn)
-    if handler and (io := handler.transports.get(flow.client_conn)) and io.writer:
-        sock = io.writer.get_extra_info("socket", None)
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
@@ -14,11 +15,13 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.flows import client_address, flow_id
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Direction
+from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
@@ -79,9 +82,16 @@ class Watchers:
         if self._tracer:
             policy.propagate = self._tracer.propagate
 
-    def observe(self, spec: str, judged: Judged) -> None:
-        self._views.tell(spec, judged)
-        self.log.tell_of(judged)
+    def observer_for(self, name: str) -> Observer:
+        """Return what is told of the messages of a listener."""
+        return partial(self._observe, name, self._views.statistics_of(name))
+
+    def _observe(self, name: str, counted: Statistics, judged: Judged) -> None:
+        counted.note(judged, self._views.clock())
+        if self._views.is_watched:
+            self._views.tell(name, judged)
+        if not isinstance(judged.verdict, Forward):
+            self.log.tell_of(judged)
         if self._watching:
             self._watching.observe(judged)
         if self._tracer:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from mitmproxy import ctx
 from mitmproxy.exceptions import OptionsError
@@ -25,6 +25,7 @@ from mitmproxy.master import Master
 from mitmproxy.options import Options
 
 from mcp_tool_filter.adapters.dashboard import Dashboard
+from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Injected,
 )
@@ -102,15 +103,14 @@ class FlowObserver:
         self, listeners: Mapping[str, Listener], clock: Callable[[], float] = time.time
     ) -> None:
         self._listeners = listeners
-        self._clock = clock
+        self.clock = clock
         self.observe: Observe | None = None
         """Told of each flow's verdicts; to be set before the options are."""
         self.is_watched = False
-        """Somebody can see a flow. If not, only ``tell`` does anything."""
+        """Somebody could see a flow. If not, every call about one may be saved."""
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._introduced: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._statistics: dict[str, Statistics] = {}
+        self._statistics: WeakValueDictionary[str, Statistics] = WeakValueDictionary()
         self._overview = Overview(listeners, self._statistics, clock)
         self.dashboard = Dashboard(
             self._overview.as_json,
@@ -129,26 +129,24 @@ class FlowObserver:
     def note_head(self, flow: HTTPFlow, response: Response) -> None:
         """The upstream has begun to answer."""
         if self.is_watched and (seen := self._seen.get(flow)):
-            keep_head(seen.kept, response, response.status_code, self._clock())
+            keep_head(seen.kept, response, response.status_code, self.clock())
 
     def note_body(self, flow: HTTPFlow, body: bytes) -> None:
         """The upstream has answered; if it was a stream, we have heard it already."""
         seen = self._seen.get(flow) if self.is_watched else None
         if seen and not seen.is_stream and flow.response:
-            now = self._clock()
+            now = self.clock()
             keep_chunk(seen.kept, body, now)
             keep_chunk(seen.kept, b"", now)
+
+    def statistics_of(self, spec: str) -> Statistics:
+        """Return what counts the messages of a listener, for as long as somebody keeps it."""
+        return self._statistics.setdefault(spec, Statistics())
 
     def tell(self, spec: str, judged: Judged) -> None:
         """A message has been judged by the listener with this ``spec``."""
         listener, flow = self._listeners.get(spec), judged.origin
-        if listener is None:
-            return
-        statistics = self._statistics.get(spec)
-        if statistics is None:
-            statistics = self._statistics[spec] = Statistics()
-        statistics.note(judged, self._clock())
-        if not self.is_watched or not isinstance(flow, HTTPFlow):
+        if listener is None or not isinstance(flow, HTTPFlow):
             return
         if (seen := self._seen.get(flow)) is None:
             return
@@ -217,7 +215,7 @@ class FlowObserver:
     def _followed(self, flow: HTTPFlow, seen: _Seen, stream: _Stream) -> _Stream:
         def on_chunk(chunk: bytes) -> Iterable[bytes] | bytes:
             if not isinstance(chunk, Injected):
-                keep_chunk(seen.kept, chunk, self._clock())
+                keep_chunk(seen.kept, chunk, self.clock())
             filtered = stream(chunk)
             whole = filtered if isinstance(filtered, bytes) else b"".join(filtered)
             seen.filtered += whole[: MOST_KEPT - len(seen.filtered)]
@@ -238,9 +236,7 @@ class FlowObserver:
         seen.awaits_update = False
         if not seen.is_over:
             self._show_filtered(flow, seen)
-            task = asyncio.create_task(ctx.master.addons.trigger_event(UpdateHook([flow])))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            in_background(ctx.master.addons.trigger_event(UpdateHook([flow])))
 
     def _show_filtered(self, flow: HTTPFlow, seen: _Seen) -> None:
         if flow.response and seen.is_stream:
