@@ -69,6 +69,8 @@ def _register(addon: object) -> None:
     # Before all others: mitmproxy's servers close on an edit that we are still to refuse.
     manager.chain.insert(0, addon)
     manager.invoke_addon_sync(addon, hooks.ConfigureHook(set(ctx.options.keys())))
+    if problem := getattr(addon, "problem", None):
+        raise problem  # now: a moment later mitmproxy listens, and to every address
     if scripts.is_running:  # somebody has added the script in mitmweb
         _tasks.append(asyncio.ensure_future(manager.invoke_addon(addon, hooks.RunningHook())))
 

@@ -68,7 +68,7 @@ def not_found(name: str, id: str = "1") -> bytes:
 INVALID_REQUEST = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
 
 
-def stumble(*_args: object) -> None:
+def stumble(*_args: object, **_given: object) -> None:
     raise ZeroDivisionError("a bug")
 
 

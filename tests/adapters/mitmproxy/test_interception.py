@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 from contextlib import AsyncExitStack, suppress
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mcp_tool_filter.adapters.mitmproxy import endpoints
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.intercepting import (
     JSON,
@@ -188,6 +190,18 @@ async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -
         second = await it.send(request("tools/list"), path="/b")
         assert b"read_file" in first.body
         assert b"look" in second.body
+
+
+async def test_a_forgotten_endpoint_leaves_no_counts_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "MOST_LISTENERS", 2)
+    async with between(tmp_path) as it:
+        for number in range(6):
+            await it.send(call("read_file"), path=f"/mcp{number}")
+        gc.collect()
+        tool_filter = it.proxy.master.addons.get("toolfilter")
+        assert len(tool_filter.views._statistics) <= 3  # the last flow may keep one more
 
 
 @pytest.mark.parametrize("option", [{"upstream_headers": ["A: b"]}, {"paths": ["mcp"]}])

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from mitmproxy import ctx
@@ -20,6 +19,7 @@ from mitmproxy.proxy.mode_specs import LocalMode
 from mitmproxy.tls import TlsData
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.mitmproxy.endpoints import MOST_ENDPOINTS, Attach, Endpoints
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     head_of,
     refuse_upgrade,
@@ -29,7 +29,7 @@ from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import FORWARD_MODES, Listeners
 from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
-from mcp_tool_filter.adapters.mitmproxy.origins import name_for, origin_of, path_of
+from mcp_tool_filter.adapters.mitmproxy.origins import origin_of, path_of
 from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
     Chunks,
     InterceptedStream,
@@ -39,7 +39,6 @@ from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, hold_end, injector, waker
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, newest_message
-from mcp_tool_filter.conversation.fetched import unlisted
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import HttpExchange, Passed
@@ -52,20 +51,13 @@ from mcp_tool_filter.http.interception.recognise import (
     is_mcp_head,
     kind_of_body,
 )
-from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import may_be_event_stream
-from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.observers.report import shown_url
 from mcp_tool_filter.policy.config import Config
 
 log = logging.getLogger(__name__)
 
-MOST_LISTENERS = 1000
-"""Endpoints that are remembered; the one used least recently is forgotten first."""
-_MOST_ENDPOINTS = 10_000
-
-type Attach = Callable[[Listener], None]
-"""Told of a new listener, before the first message is judged."""
 type Hide = Callable[[HTTPFlow], None]
 """Hides the secrets in the head of a request that others will see from now on."""
 _READABLE = ("websocket", "h2", "http", "tls")
@@ -87,19 +79,15 @@ class Interception:
         listeners: Listeners,
         known: KnownFlows,
         effects: Effects,
-        attach: Attach,
+        endpoints: Endpoints,
         hide: Hide,
     ) -> None:
         self._listeners = listeners
         self._hide = hide
         self._known = known
         self._effects = effects
-        self._attach = attach
-        self._names: OrderedDict[tuple[str, str], str] = OrderedDict()  # by origin and target
-        self._at: dict[str, list[str]] = {}  # by origin
-        self._endpoints: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.endpoints: set[str] = set()
-        """URLs, without a query, to which MCP was sent."""
+        self._endpoints = endpoints
+        self.note_answer = endpoints.note_answer
         self.origins: set[str] = set()
         """To which anything was sent."""
         self.refused_tls: set[str] = set()
@@ -110,6 +98,11 @@ class Interception:
         self.is_direct: Callable[[str], bool] = lambda _host: False
         self.on_end: Callable[[str], None] = log.error
         """Told when nothing is intercepted any more, and why."""
+
+    @property
+    def endpoints(self) -> Set[str]:
+        """URLs, without a query, to which MCP was sent."""
+        return self._endpoints.urls
 
     # Start
 
@@ -151,9 +144,9 @@ class Interception:
         if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
             return Way.MCP  # some server may find a message in it; it is refused there
         origin = origin_of(request, context, mode).url
-        if len(self.origins) < _MOST_ENDPOINTS:
+        if len(self.origins) < MOST_ENDPOINTS:
             self.origins.add(origin)
-        is_endpoint = self._is_endpoint(origin, head.target)
+        is_endpoint = self._endpoints.has(origin, head.target)
         if is_mcp_head(head) or has_hidden_line(head):
             return Way.MCP
         if not has_body:
@@ -197,26 +190,13 @@ class Interception:
         if known is None:
             if kind_of_body(message.content) is not Kind.MCP:
                 return
-            listener = self.listener_of(flow)
+            listener = self._endpoints.listener_of(flow)
             exchange = _begin(listener, flow)
             self._hide(flow)
             known = self._known[flow] = Known(listener, exchange)
             conversation = listener.open_socket(exchange)
             known.socket = Socket(flow, conversation, self._effects.carry_out)
         judge_or_drop(known.socket, flow, message)
-
-    def note_answer(self, flow: HTTPFlow) -> None:
-        """An MCP request was answered: if that went well, MCP is spoken there."""
-        if flow.response and flow.response.status_code < 300:
-            key = origin_of(flow.request).url, path_of(flow.request.path)
-            self._endpoints[key] = None
-            self._endpoints.move_to_end(key)
-            while len(self._endpoints) > _MOST_ENDPOINTS:
-                self._endpoints.popitem(last=False)
-
-    def _is_endpoint(self, origin: str, target: str) -> bool:
-        is_known = (origin, path_of(target)) in self._endpoints
-        return is_known or self._legacy_name(origin, target) is not None
 
     # Events of other traffic that may be MCP's
 
@@ -241,7 +221,7 @@ class Interception:
 
     def _adopt(self, flow: HTTPFlow) -> Chunks:
         """Let the filter judge an event stream from now on."""
-        listener = self.listener_of(flow)
+        listener = self._endpoints.listener_of(flow)
         exchange = _begin(listener, flow)
         self._hide(flow)
         known = self._known[flow] = Known(listener, exchange)
@@ -251,7 +231,7 @@ class Interception:
         hold_end(flow, stream)
         if isinstance(adopted := stream_of(flow), InterceptedStream):
             adopted.adopt()
-        self.note_answer(flow)
+        self._endpoints.note_answer(flow)
         return stream_through(flow, stream, partial(self._shut, flow, stream))
 
     @staticmethod
@@ -259,62 +239,18 @@ class Interception:
         log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
         cut(flow)
 
-    # Listeners
-
-    def listener_of(self, flow: HTTPFlow) -> Listener:
-        """Return what judges a flow that is MCP; make it if the endpoint is new."""
-        return self._listeners.by_mode[self.name_of(flow)]
-
     def upstream_of(self, flow: object) -> str:
         """Return the URL of an upstream, without its query; nothing for a flow of another mode."""
         if isinstance(flow, HTTPFlow) and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
             return origin_of(flow.request).url + path_of(flow.request.path)
         return ""
 
-    def name_of(self, flow: HTTPFlow) -> str:
-        """Return the name under which the listener of a flow is known."""
-        origin, target = origin_of(flow.request), real_request(flow).path
-        if name := self._legacy_name(origin.url, target):
-            return name
-        key = (origin.url, target)
-        if key not in self._names:
-            self._names[key] = self._open(origin, target)
-        self._names.move_to_end(key)
-        return self._names[key]
-
-    def _legacy_name(self, origin: str, target: str) -> str | None:
-        """Return the name of the listener on whose stream this endpoint was named."""
-        for name in self._at.get(origin, ()):
-            if target in self._listeners.by_mode[name].legacy.endpoints:
-                return name
-        return None
-
-    def _open(self, origin: Origin, target: str) -> str:
-        name = name_for(origin, target, self._listeners.by_mode.keys())
-        while len(self._names) >= MOST_LISTENERS:
-            (at, _), oldest = self._names.popitem(last=False)
-            self._at[at].remove(oldest)
-            del self._listeners.by_mode[oldest]
-        listener = open_listener(
-            upstream=origin.url,
-            config=self._listeners.config,
-            fetched=unlisted(target),
-            observe=self._listeners.observer_for(name),
-        )
-        listener.is_forward = True
-        if len(self.endpoints) < _MOST_ENDPOINTS:
-            self.endpoints.add(origin.url + path_of(target))
-        self._listeners.by_mode[name] = listener
-        self._at.setdefault(origin.url, []).append(name)
-        self._attach(listener)
-        return name
-
     # TLS
 
     def tls_failed(self, data: TlsData) -> None:
         """A client did not accept our certificate: none of what it wanted to say passes."""
         host = data.context.client.sni or (data.context.server.address or ("?",))[0]
-        if host not in self.refused_tls and len(self.refused_tls) < _MOST_ENDPOINTS:
+        if host not in self.refused_tls and len(self.refused_tls) < MOST_ENDPOINTS:
             self.refused_tls.add(host)
             log.warning(
                 "A client does not trust our certificate for %s: nothing that it says there passes",
@@ -325,7 +261,7 @@ class Interception:
         """We do not trust an upstream, or it does not speak TLS with us."""
         address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
-        if host not in self._not_trusted and len(self._not_trusted) < _MOST_ENDPOINTS:
+        if host not in self._not_trusted and len(self._not_trusted) < MOST_ENDPOINTS:
             self._not_trusted.add(host)
             why = data.conn.error or "TLS failed"
             log.warning("No connection to %s: %s (--ca FILE trusts its certificate)", host, why)
@@ -335,8 +271,9 @@ def intercept(
     listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach, hide: Hide
 ) -> Interception:
     """Read all clients of forward proxies that connect from now on."""
-    interception = Interception(listeners, known, effects, attach, hide)
-    listeners.find_intercepted = interception.listener_of
+    endpoints = Endpoints(listeners, attach)
+    interception = Interception(listeners, known, effects, endpoints, hide)
+    listeners.find_intercepted = endpoints.listener_of
     install_interceptor(interception)
     guard_forward_proxies()
     return interception

@@ -215,6 +215,36 @@ class TestRecordings:
             [flow] = it.view.flows
             assert (flow.metadata, flow.comment, flow.marked) == ({}, "", "")
 
+    async def test_a_recording_may_begin_while_the_filter_runs(self, tmp_path: Path) -> None:
+        """Until then nothing is kept or hidden; from then on everything is."""
+        secret = b"Authorization: Bearer s3cr3t\r\n"
+        async with watched(tmp_path, records=False) as it:
+            it.proxy.master.addons.lookup.pop("view")
+            it.proxy.master.addons.add(Save())
+            it.proxy.master.options.update(fail_fast=["false"])
+            await it.client.ask(post(call("read_file"), headers=MCP_HEADERS + secret))
+            it.proxy.master.options.update(save_stream_file=str(it.file))
+            await it.client.ask(post(call("read_file"), headers=MCP_HEADERS + secret))
+            it.close_file()
+            before, recorded = it.view.flows
+        assert (before.comment, before.request.headers["authorization"]) == ("", "Bearer s3cr3t")
+        assert recorded.comment == "tools/call read_file: forwarded"
+        assert recorded.request.headers["authorization"].startswith("Bearer masked-")
+        assert b"s3cr3t" not in it.file.read_bytes()
+        [flow] = it.recorded()
+        assert flow.said
+        assert (flow.said.body, flow.heard) == (RESULT, RESULT)
+
+    async def test_the_messages_are_counted_where_nobody_looks(self, tmp_path: Path) -> None:
+        async with watched(tmp_path, records=False) as it:
+            it.proxy.master.addons.lookup.pop("view")
+            it.proxy.master.options.update(fail_fast=["false"])
+            await it.ask(call("read_file"))
+            await it.ask(call("delete_file"))
+            said = "\n".join(it.proxy.master.commands.execute("mcp.stats"))
+        assert "messages: 3, of which 0 invalid" in said
+        assert "calls: 1, refused: 1" in said
+
 
 def check_unfinished(flow: RecordedFlow) -> None:
     assert flow.said
