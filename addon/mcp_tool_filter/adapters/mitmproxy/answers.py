@@ -119,7 +119,7 @@ class Answers:
         response.stream = False  # as another addon may have wanted it
         check_answer_head(response)
         listener, exchange = known.listener, known.exchange
-        if b"origin" in exchange.head.names:
+        if b"origin" in exchange.head.names.places:
             learn_cors(listener.cors, flow.request, response)
         if status in (401, 403):
             self._through.rewrite_head(flow, response)

@@ -76,7 +76,7 @@ def our_response(request: Request, answered: Answered, cors: CorsMemory | None) 
 def prepare_for_upstream(request: Request, head: Head, headers: HeaderPairs) -> None:
     """Ask for an answer that we can read, and add the headers of the user who started us."""
     request.headers["accept-encoding"] = "identity"
-    if not _PARTIAL.isdisjoint(head.names):
+    if not _PARTIAL.isdisjoint(head.names.places):
         for name in ("range", "if-range"):
             request.headers.pop(name, None)
     request.trailers = None  # some servers read them as headers

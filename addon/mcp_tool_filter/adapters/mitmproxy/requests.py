@@ -236,7 +236,7 @@ class Requests:
             self._answer(flow, outcome)
             return None
         known = self._known[flow] = Known(listener, outcome.exchange)
-        if not OF_UPGRADES.isdisjoint(head.names):
+        if not OF_UPGRADES.isdisjoint(head.names.places):
             if is_websocket(head):
                 conversation = listener.open_socket(outcome.exchange)
                 known.socket = Socket(flow, conversation, self._effects.carry_out)
