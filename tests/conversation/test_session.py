@@ -94,7 +94,9 @@ def test_an_overlong_envelope_is_not_remembered() -> None:
 
 def test_who_is_answered_waits_no_more() -> None:
     exchanges = waiting("1", "2")
-    exchanges.close(message(ANSWER))
+    answered = exchanges.answered_by(message(ANSWER))
+    assert answered
+    exchanges.close(answered)
     assert method_of(exchanges, ANSWER) is None
     assert exchanges.take_all() == ["2"]
 

@@ -10,6 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
 from mcp_tool_filter.adapters.recordings.replay import replay
+from mcp_tool_filter.conversation import from_upstream
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.judged import Judged
@@ -18,7 +19,7 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol import long_values, scan, tool_results
+from mcp_tool_filter.protocol import long_values, scan
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
 from tests.fuzz.seeds import seeds
@@ -26,7 +27,7 @@ from tests.make import asking, calling
 from tests.proxy import REPOSITORY
 
 RECORDINGS = sorted((REPOSITORY / "recordings").glob("*.flow"))
-LEAST = tool_results._LEAST
+LEAST = from_upstream._LEAST
 
 
 def conversation(*asked: bytes) -> Conversation:
@@ -72,9 +73,9 @@ def bodies() -> Iterator[bytes]:
 def test_both_ways_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = calling("read_file"), asking("tools/list", id="2")
     calls = [one.replace(b'"id":2', b'"id":1') for one in dict.fromkeys(bodies())]
-    monkeypatch.setattr(tool_results, "_LEAST", 0)
+    monkeypatch.setattr(from_upstream, "_LEAST", 0)
     short = [outcome(one, *asked) for one in calls]
-    monkeypatch.setattr(tool_results, "_LEAST", 1 << 40)
+    monkeypatch.setattr(from_upstream, "_LEAST", 1 << 40)
     assert [outcome(one, *asked) for one in calls] == short
     assert len(calls) > 500
 
@@ -96,9 +97,9 @@ def test_both_ways_agree_on_every_recording(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = read_recording(recording)
-    monkeypatch.setattr(tool_results, "_LEAST", 0)
+    monkeypatch.setattr(from_upstream, "_LEAST", 0)
     short = replay(recorded, deny="^write_")
-    monkeypatch.setattr(tool_results, "_LEAST", 1 << 40)
+    monkeypatch.setattr(from_upstream, "_LEAST", 1 << 40)
     usual = replay(recorded, deny="^write_")
     monkeypatch.setattr(long_values, "_LONG", 0)
     monkeypatch.setattr(scan, "_LARGE", 0)

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import assert_never
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.conversation import from_upstream
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.from_client import exchange_for
 from mcp_tool_filter.conversation.session import Sessions
@@ -27,7 +28,7 @@ from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
 from mcp_tool_filter.policy.patterns import parse_pattern, split_patterns
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
-from mcp_tool_filter.protocol import long_values, scan, tool_results
+from mcp_tool_filter.protocol import long_values, scan
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from mcp_tool_filter.protocol.messages import (
@@ -102,7 +103,7 @@ def run(raw: bytes) -> None:
     """Push the bytes through the door they choose. Raises Violation for a broken promise."""
     if len(raw) < 2:
         return
-    for tool_results._LEAST, scan._LARGE, long_values._LONG in _LEAST:
+    for from_upstream._LEAST, scan._LARGE, long_values._LONG in _LEAST:
         _LISTENER.sessions = Sessions()
         _LISTENER.policy.kinds.forget_all()
         _LISTENER.legacy.clear()
@@ -111,8 +112,8 @@ def run(raw: bytes) -> None:
 
 _LEAST = (
     (0, scan._LARGE, long_values._LONG),
-    (tool_results._LEAST, 0, 0),
-    (tool_results._LEAST, scan._LARGE, long_values._LONG),
+    (from_upstream._LEAST, 0, 0),
+    (from_upstream._LEAST, scan._LARGE, long_values._LONG),
 )
 """As if each result, and then each value, was long enough for its short way; and as it is."""
 

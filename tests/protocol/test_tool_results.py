@@ -32,7 +32,6 @@ LIMITS = Limits()
 @pytest.fixture(autouse=True, params=[0, tool_results._COUNTED], ids=["limited", "counted"])
 def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Both ways to see that a result is not too deep."""
-    monkeypatch.setattr(tool_results, "_LEAST", 0)
     monkeypatch.setattr(tool_results, "_COUNTED", request.param)
 
 

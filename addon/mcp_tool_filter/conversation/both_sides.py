@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.conversation.judged import (
     FORWARD,
@@ -29,23 +30,13 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.tools import Listing, parse_listing
 
 
+@dataclass(slots=True, eq=False)
 class BothSides:
     """What a client and the upstream say is judged with the same memory."""
 
-    __slots__ = ("client", "exchanges", "policy")
-
-    def __init__(
-        self,
-        policy: PolicyInForce,
-        client: Client | None = None,
-        exchanges: Exchanges | None = None,
-    ) -> None:
-        limits = policy.config.limits
-        self.policy = policy
-        self.client = client or Client()
-        if exchanges is None:  # not "or": it may be empty
-            exchanges = Exchanges(most=limits.exchanges, most_bytes=limits.exchange_bytes)
-        self.exchanges = exchanges
+    policy: PolicyInForce
+    client: Client = field(default_factory=Client)
+    exchanges: Exchanges = field(default_factory=Exchanges)
 
     @property
     def kind(self) -> Kind:

@@ -33,7 +33,15 @@ from mcp_tool_filter.policy.effects import (
 )
 from mcp_tool_filter.policy.exchange import Direction, Exchange
 from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import (
+    VERDICTS,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Request,
@@ -67,7 +75,7 @@ class FromClient(BothSides):
         except ProtocolError as error:
             verdict = arrival.judge_unreadable(raw, error, limits)
             return told if isinstance(verdict, Forward) else self._tell(told, verdict)
-        if problem := arrival.problem_in(message, raw, limits):
+        if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
             return self._tell(told, problem)
         try:
             told.message = message
@@ -79,9 +87,9 @@ class FromClient(BothSides):
             told.message = told.exchange = None
             refused = refusal(raw, Why.MALFORMED, limits=limits)
             return self._tell(told, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
-        if waits(decision):
-            return then(decision, partial(self._waited_for_client, told))
-        return self._decided_for_client(told, decision)
+        if isinstance(decision, VERDICTS):
+            return self._decided_for_client(told, decision)
+        return then(decision, partial(self._waited_for_client, told))
 
     def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
         """Refuse what is too large to be read; ``beginning`` is what is there of it."""
@@ -122,10 +130,10 @@ class FromClient(BothSides):
         self, message: Single, told: Judged, arrival: Arrival
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that this is."""
-        exchange = told.exchange
-        if exchange is not None and exchange.id is not None:
-            exchange.capabilities = capabilities_in(message)
-        kind = self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
+        exchange, capabilities = told.exchange, None
+        if exchange is not None and isinstance(message, Request) and _may_declare(message):
+            capabilities = exchange.capabilities = capabilities_in(message)
+        kind = self.policy.kinds.of(self.client, capabilities)
         told.snapshot = told.in_force = kind.snapshot
         if not kind.is_listed and self._needs_list(message, kind):
             if arrival.can_list:
@@ -212,6 +220,12 @@ class FromClient(BothSides):
             return message
         changed = parse_message(verdict.text, self.policy.config.limits)
         return changed if isinstance(changed, Request) else message
+
+
+def _may_declare(message: Request) -> bool:
+    """Tell whether a request may say what its client is capable of."""
+    params = message.params
+    return params is not None and ("_meta" in params.named or message.method == "initialize")
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

@@ -34,7 +34,16 @@ from mcp_tool_filter.policy.effects import (
 )
 from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
 from mcp_tool_filter.policy.tool_filter import decide_in_steps
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import (
+    VERDICTS,
+    Drop,
+    Forward,
+    Reason,
+    Reply,
+    Rewrite,
+    Verdict,
+    Why,
+)
 from mcp_tool_filter.protocol.long_lists import read_in_steps
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
@@ -51,6 +60,7 @@ from mcp_tool_filter.protocol.tool_results import Envelope, find_envelope, read_
 from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
 
 _LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
+_LEAST = 16 * 1024  # bytes of a tool's result; a shorter one is read as quickly as usual
 _LET_OTHERS_GO_ON = Delay(0.0)
 _LONGEST_REVISION = 64  # characters
 
@@ -69,7 +79,7 @@ class FromUpstream(BothSides):
         )
         may_be_list = self.exchanges.lists > 0 and not policy.links
         known = self._recall(raw, told) if may_be_list else None
-        if known is None and (envelope := find_envelope(raw)):
+        if known is None and len(raw) >= _LEAST and (envelope := find_envelope(raw)):
             known = self._accept(raw, envelope, told)
         if known and not policy.links:
             return self._decided_for_upstream(told, known)
@@ -83,16 +93,16 @@ class FromUpstream(BothSides):
         message = told.message = told.message or parse_message(raw, policy.config.limits)
         if isinstance(message, Batch):
             return self._batch_from_upstream(message, told)
-        told.exchange = self.exchanges.answered_by(message)
-        kind = self._kind_of(told.exchange)
+        asked = told.exchange = self.exchanges.answered_by(message)
+        kind = policy.kinds.of(self.client, asked.capabilities if asked else None)
         decision = self._decide_for_upstream(message, told, kind, is_accepted=is_accepted)
-        if waits(decision):
+        if not isinstance(decision, VERDICTS):
             return then(decision, partial(self._waited_for_upstream, told))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
-        if not policy.links and isinstance(decision, Forward | Rewrite):
+        if asked and asked.method == "tools/list" and not policy.links:
             self._remember_list(raw, told, kind, decision)
-        return self._decided_for_upstream(told, decision)
+        return self._decided_for_upstream(told, decision, kind)
 
     def _from_upstream_in_steps(self, raw: bytes, told: Judged) -> Deciding[Judged]:
         """Read and decide on what may be a long list, so that others are served meanwhile.
@@ -208,8 +218,10 @@ class FromUpstream(BothSides):
             verdict = keep_space(told.message.place.text, verdict)
         return self._decided_for_upstream(told, verdict)
 
-    def _decided_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
-        self._settle_for_upstream(told, verdict)
+    def _decided_for_upstream(
+        self, told: Judged, verdict: Verdict, kind: Kind | None = None
+    ) -> Judged:
+        self._settle_for_upstream(told, verdict, kind)
         return self._tell_answer(told, verdict)
 
     def _tell_answer(self, told: Judged, verdict: Verdict) -> Judged:
@@ -217,14 +229,20 @@ class FromUpstream(BothSides):
         self.policy.observe(told)
         return told
 
-    def _settle_for_upstream(self, told: Judged, verdict: Verdict) -> None:
-        """Learn from an answer; nobody waits for it any more."""
+    def _settle_for_upstream(
+        self, told: Judged, verdict: Verdict, kind: Kind | None = None
+    ) -> None:
+        """Learn from an answer; nobody waits for it any more.
+
+        ``kind`` is that of the asker, where nothing has happened since it was looked up.
+        """
         told.verdict = verdict
         message, exchange = told.message, told.exchange
         if isinstance(message, Response):
-            if exchange is not None and message.result is not None:
-                self._learn(message, exchange)
-            self.exchanges.close(message)
+            if exchange is not None:
+                if message.result is not None:
+                    self._learn(message, exchange, kind)
+                self.exchanges.close(exchange)
         elif isinstance(message, Notification):
             if message.method == LIST_CHANGED:
                 self.policy.kinds.note_change(self.client)
@@ -234,11 +252,10 @@ class FromUpstream(BothSides):
             # Over HTTP nothing goes back on the stream that a request of the upstream came on.
             self.policy.answer_upstream(verdict.text, told.origin, self.client)
 
-    def _remember_list(
-        self, raw: bytes, told: Judged, kind: Kind, verdict: Forward | Rewrite
-    ) -> None:
+    def _remember_list(self, raw: bytes, told: Judged, kind: Kind, verdict: Verdict) -> None:
         """Remember what becomes of a list: the upstream will say it again."""
-        if told.message is not None and _is_list(told.message, told.exchange, kind):
+        is_list = told.message is not None and _is_list(told.message, told.exchange, kind)
+        if is_list and isinstance(verdict, Forward | Rewrite):
             self.policy.judged.remember(raw, verdict, told.snapshot)
 
     def _recall(self, raw: bytes, told: Judged) -> Verdict | None:
@@ -268,7 +285,7 @@ class FromUpstream(BothSides):
         told.message, told.exchange, told.snapshot = found.response, asked, snapshot
         return FORWARD
 
-    def _learn(self, message: Response, asked: Exchange) -> None:
+    def _learn(self, message: Response, asked: Exchange, kind: Kind | None) -> None:
         """Keep what an answer says of its session and of the tools of its kind."""
         if asked.method == "initialize" and (session := self.client.session) and message.result:
             version = message.result.get("protocolVersion")
@@ -277,7 +294,7 @@ class FromUpstream(BothSides):
             session.capabilities = asked.capabilities
             session.declares_changes = _declares_changes(message)
         elif asked.method == "tools/list":
-            kind = self._kind_of(asked)
+            kind = kind or self._kind_of(asked)
             is_known = kind.can_answer and kind.envelope is not None
             is_known = is_known and not self.policy.config.judges_new_tools
             if not is_known and (listing := parse_listing(message)):

@@ -59,6 +59,8 @@ class Arrival:
     """What a transport knows of a client's message that the message itself does not say."""
 
     __slots__ = ()
+    announces = True
+    """It may have announced another message: ``problem_in`` says whether it has."""
 
     @property
     def can_list(self) -> bool:

@@ -260,7 +260,10 @@ class Kinds:
         session = client.session
         if capabilities is None and session is not None:
             capabilities = session.capabilities
-        revision, who = client.asks_as
+        if session is None:
+            revision, who = client.said_revision, client.credential
+        else:
+            revision, who = session.revision, session.who
         if self.are_one:
             who, capabilities = "", None
         if not who and (revision is None or self._is_of_start(revision, capabilities)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, field
 
 from mcp_tool_filter.policy.exchange import Exchange, Session
 from mcp_tool_filter.policy.tool_filter import Envelope
@@ -17,7 +18,6 @@ from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
     Response,
-    Single,
     id_value,
     render_error,
 )
@@ -29,6 +29,7 @@ _LONGEST_KEY = 1024  # characters of a session's id
 _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Exchanges:
     """Requests that wait for their response, by the value of their id.
 
@@ -36,29 +37,26 @@ class Exchanges:
     kept as the client wrote it. Both the number and the bytes of what is kept are bounded.
     """
 
-    __slots__ = ("_most", "_most_bytes", "_size", "_waiting", "lists")
-
-    def __init__(
-        self, *, most: int = _LIMITS.exchanges, most_bytes: int = _LIMITS.exchange_bytes
-    ) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._size = 0
-        self._waiting: dict[str, Exchange] = {}  # oldest first
-        self.lists = 0
-        """How many ask for a tool list."""
+    most: int = _LIMITS.exchanges
+    most_bytes: int = _LIMITS.exchange_bytes
+    lists: int = 0
+    """How many ask for a tool list."""
+    _size: int = 0
+    _waiting: dict[str, Exchange] = field(default_factory=dict)
+    """The oldest comes first."""
 
     def open(self, exchange: Exchange) -> None:
         """Remember a request that has been sent on; the oldest is forgotten if there are many."""
-        if exchange.id is None:
+        id, waiting = exchange.id, self._waiting
+        if id is None:
             return
-        waiting, value = self._waiting, id_value(exchange.id)
+        value = exchange.key = id if id.isdigit() else id_value(id)
         if value in waiting:
             self._forget(value)
         waiting[value] = exchange
         self.lists += exchange.method == _LIST
         self._size += _size_of(exchange)
-        while len(waiting) > self._most or self._size > self._most_bytes:
+        while len(waiting) > self.most or self._size > self.most_bytes:
             self._forget(next(iter(waiting)))
 
     def is_taken(self, exchange: Exchange) -> bool:
@@ -75,14 +73,14 @@ class Exchanges:
 
     def answered_by(self, message: Message) -> Exchange | None:
         """Return what a response answers, if we know."""
-        if isinstance(message, Response) and message.id is not None:
-            return self._waiting.get(id_value(message.id))
+        if isinstance(message, Response) and (id := message.id) is not None:
+            return self._waiting.get(id if id.isdigit() else id_value(id))
         return None
 
-    def close(self, message: Single) -> None:
-        """Forget the request that a response answers."""
-        if isinstance(message, Response) and message.id is not None:
-            self._forget(id_value(message.id))
+    def close(self, exchange: Exchange) -> None:
+        """Forget a request that is answered, unless another has its id by now."""
+        if self._waiting.get(exchange.key) is exchange:
+            self._forget(exchange.key)
 
     @property
     def methods(self) -> Collection[str]:

@@ -43,6 +43,7 @@ class HttpExchange(Arrival):
     """Its messages are answered on a stream of its own, not here."""
     is_like_the_fetch: bool = True
     """Its head says no more of the client than our own fetch says of us."""
+    announces: bool = True
 
     @property
     def waits(self) -> bool:
@@ -56,9 +57,6 @@ class HttpExchange(Arrival):
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         """Refuse a message that the head announces as another."""
-        said = self.head.said
-        if said.method is None and said.name is None:
-            return None
         why = refuse_mismatch(self.head, message)
         return refused(raw, Why.MISMATCH, why, limits) if why else None
 

@@ -130,6 +130,7 @@ class JudgesRequests(OneUpstream):
                 self._describe(client, head)
             conversation = Conversation(policy, client)
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
+        exchange.announces = said.method is not None or said.name is not None
         if not (is_endpoint and head.names.are_harmless) or self.keeps_host:
             self._note_asker(exchange, conversation.client.session)
         return exchange

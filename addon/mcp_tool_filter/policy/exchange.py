@@ -45,6 +45,12 @@ class Session:
     notes: dict[str, object] = field(default_factory=dict)
     """What a link of the chain wants to remember of it."""
 
+    @property
+    def who(self) -> str:
+        """Tell sessions apart whose upstream knows who asks; empty for all others."""
+        is_alone = self.is_on_its_own or not self.is_like_the_fetch
+        return f"session {self.serial}" if is_alone else ""
+
 
 @dataclass(slots=True, eq=False)
 class Client:
@@ -66,22 +72,13 @@ class Client:
     """The upstream gives out session ids, and so knows a false one."""
 
     @property
-    def asks_as(self) -> tuple[str | None, str]:
-        """What can change a list: the revision and ``who``."""
-        session = self.session
-        if session is None:
-            return self.said_revision, self.credential
-        is_alone = session.is_on_its_own or not session.is_like_the_fetch
-        return session.revision, f"session {session.serial}" if is_alone else ""
-
-    @property
     def who(self) -> str:
         """Tell askers apart by their credentials; empty for all who bring none."""
-        return self.asks_as[1]
+        return self.credential if self.session is None else self.session.who
 
     @property
     def revision(self) -> str | None:
-        return self.asks_as[0]
+        return self.said_revision if self.session is None else self.session.revision
 
 
 @dataclass(slots=True, eq=False)
@@ -107,5 +104,7 @@ class Exchange:
     """What it declares its client to be capable of, in one spelling."""
     subscription: str | None = None
     """What the upstream calls it, if it has agreed to answer with each change of the tool list."""
+    key: str = ""
+    """The value of its id, once it waits for its response."""
     notes: dict[str, object] | None = None
     """What a link, or an observer, wants to find again when the response comes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -24,12 +24,15 @@ class Definitions(Mapping[str, bytes]):
     (b'[{"name":"a"},{}]', b'{}')
     """
 
-    __slots__ = ("_numbers", "_starts", "tools")
+    __slots__ = ("_numbers", "_starts", "names", "tools")
+    names: Container[str]
+    """The same names, for each call asks whether they have its tool's."""
 
     def __init__(self, definitions: Iterable[tuple[str, bytes]]) -> None:
         written = bytearray(b"[")
         self._starts = array("Q", [1])
         self._numbers: dict[str, int] = {}
+        self.names = self._numbers
         for name, raw in definitions:
             self._numbers[name] = len(self._numbers)
             written += raw

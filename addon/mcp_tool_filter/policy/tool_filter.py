@@ -42,7 +42,7 @@ _STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheSco
 
 def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
     """Forward a call to an allowed tool; answer any other as if there were no such tool."""
-    if call.tool_name in snapshot.allowed:
+    if call.tool_name in snapshot.allowed.names:
         return Forward()
     why = Why.DENIED if call.tool_name in snapshot.denied else Why.UNKNOWN
     reason = Reason(why, (call.tool_name,))
@@ -61,13 +61,14 @@ def decide_list(
     sound: bool,
 ) -> Verdict:
     """Answer from the snapshot where that is ``sound``; else the upstream's answer is rewritten."""
+    may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
+    if list_from is ListFrom.UPSTREAM or not may_answer:
+        return Forward()
     if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.denied):
         envelope = None  # it was learned before these tools were denied
-    if list_from is ListFrom.UPSTREAM:
-        return Forward()
-    if list_from is ListFrom.AUTO and (not sound or request.has_cursor or envelope is None):
-        return Forward()
     if envelope is None:
+        if list_from is ListFrom.AUTO:
+            return Forward()
         envelope = _STATELESS if request.revision else _PLAIN
     return Reply(envelope.around(snapshot.tools, request.id), Reason(Why.CACHED))
 

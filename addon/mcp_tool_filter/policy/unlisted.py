@@ -117,6 +117,7 @@ class _AllowedNames(Definitions):
     def __init__(self, denied: _DeniedNames) -> None:
         super().__init__([])
         self._denied = denied
+        self.names = self
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or len(name) > MAX_NAME:

@@ -82,3 +82,5 @@ class Drop:
 
 
 type Verdict = Forward | Rewrite | Reply | Drop
+VERDICTS = (Forward, Rewrite, Reply, Drop)
+"""For ``isinstance``: a decision that is none of these must wait."""

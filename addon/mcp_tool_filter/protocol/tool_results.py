@@ -47,7 +47,6 @@ _TAIL = re.compile(
     rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
 )
 _ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
-_LEAST = 16 * 1024  # bytes; what is shorter is read as quickly
 _ENDS = 512  # bytes in which the envelope stands
 _CONTENT = frozenset({"content", "structuredContent"})
 _KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
@@ -79,7 +78,8 @@ def find_envelope(raw: bytes) -> Envelope | None:
 
     (And if what stands between is one JSON object: it is not looked into.)
     """
-    if len(raw) < _LEAST or (head := _HEAD.match(raw, 0, _ENDS)) is None:
+    head = _HEAD.match(raw, 0, _ENDS)
+    if head is None:
         return None
     tail = _TAIL.search(raw, len(raw) - _ENDS)
     if tail is None:
