@@ -11,9 +11,9 @@ from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config, parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
+from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits

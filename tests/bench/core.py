@@ -19,10 +19,10 @@ sys.path[:0] = [str(ROOT / "addon"), str(ROOT)]
 from mcp_tool_filter.conversation.conversation import Conversation  # noqa: E402 - needs the path above
 from mcp_tool_filter.http.event_stream import EventStream  # noqa: E402 - as above
 from mcp_tool_filter.policy.chain import (  # noqa: E402 - as above
-    Situation,
     decide_from_client,
     decide_from_upstream,
 )
+from mcp_tool_filter.policy.situation import Situation  # noqa: E402 - as above
 from mcp_tool_filter.protocol.sse import EventParser  # noqa: E402 - as above
 from tests.make import (  # noqa: E402 - as above
     answering,

@@ -23,8 +23,9 @@ from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
 from mcp_tool_filter.http.head import Head, refuse_head
 from mcp_tool_filter.http.listener import Listener, open_listener
-from mcp_tool_filter.policy.chain import Situation, decide_from_client, decide_from_upstream
+from mcp_tool_filter.policy.chain import decide_from_client, decide_from_upstream
 from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.protocol.messages import Response, parse_message
 from mcp_tool_filter.protocol.revisions import Transport

@@ -47,8 +47,8 @@ def _nothing_added(_: object, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("where", "instead"),
     [
-        ("policy.chain.decide_call", _forward),
-        ("policy.chain.decide_listing", _forward),
+        ("policy.tool_filter.decide_call", _forward),
+        ("policy.tool_filter.decide_listing", _forward),
         ("protocol.messages.refuse_repeated", _nothing),
         ("protocol.messages.is_like_a_call", _nothing),
         ("protocol.messages._holds_message", _nothing),

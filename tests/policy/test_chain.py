@@ -9,7 +9,6 @@ import pytest
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.chain import (
-    Situation,
     decide_from_client,
     decide_from_upstream,
     join_from_client,
@@ -18,6 +17,7 @@ from mcp_tool_filter.policy.chain import (
     refusal,
 )
 from mcp_tool_filter.policy.exchange import Exchange
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Batch, parse_message

@@ -14,11 +14,9 @@ from mcp_tool_filter.conversation.kinds import Kind
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.chain import (
-    Situation,
-    judge_again,
-)
+from mcp_tool_filter.policy.chain import judge_again
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import (
@@ -47,20 +45,10 @@ class BothSides:
         return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
 
     def _snapshot_for(self, message: Single, kind: Kind) -> Snapshot:
+        """Return what an answer is judged by; pin what is new in its list, where that counts."""
         if kind.is_listed and not self.policy.config.judges_new_tools:
             return kind.snapshot
         return kind.snapshot_for(list(_lists_in(message)))
-
-    def _answer_situation(self, told: Judged) -> Situation:
-        return Situation(
-            snapshot=told.snapshot,
-            direction=Direction.FROM_UPSTREAM,
-            client=self.client,
-            exchange=told.exchange,
-            links=self.policy.links,
-            limits=self.policy.config.limits,
-            origin=told.origin,
-        )
 
     def _by_policy_now(self, told: Judged, verdict: Verdict) -> Verdict:
         """Judge again what has waited while the policy was edited."""
@@ -70,8 +58,12 @@ class BothSides:
         told.in_force = kind.snapshot
         is_answer = told.direction is Direction.FROM_UPSTREAM
         told.snapshot = self._snapshot_for(message, kind) if is_answer else kind.snapshot
-        situation = self._answer_situation(told)
-        situation.direction = told.direction
+        situation = Situation(
+            snapshot=told.snapshot,
+            direction=told.direction,
+            exchange=told.exchange,
+            limits=self.policy.config.limits,
+        )
         return judge_again(message, verdict, situation)
 
     def _judged(self, direction: Direction, size: int, origin: object) -> Judged:

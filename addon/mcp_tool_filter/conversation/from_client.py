@@ -15,12 +15,7 @@ from mcp_tool_filter.conversation.judged import (
 from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
 from mcp_tool_filter.conversation.session import refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
-from mcp_tool_filter.policy.chain import (
-    Situation,
-    decide_from_client,
-    join_from_client,
-    refusal,
-)
+from mcp_tool_filter.policy.chain import decide_from_client, join_from_client, refusal
 from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
@@ -33,6 +28,8 @@ from mcp_tool_filter.policy.effects import (
 )
 from mcp_tool_filter.policy.exchange import Direction, Exchange
 from mcp_tool_filter.policy.list_from import ListFrom
+from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.tool_filter import filter_from_client
 from mcp_tool_filter.policy.verdict import (
     VERDICTS,
     Forward,
@@ -140,7 +137,8 @@ class FromClient(BothSides):
                 return begin(self._list_first(message, told, kind, arrival))
             if self.policy.kinds.start.is_listed:  # the next best, where we cannot ask
                 told.snapshot = self.policy.snapshot
-        return decide_from_client(message, self._situation(message, told, kind, arrival))
+        decide = decide_from_client if self.policy.links else filter_from_client
+        return decide(message, self._situation(message, told, kind, arrival))
 
     def _needs_list(self, message: Single, kind: Kind) -> bool:
         """Tell whether only the asker's list says if there is the tool that is called."""
@@ -181,7 +179,7 @@ class FromClient(BothSides):
         if isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = policy.config.tools_list
             situation.envelope = kind.envelope
-            if not kind.can_answer:
+            if not kind.is_listed or kind.is_stale:
                 situation.list_from = ListFrom.UPSTREAM
             else:
                 situation.may_use_cache = arrival.may_use_snapshot(message)

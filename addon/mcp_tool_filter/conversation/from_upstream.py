@@ -33,7 +33,8 @@ from mcp_tool_filter.policy.effects import (
     waits,
 )
 from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
-from mcp_tool_filter.policy.tool_filter import decide_in_steps
+from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.tool_filter import decide_in_steps, filter_from_upstream
 from mcp_tool_filter.policy.verdict import (
     VERDICTS,
     Drop,
@@ -81,8 +82,9 @@ class FromUpstream(BothSides):
         known = self._recall(raw, told) if may_be_list else None
         if known is None and len(raw) >= _LEAST and (envelope := find_envelope(raw)):
             known = self._accept(raw, envelope, told)
-        if known and not policy.links:
-            return self._decided_for_upstream(told, known)
+        if known and told.exchange and not policy.links:  # nothing is to be learned from it
+            self.exchanges.close(told.exchange)
+            return self._tell_answer(told, known)
         if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
             return self._from_upstream_in_steps(raw, told)
         return self._read_from_upstream(raw, told)
@@ -126,7 +128,7 @@ class FromUpstream(BothSides):
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
         verdict = keep_space(found.response.place.text, decided)
-        if not kind.can_answer or kind.envelope is None or policy.config.judges_new_tools:
+        if self._may_learn_of(kind):
             kind.learn(asked.cursor, found.listing)
         elif isinstance(verdict, Forward | Rewrite):  # which it is
             policy.judged.remember(raw, verdict, told.snapshot)
@@ -207,10 +209,23 @@ class FromUpstream(BothSides):
         self, message: Single, told: Judged, kind: Kind, *, is_accepted: bool = False
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
-        told.in_force = kind.snapshot
-        told.snapshot = self._snapshot_for(message, kind)
+        policy = self.policy
+        told.in_force = told.snapshot = kind.snapshot
+        if not kind.is_listed or policy.config.judges_new_tools:
+            told.snapshot = self._snapshot_for(message, kind)
+        situation = Situation(
+            snapshot=told.snapshot,
+            direction=Direction.FROM_UPSTREAM,
+            client=self.client,
+            exchange=told.exchange,
+            links=policy.links,
+            limits=policy.config.limits,
+            origin=told.origin,
+        )
+        if not policy.links:
+            return filter_from_upstream(message, situation)
         decide = decide_accepted if is_accepted else decide_from_upstream
-        return decide(message, self._answer_situation(told))
+        return decide(message, situation)
 
     def _waited_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
         verdict = self._by_policy_now(told, verdict)
@@ -262,7 +277,7 @@ class FromUpstream(BothSides):
         """Return what became of a list that the upstream has said before."""
         if len(raw) > self.policy.config.limits.message:
             return None
-        kind = self.kind
+        kind = self.policy.kinds.of(self.client)
         known = self.policy.judged.recall(raw, kind.snapshot)
         if known is None:
             return None
@@ -295,10 +310,13 @@ class FromUpstream(BothSides):
             session.declares_changes = _declares_changes(message)
         elif asked.method == "tools/list":
             kind = kind or self._kind_of(asked)
-            is_known = kind.can_answer and kind.envelope is not None
-            is_known = is_known and not self.policy.config.judges_new_tools
-            if not is_known and (listing := parse_listing(message)):
+            if self._may_learn_of(kind) and (listing := parse_listing(message)):
                 kind.learn(asked.cursor, listing)
+
+    def _may_learn_of(self, kind: Kind) -> bool:
+        """Tell whether a list may say something new of its kind."""
+        is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
+        return not is_known or self.policy.config.judges_new_tools
 
     def _note_subscription(self, message: Notification) -> None:
         """Note that the upstream tells the client of each change of the list, if it says so."""
@@ -314,7 +332,8 @@ def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
     """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
     if not isinstance(message, Response) or message.result is None or asked is None:
         return False
-    return asked.method == "tools/list" and asked.capabilities is None and kind.can_answer
+    is_asked = asked.method == "tools/list" and asked.capabilities is None
+    return is_asked and kind.is_listed and not kind.is_stale
 
 
 def _declares_changes(answer: Response) -> bool:

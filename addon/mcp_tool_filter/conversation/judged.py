@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.chain import (
-    refusal,
-)
+from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Verdict, Why

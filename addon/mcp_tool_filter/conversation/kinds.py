@@ -87,11 +87,6 @@ class Kind:
         """It has said so in one session: each of the others finds out for itself."""
         self._follow_list()
 
-    @property
-    def can_answer(self) -> bool:
-        """May its snapshot answer a list?"""
-        return self._listed is not None and not self.is_stale
-
     def _follow_list(self) -> None:
         """Be judged by what is known of the list now."""
         self.is_listed = self._listed is not None

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, Kinds, canonical, listings_in
-from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client, Exchange
 from mcp_tool_filter.policy.judged_lists import JudgedLists
+from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.messages import Message

@@ -62,11 +62,12 @@ class EventStream:
         self._begins_with = begins_with
         self._parser = EventParser(max_pending=limits.pending)
         self._is_damaged = False  # something was kept back, and may have been an answer
-        self._held: InOrder[bytes] | None = None
+        self._hold: Callable[[], InOrder[bytes]] | None = None
+        self._held: InOrder[bytes] | None = None  # few streams ever hold anything back
 
     def carry_out_with(self, carry_out: CarryOut, wake: Callable[[], None]) -> None:
         """Say who carries out effects; ``wake`` is called when there is more to ``take``."""
-        self._held = InOrder(carry_out, wake, most=self._limits.pending)
+        self._hold = partial(InOrder[bytes], carry_out, wake, most=self._limits.pending)
 
     @property
     def is_waiting(self) -> bool:
@@ -144,7 +145,7 @@ class EventStream:
         if isinstance(event, Oversized):
             why = f"an event longer than {self._limits.pending} bytes"
             return self._refuse(why, event.beginning, origin, is_cut=True)
-        if event.hides_a_line() or not _is_harmless(event.others):
+        if event.others and (event.hides_a_line() or not _is_harmless(event.others)):
             why = "a line that only some readers see"
             return self._refuse(why, event.data or b"", origin)
         if event.name.strip().lower() == b"endpoint":
@@ -159,8 +160,9 @@ class EventStream:
             return self._refuse(str(error), event.data, origin)
         if isinstance(judged, Judged):
             return _render(event, judged)
-        if self._held is None:
+        if self._hold is None:
             raise RuntimeError("nobody carries out effects")
+        self._held = self._held or self._hold()
         self._held.wait(judged, len(event.raw), partial(self._decided, event, origin))
         return b""
 

@@ -46,7 +46,8 @@ class Listener(JudgesRequests, JudgesAnswers):
 
     def close_stream(self, exchange: HttpExchange) -> None:
         """Forget a stream that has ended."""
-        self.legacy.close(exchange.conversation)
+        if self.legacy.endpoints:
+            self.legacy.close(exchange.conversation)
 
     def open_socket(self, exchange: HttpExchange) -> Conversation:
         """Begin what is said over a WebSocket, by both sides."""

@@ -66,7 +66,10 @@ class Statistics:
         for one in judged.members or (judged,):
             tool = one.exchange.tool if one.exchange else None
             if tool is not None and isinstance(one.verdict, Forward | Rewrite):
-                _count(self.calls, shown(tool))
+                if tool in self.calls:  # where each stands as it is shown
+                    self.calls[tool] += 1
+                else:
+                    _count(self.calls, shown(tool))
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:

@@ -11,83 +11,39 @@ answers passes the links too, first as a request and then as a response.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import Decision, begin, then
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
+from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.list_from import ListFrom
-from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.tool_filter import (
-    Envelope,
-    decide_call,
-    decide_list,
-    decide_listing,
-)
+from mcp_tool_filter.policy.situation import Link, Situation
+from mcp_tool_filter.policy.tool_filter import filter_from_client, filter_from_upstream
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Batch,
-    Notification,
-    Request,
-    Response,
     Single,
     ids_in,
     parse_message,
     render_batch,
     render_error,
 )
-from mcp_tool_filter.protocol.tools import parse_list_request, parse_tool_call
 
 _LIMITS = Limits()
 _SPACE = " \t\n\r"
 
 
-class Link(Protocol):
-    """One step of the chain after the tool filter: decides on one message, never on a batch.
-
-    It returns a verdict, or a generator that yields effects and returns one. ``Forward`` hands the
-    message to the next link, ``Rewrite`` another one in its place; ``Reply`` and ``Drop`` end the
-    chain. A reply goes back to whoever sent the message.
-    """
-
-    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Situation:
-    """What a decision rests on besides the message."""
-
-    snapshot: Snapshot
-    direction: Direction = Direction.FROM_CLIENT
-    client: Client | None = None
-    exchange: Exchange | None = None
-    """The request or notification itself; for a response, the request that it answers."""
-    list_from: ListFrom = ListFrom.AUTO
-    envelope: Envelope | None = None
-    """The frame of the list in the revision that the client speaks."""
-    may_use_cache: bool = False
-    """The client's session is known, and it has no credentials of its own."""
-    links: tuple[Link, ...] = ()
-    limits: Limits = _LIMITS
-    now: float = 0.0
-    is_answered: bool = False
-    """The snapshot will answer this request."""
-    origin: object = None
-    """What the host gave with the message, such as mitmproxy's flow."""
-
-
 def decide_from_client(message: Single, situation: Situation) -> Decision[Verdict]:
     """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
-    verdict = _filter_from_client(message, situation)
+    verdict = filter_from_client(message, situation)
     if not situation.links:
         return verdict
     if _goes_on(verdict):
         situation.is_answered = isinstance(verdict, Reply)
-        linked = _ask_links(message, situation, situation.links, _filter_from_client)
+        linked = _ask_links(message, situation, situation.links, filter_from_client)
         if isinstance(linked, Forward) and isinstance(verdict, Forward):
             return linked
         return then(linked, partial(_settle, message, situation))
@@ -96,7 +52,7 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
 
 def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verdict]:
     """Decide on what the upstream says. Raises ProtocolError for what cannot be judged."""
-    verdict = _filter_from_upstream(message, situation)
+    verdict = filter_from_upstream(message, situation)
     if not situation.links:
         return verdict
     if isinstance(verdict, Rewrite):
@@ -124,7 +80,7 @@ def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verd
         message = _single(verdict.text, situation)
     elif isinstance(verdict, Drop):
         return verdict
-    again = _filter_from_client(message, replace(situation, list_from=ListFrom.UPSTREAM))
+    again = filter_from_client(message, replace(situation, list_from=ListFrom.UPSTREAM))
     return _or_else(verdict, again)
 
 
@@ -134,13 +90,13 @@ def _judge_list_again(message: Single, verdict: Verdict, situation: Situation) -
         message = _single(verdict.text, situation)
     elif not isinstance(verdict, Forward) and not is_ours:
         return verdict
-    return _or_else(verdict, _filter_from_upstream(message, situation, is_ours=is_ours))
+    return _or_else(verdict, filter_from_upstream(message, situation, is_ours=is_ours))
 
 
 def judge_by_filter(message: Single, situation: Situation) -> Verdict:
     """Ask the tool filter alone, for a link that has changed a message."""
     if situation.direction is Direction.FROM_CLIENT:
-        return _filter_from_client(message, situation)
+        return filter_from_client(message, situation)
     return _filter_changed_from_upstream(message, situation)
 
 
@@ -188,46 +144,9 @@ def keep_space(text: str, verdict: Verdict) -> Verdict:
     return replace(verdict, text=b"".join([before.encode(), verdict.text, after.encode()]))
 
 
-def _filter_from_client(message: Single, situation: Situation) -> Verdict:
-    match message:
-        case Request(method="tools/call") | Notification(method="tools/call"):
-            call = parse_tool_call(message)
-            if situation.exchange:
-                situation.exchange.tool = call.tool_name
-            return decide_call(call, situation.snapshot)
-        case Request(method="tools/list"):
-            request = parse_list_request(message)
-            if situation.exchange:
-                situation.exchange.has_cursor = request.has_cursor
-                situation.exchange.cursor = request.cursor
-            return decide_list(
-                request,
-                situation.snapshot,
-                situation.envelope,
-                list_from=situation.list_from,
-                sound=situation.may_use_cache,
-            )
-        case Request() | Notification() | Response():
-            return Forward()
-
-
 def _filter_changed_from_upstream(message: Single, situation: Situation) -> Verdict:
     """Judge what a link has rewritten: it may say something else of an allowed tool."""
-    return _filter_from_upstream(message, situation, is_ours=True)
-
-
-def _filter_from_upstream(
-    message: Single, situation: Situation, *, is_ours: bool = False
-) -> Verdict:
-    match message:
-        case Request(method="sampling/createMessage"):
-            return Forward()  # its tools are the model's, for that one request
-        case Request() | Notification():
-            return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
-        case Response():
-            asked = situation.exchange
-            expected = asked is None or asked.method == "tools/list"
-            return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
+    return filter_from_upstream(message, situation, is_ours=True)
 
 
 type _Filter = Callable[[Single, Situation], Verdict]
@@ -273,7 +192,7 @@ def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[
         message = _single(linked.text, situation)
     elif not isinstance(linked, Forward):
         return linked
-    verdict = _filter_from_client(message, situation)
+    verdict = filter_from_client(message, situation)
     if not isinstance(verdict, Reply):
         return linked
     answer = replace(situation, direction=Direction.FROM_UPSTREAM)

@@ -6,21 +6,34 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import batched
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.snapshot import Snapshot, drift_of, listed_twice, shown
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import METHOD_NOT_FOUND, Single, render_error
+from mcp_tool_filter.protocol.messages import (
+    METHOD_NOT_FOUND,
+    Notification,
+    Request,
+    Response,
+    Single,
+    render_error,
+)
 from mcp_tool_filter.protocol.tools import (
     Definition,
     Listing,
     ListRequest,
     ToolCall,
+    parse_list_request,
     parse_listing,
+    parse_tool_call,
     shows_tool,
     shows_tool_beside_content,
 )
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.policy.situation import Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,48 @@ class Envelope:
 _HIDDEN_TOOL = "the definition of a hidden tool outside of a tool list"
 _PLAIN = Envelope('{"tools":', "}")
 _STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheScope":"private"}')
+
+
+def filter_from_client(message: Single, situation: Situation) -> Verdict:
+    """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
+    match message:
+        case Request(method="tools/call") | Notification(method="tools/call"):
+            call = parse_tool_call(message)
+            if situation.exchange:
+                situation.exchange.tool = call.tool_name
+            return decide_call(call, situation.snapshot)
+        case Request(method="tools/list"):
+            request = parse_list_request(message)
+            if situation.exchange:
+                situation.exchange.has_cursor = request.has_cursor
+                situation.exchange.cursor = request.cursor
+            return decide_list(
+                request,
+                situation.snapshot,
+                situation.envelope,
+                list_from=situation.list_from,
+                sound=situation.may_use_cache,
+            )
+        case Request() | Notification() | Response():
+            return Forward()
+
+
+def filter_from_upstream(
+    message: Single, situation: Situation, *, is_ours: bool = False
+) -> Verdict:
+    """Decide on what the upstream says. Raises ProtocolError for what cannot be judged.
+
+    A message that ``is_ours`` has been changed by a link, on purpose.
+    """
+    match message:
+        case Request(method="sampling/createMessage"):
+            return Forward()  # its tools are the model's, for that one request
+        case Request() | Notification():
+            return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
+        case Response():
+            asked = situation.exchange
+            expected = asked is None or asked.method == "tools/list"
+            return decide_listing(message, situation.snapshot, expected=expected, is_ours=is_ours)
 
 
 def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:

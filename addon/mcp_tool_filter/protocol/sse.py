@@ -54,8 +54,6 @@ class Event:
 
     def hides_a_line(self) -> bool:
         """Tell whether another reader could find a data line where we see none."""
-        if not self.others:
-            return False
         if _OTHER_LINE_ENDS.search(self.others):
             return True
         lines = _LINE_END.split(self.others) if self.others.count(b"event") > 1 else []

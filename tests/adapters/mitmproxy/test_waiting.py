@@ -9,8 +9,8 @@ import pytest
 from mitmproxy import ctx
 
 from mcp_tool_filter.adapters.effects import carry_out
-from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.effects import Decision
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.messages import Single
 from tests.adapters.mitmproxy.filtered import call, not_found

@@ -9,9 +9,9 @@ import pytest
 
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.conversation.judged import Judged as Told
-from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, Delay, waits
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.lines import CutLine
 from mcp_tool_filter.protocol.messages import Single
@@ -156,8 +156,8 @@ def test_our_own_error_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     def stumble(*_: object) -> Verdict:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("mcp_tool_filter.conversation.from_client.decide_from_client", stumble)
-    monkeypatch.setattr("mcp_tool_filter.conversation.from_upstream.decide_from_upstream", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.from_client.filter_from_client", stumble)
+    monkeypatch.setattr("mcp_tool_filter.conversation.from_upstream.filter_from_upstream", stumble)
     assert error_in(judged.client(asking("ping", id="2"))) == (-32603, "Internal error")
     assert error_in(judged.upstream(answering("{}")))[0] == -32603
 

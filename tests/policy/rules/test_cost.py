@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from mcp_tool_filter.jsregex.allowance import Allowance, Budget
-from mcp_tool_filter.policy.chain import Situation
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.rule_effects import Warn
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Batch, parse_message

@@ -64,7 +64,7 @@ from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.policy.chain import Link
+from mcp_tool_filter.policy.situation import Link
 
 if TYPE_CHECKING:
     from mitmproxy.tls import TlsData

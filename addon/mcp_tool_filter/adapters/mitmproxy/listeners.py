@@ -34,10 +34,10 @@ from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import Introduction, introduce, shown_url
-from mcp_tool_filter.policy.chain import Link
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.protocol.messages import Notification, Request
 

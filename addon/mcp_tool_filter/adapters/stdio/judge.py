@@ -21,10 +21,11 @@ from mcp_tool_filter.conversation.only_kind import OnlyKinds
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce, Propagate
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.chain import Link, refusal
+from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
+from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits, OverLimit

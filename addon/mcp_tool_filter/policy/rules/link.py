@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count, islice
 
 from mcp_tool_filter.jsregex.allowance import Budget
-from mcp_tool_filter.policy.chain import Situation, decide_from_upstream, judge_by_filter
+from mcp_tool_filter.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.rule_effects import WriteCache
@@ -25,6 +25,7 @@ from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
 from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Batch,
