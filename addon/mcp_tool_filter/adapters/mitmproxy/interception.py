@@ -31,11 +31,10 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import FORWARD_MODES, Listener
 from mcp_tool_filter.adapters.mitmproxy.local_mode import watch_redirector
 from mcp_tool_filter.adapters.mitmproxy.origins import origin_of, path_of
 from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
-    Chunks,
     InterceptedStream,
     guard_forward_proxies,
-    install_interceptor,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import Chunks, install_interceptor
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, hold_end, injector, waker
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, newest_message

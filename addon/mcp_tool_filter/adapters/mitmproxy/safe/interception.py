@@ -14,11 +14,11 @@ It is one module because a stream opens tunnels, and what is said in a tunnel ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from collections.abc import Generator
+from typing import Any
 
 from mitmproxy.connection import Server
-from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.http import Request, Response
 from mitmproxy.proxy import commands, events, layers
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import Layer, NextLayer, NextLayerHook
@@ -31,87 +31,38 @@ from mitmproxy.proxy.layers.http._events import (
     RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
-    ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._hooks import (
-    HttpConnectedHook,
-    HttpConnectErrorHook,
-    HttpConnectHook,
-    HttpRequestHeadersHook,
     HttpResponseHeadersHook,
 )
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.proxy.layers.tls import HTTP_ALPNS
-from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
 from mitmproxy.proxy.tunnel import TunnelLayer
 
-from mcp_tool_filter.adapters.mitmproxy.safe import stream as streams
+from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
+from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import interceptor, is_direct
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer, _forked
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
-from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, Steps, nothing
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import Paused, SafeStream
 from mcp_tool_filter.http.interception.body import BodyReader, Watch, Way
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
-from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
 
 _SHORTEST_QUIC = 18  # bytes
 _DNS = 53
-_OF_TUNNELS = (HttpConnectHook, HttpConnectedHook, HttpConnectErrorHook)
-
-type Chunks = Callable[[bytes], list[bytes]]
-
-
-class Interceptor(Protocol):
-    """What decides for a stream. The tool filter installs it."""
-
-    def look_at_head(
-        self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
-    ) -> Way | BodyReader:
-        """Tell what a request is, or return what finds it out from the body."""
-        ...
-
-    def prepare_other(self, flow: HTTPFlow) -> None:
-        """Change what must be changed of a request that is not MCP, which is next to nothing."""
-        ...
-
-    def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:
-        """Return what looks for MCP in the answer to other traffic; None if it just passes."""
-        ...
-
-    def look_at_message(self, flow: HTTPFlow) -> None:
-        """Judge the newest message of a WebSocket if MCP is spoken there."""
-        ...
-
-    def is_direct(self, host: str) -> bool:
-        """Tell whether the proxy behind us is left out for a host."""
-        ...
-
-    def note_answer(self, flow: HTTPFlow) -> None:
-        """Remember where MCP is spoken: here is the head of an answer to MCP."""
-        ...
-
-
-_interceptor: Interceptor | None = None
-
-
-def install_interceptor(interceptor: Interceptor | None) -> None:
-    """Ask this one about each request of a forward proxy."""
-    global _interceptor
-    _interceptor = interceptor
 
 
 class InterceptedHttpLayer(FilteredHttpLayer):
     """One client connection of a forward proxy, or what is said in a tunnel through it."""
 
-    def make_stream(self, stream_id: int) -> Steps:
-        yield from super().make_stream(stream_id)
-        stream = self.streams[stream_id] = InterceptedStream(_forked(self.context), stream_id)
-        yield from self.event_to_child(stream, events.Start())
+    def _new_stream(self, stream_id: int) -> SafeStream:
+        return InterceptedStream(_forked(self.context), stream_id)
 
     def _handle_event(self, event: events.Event) -> Steps:
         yield from super()._handle_event(event)
@@ -130,14 +81,12 @@ class InterceptedHttpLayer(FilteredHttpLayer):
                 yield from self.event_to_child(stream, event)
 
 
-class InterceptedStream(SafeStream):
+class InterceptedStream(PassingStream):
     """One request through a forward proxy, and the response to it."""
 
     def __init__(self, context: Context, stream_id: int) -> None:
         super().__init__(context, stream_id)
-        self._way: Way | None = None  # not known yet
         self._reader: BodyReader | None = None
-        self._watch: Watch | None = None
         self._waiting: list[HttpEvent] = []
         self._authority = ""  # for a proxy behind us
 
@@ -152,15 +101,20 @@ class InterceptedStream(SafeStream):
         if self.flow.response:
             self.held = [self.flow.response.stream]
 
+    def handle_event(self, event: events.Event) -> Steps:
+        paused: Any = self._paused
+        if self._way is Way.MCP or type(paused) is Paused:
+            return super().handle_event(event)
+        return HttpStream.handle_event(self, event)
+
     def _handle_event(self, event: events.Event) -> Steps:
-        if self._way is None and isinstance(event, HttpEvent):
-            yield from self._recognise(event)
-        elif self._way is None and isinstance(event, GiveUp):
-            yield from self._give_up_reading()
-        elif self._way is None or self._way is Way.MCP:
-            yield from super()._handle_event(event)
-        else:
-            yield from self._pass_on(event)
+        if self._way is Way.MCP:
+            return super()._handle_event(event)
+        if self._way is not None:
+            return self._pass_on(event)
+        if isinstance(event, GiveUp):
+            return self._give_up_reading()
+        return self._recognise(event) if isinstance(event, HttpEvent) else nothing(event)
 
     def _recognise(self, event: HttpEvent) -> Steps:
         match event:
@@ -169,7 +123,7 @@ class InterceptedStream(SafeStream):
                 yield DropStream(self.stream_id)
                 return
             case RequestHeaders():
-                if self.mode is HTTPMode.upstream and not _is_direct(event.request.host):
+                if self.mode is HTTPMode.upstream and not is_direct(event.request.host):
                     self._authority = event.request.authority
                 yield from self._look_at_head(event)
             case RequestData(data=data) if self._reader:
@@ -186,7 +140,7 @@ class InterceptedStream(SafeStream):
         self._reader = None
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            yield from self._handle_event(one)
+            yield from self.handle_event(one)  # it may have to wait, and then the next ones do
 
     def _give_up_reading(self) -> Steps:
         """Close the connection of a client that has too much held before it is clear what it is."""
@@ -210,131 +164,33 @@ class InterceptedStream(SafeStream):
             yield SendHttp(ResponseHeaders(self.stream_id, go_on), self.context.client)
 
     def _ask_about(self, event: RequestHeaders) -> Way | BodyReader:
-        if _interceptor is None:
+        if (asked := interceptor()) is None:
             return Way.MCP  # which nobody lets pass
         try:
-            return _interceptor.look_at_head(
+            return asked.look_at_head(
                 self.context, self.mode, event.request, has_body=not event.end_stream
             )
         except Exception:
             log.exception("cannot judge the head of a request")
             return Way.MCP
 
-    def _before(self, hook: commands.StartHook) -> Steps:
-        if isinstance(hook, HttpResponseHeadersHook) and _interceptor:
-            _interceptor.note_answer(self.flow)
-        yield from super()._before(hook)
+    def _before(self, hook: commands.StartHook) -> None:
+        if isinstance(hook, HttpResponseHeadersHook) and (told := interceptor()):
+            told.note_answer(self.flow)
+        super()._before(hook)
 
-    def _may_send(self, event: HttpEvent) -> bool:
-        if isinstance(event, RequestHeaders) and self._authority:
-            event.request.authority = self._authority  # a proxy needs the whole URL
-        elif isinstance(event, RequestHeaders):
-            event.request.headers.pop("proxy-authorization", None)  # which is for the proxy only
-        return super()._may_send(event)
+    def _note_asked(self, request: Request) -> None:
+        super()._note_asked(request)
+        if self._authority:
+            request.authority = self._authority  # a proxy needs the whole URL
+        else:
+            request.headers.pop("proxy-authorization", None)  # which is for the proxy only
 
     def make_server_connection(self) -> Generator[commands.Command, Any, bool]:
-        if self.mode is HTTPMode.upstream and _is_direct(self.flow.request.host):
+        if self.mode is HTTPMode.upstream and is_direct(self.flow.request.host):
             self.flow.server_conn = Server(address=None)
             self.flow.request.authority = ""
         return (yield from super().make_server_connection())
-
-    # What is not MCP
-
-    def _pass_on(self, event: events.Event) -> Steps:
-        """Do what mitmproxy does, without hooks, and without keeping what goes by."""
-        if isinstance(event, Order) or self.over:
-            return
-        if self._watch and isinstance(event, RequestData) and not self._watch.may_pass(event.data):
-            log.warning("Cut off a long request that turned out to be MCP")
-            yield from self._cut_off("a message that is too long")
-            return
-        try:
-            yield from self._without_hooks(HttpStream._handle_event(self, event))
-        except ProtocolError as error:
-            log.warning("Refused %s: %s", shown_url(self.flow.request.pretty_url), error)
-            yield from self._cut_off(str(error))
-        self.request_body_buf.clear()
-        self.response_body_buf.clear()
-
-    def _without_hooks(self, steps: Steps) -> Steps:
-        reply: Any = None
-        run: list[commands.StartHook] = []
-        while True:
-            try:
-                command = steps.send(reply)
-            except StopIteration:
-                break
-            reply = None
-            if isinstance(command, commands.StartHook) and not isinstance(command, _OF_TUNNELS):
-                self._instead_of(command)
-                if command.blocking is not True:  # a layer within us waits for it
-                    run.append(command)
-            else:
-                reply = yield command
-        for hook in run:
-            completed = HttpStream.passthrough(self, events.HookCompleted(hook))
-            yield from self._without_hooks(completed)
-
-    def _instead_of(self, hook: commands.StartHook) -> None:
-        match hook:
-            case HttpRequestHeadersHook(flow=flow):
-                streams._streams[flow.id] = self
-                flow.request.stream = True
-                if _interceptor:
-                    _interceptor.prepare_other(flow)
-            case HttpResponseHeadersHook(flow=flow) if flow.response:
-                look = _interceptor.look_at_answer(flow) if _interceptor else None
-                flow.response.stream = look or flow.response.status_code != 101
-            case WebsocketMessageHook(flow=flow) if _interceptor:
-                _interceptor.look_at_message(flow)
-
-    def _cut_off(self, why: str) -> Steps:
-        """Close both sides, so that nobody takes what has passed for the whole."""
-        self._forget()
-        error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
-        if self.flow.server_conn in self._connections:
-            yield SendHttp(error, self.context.server)
-        kill = ResponseProtocolError(self.stream_id, why, ErrorCode.KILL)
-        yield DropStream(self.stream_id)
-        yield SendHttp(kill, self.context.client)
-
-    @property
-    def _connections(self) -> dict[Any, Any]:
-        mine = [one for one in self.context.layers if isinstance(one, layers.HttpLayer)]
-        return mine[-1].connections
-
-    def _forget(self) -> None:
-        self.over = True
-        self.client_state = self.server_state = nothing
-        self._way = Way.OTHER
-
-    def check_body_size(self, request: bool) -> Generator[commands.Command, Any, bool]:
-        if self._way is Way.MCP:
-            return (yield from super().check_body_size(request))
-        return False
-
-    def flow_done(self) -> Steps:
-        if self._way is Way.MCP:
-            yield from super().flow_done()
-            return
-        assert self.flow.response
-        if self.flow.response.status_code != 101 or self.flow.websocket:
-            yield from HttpStream.flow_done(self)
-            return
-        self.flow.live = False
-        self.child_layer = layers.TCPLayer(self.context, ignore=True)
-        self._handle_event = self.passthrough  # type: ignore[method-assign]  # as mitmproxy does
-        yield from self.child_layer.handle_event(events.Start())
-        yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
-
-    def passthrough(self, event: events.Event) -> Steps:
-        """Carry what is said in a tunnel, or on a WebSocket."""
-        if self._way is Way.MCP:
-            yield from super().passthrough(event)
-        elif self.flow.websocket:
-            yield from self._without_hooks(HttpStream.passthrough(self, event))
-        else:
-            yield from HttpStream.passthrough(self, event)
 
     # Tunnels
 
@@ -348,7 +204,7 @@ class InterceptedStream(SafeStream):
         yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
 
     def handle_connect_upstream(self) -> Steps:
-        if _is_direct(self.flow.request.host):
+        if is_direct(self.flow.request.host):
             self.context.server.via = None
             yield from self.handle_connect_regular()
             return
@@ -359,10 +215,6 @@ class InterceptedStream(SafeStream):
         assert isinstance(tunnel, TunnelLayer)
         tunnel.child_layer = InterceptedNextLayer(self.context)
         yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # mitmproxy's
-
-
-def _is_direct(host: str) -> bool:
-    return _interceptor is not None and _interceptor.is_direct(host)
 
 
 class InterceptedNextLayer(NextLayer):

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.proxy import commands
-from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers.http import HttpStream, SendHttp
+from mitmproxy.proxy.layers.http import HttpStream
 from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import (
     RequestData,
-    RequestEndOfMessage,
     RequestHeaders,
     ResponseData,
     ResponseHeaders,
@@ -79,22 +77,15 @@ def parts_of_answer(response: Response) -> Parts:
     return (data.status_code, data.reason, data.headers.fields, data.content)
 
 
-def _are_same(settled: Parts | None, parts: Parts) -> bool:
-    return settled is not None and all(map(is_, settled, parts))
-
-
 class LookedAtStream(HttpStream):
     """A stream that lets nothing leave unless it is settled."""
 
-    def __init__(self, context: Context, stream_id: int) -> None:
-        super().__init__(context, stream_id)
-        self._settled_request: Parts | None = None
-        self._settled_head: Parts | None = None
-        self._settled_answer: Parts | None = None
-        self.settled_message: tuple[WebSocketMessage, bytes] | None = None
-        self.added_header: tuple[str, str] | None = None  # for the upstream's eyes only
-        self.masks: Masks | None = None  # what stands in the flow in place of secrets
-        self._is_said = False  # the answer has been sent in place of mitmproxy's
+    _settled_request: Parts | None = None
+    _settled_head: Parts | None = None
+    _settled_answer: Parts | None = None
+    settled_message: tuple[WebSocketMessage, bytes] | None = None
+    added_header: tuple[str, str] | None = None  # for the upstream's eyes only
+    masks: Masks | None = None  # what stands in the flow in place of secrets
 
     def settle_request(self) -> None:
         self._settled_request = parts_of_request(self.flow.request)
@@ -109,13 +100,22 @@ class LookedAtStream(HttpStream):
 
     @property
     def is_answer_settled(self) -> bool:
-        response = self.flow.response
-        return response is not None and _are_same(self._settled_answer, parts_of_answer(response))
+        settled, response = self._settled_answer, self.flow.response
+        if settled is None or response is None:
+            return False
+        return all(map(is_, settled, parts_of_answer(response)))
 
     @property
     def is_head_settled(self) -> bool:
-        response = self.flow.response
-        return response is not None and _are_same(self._settled_head, parts_of_head(response))
+        settled, response = self._settled_head, self.flow.response
+        if settled is None or response is None:
+            return False
+        return all(map(is_, settled, parts_of_head(response)))
+
+    @property
+    def is_request_settled(self) -> bool:
+        settled = self._settled_request
+        return settled is not None and all(map(is_, settled, parts_of_request(self.flow.request)))
 
     @property
     def is_about_to_stream(self) -> bool:
@@ -127,26 +127,12 @@ class LookedAtStream(HttpStream):
         if _look is None:
             return True
         if isinstance(event, RequestHeaders):
-            request = self.flow.request
-            return event.request is request and _are_same(
-                self._settled_request, parts_of_request(request)
-            )
+            return event.request is self.flow.request and self.is_request_settled
         if event.response is not self.flow.response:
             return event.response.status_code == 100  # "go on", from mitmproxy itself
         if self.is_about_to_stream and not event.end_stream:
             return self.is_head_settled
         return self.is_answer_settled
-
-    def _send_request_again(self) -> Steps:
-        """Send a request that was judged again, in place of what mitmproxy was about to send."""
-        request = self.flow.request
-        content = request.raw_content or b""
-        head = RequestHeaders(self.stream_id, request, end_stream=not content)
-        yield SendHttp(self.for_the_wire(head), self.context.server)
-        if content:
-            data = RequestData(self.stream_id, content)
-            yield SendHttp(self.for_the_wire(data), self.context.server)
-        yield SendHttp(RequestEndOfMessage(self.stream_id), self.context.server)
 
     def for_the_wire[Sent: HttpEvent](self, event: Sent) -> Sent | HttpEvent:
         """Return what is sent in place of an event: with the secrets that no flow shows."""
@@ -169,18 +155,6 @@ class LookedAtStream(HttpStream):
             case ResponseData(data=data) if masks is not None and masks.in_answer:
                 return ResponseData(number, masks.show(data, masks.ANSWER))
         return event
-
-    def _send_answer_again(self) -> Steps:
-        """Send an answer that was judged again; mitmproxy then ends it."""
-        response = self.flow.response
-        assert response
-        self._is_said = True
-        content = response.raw_content or b""
-        head = ResponseHeaders(self.stream_id, response, end_stream=not content)
-        yield SendHttp(self.for_the_wire(head), self.context.client)
-        if content:
-            data = ResponseData(self.stream_id, content)
-            yield SendHttp(self.for_the_wire(data), self.context.client)
 
 
 def look_at_messages(stream: LookedAtStream, sockets: WebsocketLayer) -> None:

@@ -34,8 +34,9 @@ from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
     make_patient,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, ReadOn
-from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, Steps
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,14 @@ class FilteredHttpLayer(layers.HttpLayer):
     def make_stream(self, stream_id: int) -> Steps:
         read: Any = self.context.client
         read.read_by = ref(self)
-        self.streams[stream_id] = SafeStream(_forked(self.context), stream_id)
-        yield from self.event_to_child(self.streams[stream_id], events.Start())
+        stream = self.streams[stream_id] = self._new_stream(stream_id)
+        # As mitmproxy does when asked for the first time, and on events.Start.
+        stream.mode = self.mode
+        stream.client_state = stream.state_wait_for_request_headers
+        yield from ()
+
+    def _new_stream(self, stream_id: int) -> SafeStream:
+        return SafeStream(_forked(self.context), stream_id)
 
     def register_connection(self, command: RegisterHttpConnection) -> Steps:
         if not command.err:
@@ -68,6 +75,9 @@ class FilteredHttpLayer(layers.HttpLayer):
             # mitmproxy would let every later request of this client fail with the same error, also
             # when the upstream is back.
             self.connections.pop(command.connection, None)
+
+    def handle_event(self, event: events.Event) -> Steps:
+        return self._handle_event(event)  # it waits for nothing: its streams do
 
     def _handle_event(self, event: events.Event) -> Steps:
         client = self.context.client
@@ -88,7 +98,7 @@ class FilteredHttpLayer(layers.HttpLayer):
             else:
                 yield from super()._handle_event(event)
             reader = self.connections.get(client)
-            if isinstance(reader, BoundedHttp1Server) and reader.is_behind:
+            if type(reader) is BoundedHttp1Server and reader.is_behind:
                 yield from self._read_on(reader)
         except NotImplementedError:  # raised for these only
             log.warning("Cannot go on with a connection: mitmproxy reads no trailers of HTTP/1")

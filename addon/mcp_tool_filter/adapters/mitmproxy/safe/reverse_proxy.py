@@ -23,9 +23,10 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mitmproxy.proxy.tunnel import LayerStack, TunnelLayer
 
 from mcp_tool_filter.adapters.mitmproxy.safe import last_look
+from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
-from mcp_tool_filter.adapters.mitmproxy.safe.stream import Steps, nothing
 from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
