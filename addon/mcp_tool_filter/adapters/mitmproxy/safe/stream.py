@@ -93,13 +93,13 @@ class SafeStream(RepeatingStream):
         self.asked_hosts: tuple[str, ...] = ()
         self._is_cut = False  # it is being broken off, and nothing is checked any more
         self._run_hook = installed.hook_runner(context.client)
+
     @property
     def client_host(self) -> str | None:
         """The host the client asked for; None when it named none, or more than one."""
         hosts = self.asked_hosts
         is_one = len(hosts) == 1 or len({host.lower() for host in hosts}) == 1
         return hosts[0] if is_one else None
-
 
     @property
     def held_bytes(self) -> int:
