@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy import endpoints
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -214,3 +215,26 @@ async def test_options_about_one_upstream_are_refused(
     ) as it:
         assert await it.exit_code() == 1
         assert "a forward proxy has many" in it.stderr
+
+
+class _Changing:
+    """A script that comes after us."""
+
+    def request(self, flow: HTTPFlow) -> None:
+        flow.request.headers["x-changed"] = "1"
+
+
+async def test_a_login_for_the_proxy_stays_with_it_when_a_script_changes_the_request(
+    tmp_path: Path,
+) -> None:
+    async with (
+        mcp_upstream(tools=[READ]) as upstream,
+        proxy(ToolFilter(), _Changing(), to=["regular"], home=tmp_path) as running,
+        raw_client(running.port) as client,
+    ):
+        it = Between(upstream, running, client, upstream.url)
+        login = JSON + b"Proxy-Authorization: Basic c2VjcmV0\r\n"
+        assert (await it.send(call("read_file"), headers=login)).status == 200
+        (asked,) = upstream.of("tools/call")
+        assert asked.all("x-changed") == ["1"]
+        assert not asked.all("proxy-authorization")

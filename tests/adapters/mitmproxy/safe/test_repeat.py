@@ -6,13 +6,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.layer import NextLayer
+from mitmproxy.websocket import WebSocketMessage
 
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import (
     choose_layer,
 )
-from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly, send_again
+from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
+from mcp_tool_filter.adapters.mitmproxy.streams import add_secretly, send_again, settle_answer
 from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.proxy import certified, proxy
 from tests.raw_client import h2_client, post, raw_client
@@ -107,17 +110,82 @@ async def test_http2(tmp_path: Path, resets: bool, waits: bool) -> None:
         assert sorted(added) == [b"1"] * 6 + [b"2"] * 6
 
 
-async def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.upstream._server.close()  # type: ignore[union-attr]  # it runs, for it called us
-        await peer.say(REFUSALS["close"])
-        peer.close()
+async def _gone_after_a_refusal(peer: Peer) -> None:
+    await peer.request()
+    peer.upstream._server.close()  # type: ignore[union-attr]  # it runs, for it called us
+    await peer.say(REFUSALS["close"])
+    peer.close()
 
+
+async def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path) -> None:
     addon = Repeating(waits=True)
     async with (
-        raw_upstream(script) as upstream,
+        raw_upstream(_gone_after_a_refusal) as upstream,
         proxy(addon, to=upstream.url, home=tmp_path) as it,
         raw_client(it.port) as client,
     ):
         assert (await client.ask(post(b"{}"))).status == 502
+
+
+@pytest.mark.usefixtures("our_error_answers")
+async def test_an_upstream_that_is_gone_by_then_gets_its_client_our_error(tmp_path: Path) -> None:
+    addon = Repeating(waits=True)
+    async with (
+        raw_upstream(_gone_after_a_refusal) as upstream,
+        proxy(addon, to=upstream.url, home=tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        assert (await client.ask(post(b"{}"))).body == b"ours: connect-failed"
+
+
+class Changing(Repeating):
+    """Changes the request that is about to be sent once more."""
+
+    def request(self, flow: HTTPFlow) -> None:
+        super().request(flow)
+        stream = stream_of(flow)
+        assert stream
+        stream.settle_request()
+
+    async def response(self, flow: HTTPFlow) -> None:
+        await super().response(flow)
+        if flow.response and flow.response.status_code == 401:
+            flow.request.content = b'{"changed":1}'
+        settle_answer(flow)
+
+
+class Refusing:
+    """A last look that refuses what is not settled."""
+
+    def judge_request_again(self, flow: HTTPFlow) -> None:
+        flow.response = Response.make(403, b"refused")
+
+    def judge_head_again(self, _flow: HTTPFlow) -> bool:
+        return True
+
+    def judge_answer_again(self, flow: HTTPFlow) -> None:
+        settle_answer(flow)
+
+    def may_say(self, _flow: HTTPFlow, _message: WebSocketMessage) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_request_that_a_script_has_changed_meanwhile_is_judged_again(
+    tmp_path: Path, waits: bool
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.say(REFUSALS["length"])
+        await peer.request()
+
+    async with (
+        raw_upstream(script) as upstream,
+        proxy(Changing(waits=waits), to=upstream.url, home=tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        install_last_look(Refusing())
+        got = await client.ask(post(b"{}"))
+        install_last_look(None)
+        assert (got.status, got.body) == (403, b"refused")
+        assert [one.body for one in upstream.requests] == [b"{}"]
