@@ -62,3 +62,26 @@ def test_a_command_that_says_nothing_is_not_waited_for_without_end(tmp_path: Pat
     assert found.stderr == (
         "Error: Failed to connect to upstream MCP at sleep 60\nConnection timeout after 300ms\n"
     )
+
+
+def test_what_a_command_prints_between_its_messages_is_shown(tmp_path: Path) -> None:
+    """It may say why no tools come."""
+    words = ("sh", "-c", "echo Listening on port 8000; echo '{}'; exit 1")
+    found = run("--list-tools", "--", *words, home=tmp_path)
+    shown, invalid, *_ = found.stderr.splitlines()
+    assert shown == "[not JSON, from the command] Listening on port 8000"
+    assert invalid.startswith("Warning: The command sent an invalid message: ")
+
+
+def test_a_command_that_closes_its_output_is_not_waited_for(tmp_path: Path) -> None:
+    words = ("sh", "-c", "exec >&-; read line; read line; sleep 600")
+    found = run("--list-tools", "--connection-timeout", "600000", "--", *words, home=tmp_path)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == "The command has closed its output"
+
+
+def test_the_doctor_asks_whether_a_silent_command_speaks_mcp(tmp_path: Path) -> None:
+    words = ("doctor", "--connection-timeout", "300", "--", "sleep", "60")
+    found = run(*words, home=tmp_path)
+    assert "Does it speak MCP over stdio" in found.stdout
+    assert "firewall" not in found.stdout

@@ -126,6 +126,7 @@ def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         client.process.terminate()
         assert client.ends() == 128 + signal.SIGKILL
         assert gone(pid_in(file))
+        assert "Warning: The command did not end, so it was killed" in client.stderr()
 
 
 def test_a_command_that_ignores_the_end_of_its_input_is_ended(tmp_path: Path) -> None:

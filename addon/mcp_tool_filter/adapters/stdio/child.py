@@ -6,7 +6,9 @@ Ctrl+C in a terminal reaches it once, through us. Its stderr is ours.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -70,6 +72,11 @@ class Child:
                     self._process.stdin.close()
             finally:
                 self._closing.release()
+
+    def close_output(self) -> None:
+        """Free its output; call it when nobody reads that any more."""
+        assert self._process.stdout
+        self._process.stdout.close()
 
     def wait(self) -> int:
         """Wait until it has ended; return its exit code, as a shell would: 128 + N for signal N."""
@@ -144,18 +151,44 @@ def _start(
             start_new_session=True,  # has no meaning on Windows
         )
     except (OSError, ValueError) as error:
-        raise ConnectFailed(shlex.join(command), why=_why(error, words[0], cwd)) from None
+        folder = cwd or ""
+        if cwd is not None and not os.path.isdir(cwd):
+            why = f"There is no folder {cwd}"
+        else:
+            has_path = os.path.dirname(words[0])
+            found = None if has_path else shutil.which(words[0], path=surrounding.get("PATH"))
+            why = _why(error, words[0], os.path.join(folder, found or words[0]))
+        raise ConnectFailed(shlex.join(command), why=why) from None
 
 
-def _why(error: Exception, program: str, cwd: str | None) -> str:
-    if cwd is not None and not os.path.isdir(cwd):
-        return f"There is no folder {cwd}"
+def _why(error: Exception, program: str, file: str) -> str:
+    """Say why a program cannot be started, and what would be right."""
+    if not program:
+        return "The command is empty"
+    if os.path.isdir(file):
+        return f"{program} is a folder, not a program"
     if isinstance(error, FileNotFoundError):
-        found = shutil.which(program)
-        return f"Command not found: {program}" if found is None else f"Cannot run {program}"
+        if os.path.exists(file):
+            return f"Cannot run {program}: {_what_is_missing(file)}"
+        if re.match(r"https?://", program, re.IGNORECASE):
+            return f"Command not found: {program}. A URL comes after --upstream"
+        return f"Command not found: {program}"
+    if isinstance(error, PermissionError) and os.path.exists(file):
+        return f"Permission denied: {program} is not executable"
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        return f"{error.strerror}: {program}. A script's first line must name what runs it"
     if isinstance(error, OSError):
         return f"{error.strerror or error}: {program}"
     return str(error)
+
+
+def _what_is_missing(program: str) -> str:
+    with suppress(OSError), open(program, "rb") as file:
+        first = file.readline(200)
+        if first.startswith(b"#!") and (words := first[2:].split()):
+            named = words[0].decode("utf-8", "backslashreplace")
+            return f"there is no {named}, which its first line names"
+    return "is it made for this system?"
 
 
 def _group_lives(group: int) -> bool:

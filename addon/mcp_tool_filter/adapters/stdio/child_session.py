@@ -139,6 +139,7 @@ class ChildSession:
             while chunk := self._child.read():
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
+        self._child.close_output()
         code = self._child.wait()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._end, code)

@@ -7,7 +7,7 @@ stateless way of 2026-07-28.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from threading import Thread
 from typing import Final
@@ -30,16 +30,25 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 )
 from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.adapters.stdio.show import show_stray_line
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import LineParser
 from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 
 _CUT: Final = "The command printed a line that is too long"
+_LAST_WORDS: Final = 0.5  # seconds from the end of its output to its own
+_TICK: Final = 0.02
 
 
-async def find(child: Child, opened: AsyncExitStack, *, limit: int) -> Found:
-    """Shake hands with a command. Raises Refused, ProtocolError, HttpFailed."""
-    client = StdioClient(child, limit=limit)
+async def find(
+    child: Child, opened: AsyncExitStack, *, limit: int, say: Callable[[str], None]
+) -> Found:
+    """Shake hands with a command. Raises Refused, ProtocolError, HttpFailed.
+
+    What it prints between its messages goes to ``say``.
+    """
+    client = StdioClient(child, limit=limit, say=say)
     opened.push_async_callback(client.close)
     try:
         reply = await client.request("initialize", INITIALIZE)
@@ -60,8 +69,10 @@ class StdioClient:
     path = ""
     has_session = False
 
-    def __init__(self, child: Child, *, limit: int) -> None:
+    def __init__(self, child: Child, *, limit: int, say: Callable[[str], None]) -> None:
         self._child = child
+        self._limits = Limits(message=limit)
+        self._say = say
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[Sequence[object]] = asyncio.Queue()
         self._parser = LineParser(max_pending=limit)
@@ -93,12 +104,29 @@ class StdioClient:
         await asyncio.to_thread(end_child, self._child)
 
     async def _messages(self) -> list[tuple[Result, bytes]]:
-        """Wait for what the command prints next; what is no message is left out."""
+        """Wait for what the command prints next; what is no message is shown."""
         lines = await self._lines.get()
         if not lines:
-            code = await asyncio.to_thread(self._child.wait)
-            raise ConnectionLost(f"The command exited with code {code}")
-        return [found for line in lines for found in _messages_in(line)]
+            raise ConnectionLost(await self._how_it_ended())
+        return [found for line in lines for found in self._messages_in(line)]
+
+    async def _how_it_ended(self) -> str:
+        end = self._loop.time() + _LAST_WORDS
+        while not self._child.has_ended():
+            if self._loop.time() > end:
+                return "The command has closed its output"
+            await asyncio.sleep(_TICK)
+        return f"The command exited with code {self._child.wait()}"
+
+    def _messages_in(self, line: object) -> list[tuple[Result, bytes]]:
+        if not isinstance(line, bytes):
+            raise ProtocolError(_CUT)
+        try:
+            return messages_in(line)
+        except ProtocolError as error:
+            if not show_stray_line(line, self._limits, self._say):
+                self._say(f"Warning: The command sent an invalid message: {error}")
+            return []
 
     def _read(self) -> None:
         while chunk := self._child.read():
@@ -106,17 +134,9 @@ class StdioClient:
                 self._put(lines)
         if lines := self._parser.finish():
             self._put(lines)
+        self._child.close_output()
         self._put(())
 
     def _put(self, lines: Sequence[object]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._lines.put_nowait, lines)
-
-
-def _messages_in(line: object) -> list[tuple[Result, bytes]]:
-    if not isinstance(line, bytes):
-        raise ProtocolError(_CUT)
-    try:
-        return messages_in(line)
-    except ProtocolError:
-        return []  # a word that it prints for people

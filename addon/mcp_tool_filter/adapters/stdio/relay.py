@@ -206,6 +206,7 @@ class Relay:
         if until_term and not self._is_gone_within(until_term):
             self._child.send(signal.SIGTERM)
         if not self._is_gone_within(until_kill):
+            self._say("Warning: The command did not end, so it was killed")
             self._child.send(KILL)
             self._is_gone_within(until_kill)
         self._hear_out()

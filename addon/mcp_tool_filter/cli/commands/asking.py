@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch, fetch_from
+from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
@@ -54,4 +55,4 @@ async def _fetch_from_command(settings: Settings, target: Target) -> Fetched:
     from mcp_tool_filter.adapters.stdio.client import find
 
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
-    return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit))
+    return await fetch_from(target, lambda opened: find(child, opened, limit=target.limit, say=say))

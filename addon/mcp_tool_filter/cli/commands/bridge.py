@@ -45,7 +45,7 @@ class BridgedCommand:
         async def find_it(opened: AsyncExitStack) -> Found:
             later = AsyncExitStack()  # the start need not wait until this child has ended
             opened.callback(lambda: self.bridge.sessions.end_later(later.aclose()))
-            return await find(child, later, limit=target.limit)
+            return await find(child, later, limit=target.limit, say=say)
 
         fetched = await fetch_from(shown, find_it)
         is_old = has_initialize(fetched.revision)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from mcp_tool_filter.adapters.fetch.target import login_to
@@ -36,6 +36,11 @@ _ADVICE = {  # what a reason contains, to what to do about it
     "reset": "Does it speak the other of http and https on this port?",
     "TLS": "Does it speak plain http on this port?",
     "closed": "Does it speak the other of http and https on this port?",
+}
+_ADVICE_FOR_COMMANDS = {
+    "timeout": "Does it speak MCP over stdio, one message a line? --connection-timeout and"
+    " --tool-list-timeout wait longer",
+    "closed": "Does it speak MCP over stdio?",
 }
 
 
@@ -129,7 +134,9 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
     except StartError as error:
         if not isinstance(error, ConnectFailed):
             yield Finding(True, works)
-        advice = advice_for(error.why).replace("login URL", f"login {settings.upstream}")
+        known_advice = {**_ADVICE, **(_ADVICE_FOR_COMMANDS if settings.command else {})}
+        advice = advice_for(error.why, known_advice)
+        advice = advice.replace("login URL", f"login {settings.upstream}")
         yield Finding(False, f"{error.what}: {error.why}", advice)
         return
     yield Finding(True, works)
@@ -138,13 +145,13 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
     yield from _tools(known)
 
 
-def advice_for(reason: str) -> str:
+def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
     """Return what to do about a reason.
 
     >>> advice_for("Connection refused")
     'Is the upstream running, and is this its port?'
     """
-    found = (advice for part, advice in _ADVICE.items() if part.lower() in reason.lower())
+    found = (advice for part, advice in known.items() if part.lower() in reason.lower())
     return next(found, "")
 
 

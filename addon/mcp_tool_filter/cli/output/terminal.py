@@ -78,8 +78,10 @@ def progress(text: str) -> Iterator[None]:
     if not is_terminal(sys.stderr):
         yield
         return
-    print(text, end="", file=sys.stderr, flush=True)
+    from mcp_tool_filter.cli.output.log import set_status  # --help need not wait for it
+
+    set_status(text)  # what is said meanwhile stands above it
     try:
         yield
     finally:
-        print(f"\r{' ' * len(text)}\r", end="", file=sys.stderr, flush=True)
+        set_status("")

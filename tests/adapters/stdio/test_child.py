@@ -1,0 +1,146 @@
+"""Real child processes: how they start, why they do not, and how they are ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.errors import ConnectFailed
+
+PYTHON = sys.executable
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
+
+
+@contextmanager
+def child(*words: str, **more: Any) -> Iterator[Child]:
+    started = Child(words, **more)
+    try:
+        yield started
+    finally:
+        end_child(started, eof=0, term=2)
+        started.close_output()
+
+
+def all_it_says(started: Child) -> bytes:
+    return b"".join(iter(started.read, b""))
+
+
+def why_not(*words: str, env: dict[str, str] | None = None, cwd: str | None = None) -> str:
+    with pytest.raises(ConnectFailed) as caught:
+        Child(words, env=env, cwd=cwd)
+    return caught.value.why
+
+
+def script(folder: Path, text: str, *, mode: int = 0o755) -> str:
+    file = folder / "server"
+    file.write_text(text)
+    file.chmod(mode)
+    return str(file)
+
+
+def test_what_is_written_reaches_it_and_what_it_prints_reaches_us() -> None:
+    with child(PYTHON, "-c", ECHO) as started:
+        assert started.write(b"one\n")
+        assert started.read() == b"one\n"
+        started.close_stdin()
+        assert not started.write(b"two\n")
+        assert all_it_says(started) == b""
+        assert started.wait() == 0
+        assert started.has_left_nobody()
+
+
+def test_variables_are_added_and_the_folder_is_changed(tmp_path: Path) -> None:
+    program = "import os; print(os.environ['TOKEN'], 'PATH' in os.environ, os.getcwd())"
+    with child(PYTHON, "-c", program, env={"TOKEN": "x"}, cwd=str(tmp_path)) as started:
+        assert all_it_says(started).decode() == f"x True {os.path.realpath(tmp_path)}\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)],
+)
+def test_the_exit_code_is_what_a_shell_would_say(program: str, code: int) -> None:
+    with child(PYTHON, "-c", program) as started:
+        assert started.wait() == code
+
+
+def test_writing_to_one_that_reads_no_more_says_so() -> None:
+    with child(PYTHON, "-c", "import os; os.close(0); print(flush=True)") as started:
+        assert started.read() == b"\n"
+        while started.write(b"x" * 65536):
+            pass
+        assert not started.write(b"x")
+
+
+def test_one_that_ignores_everything_is_killed_with_all_that_it_has_started() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    program = (
+        f"import subprocess, sys; {deaf}; subprocess.Popen([sys.executable, '-c',"
+        f" {deaf + '; print(flush=True); time.sleep(600)'!r}]); time.sleep(600)"
+    )
+    with child(PYTHON, "-c", program) as started:
+        assert started.read() == b"\n"  # the grandchild is deaf by now
+        end_child(started, eof=0.05, term=0.05)
+        assert started.wait() == 128 + signal.SIGKILL
+        assert started.has_left_nobody()
+
+
+def test_a_command_that_is_not_there_is_named() -> None:
+    assert why_not("no-such-command", "-y") == "Command not found: no-such-command"
+
+
+def test_the_commands_own_path_counts(tmp_path: Path) -> None:
+    script(tmp_path, "#!/bin/sh\necho found\n")
+    with child("server", env={"PATH": str(tmp_path)}) as started:
+        assert all_it_says(started) == b"found\n"
+    assert why_not("sh", env={"PATH": str(tmp_path)}) == "Command not found: sh"
+
+
+def test_a_url_is_no_command() -> None:
+    url = "http://localhost:3000/mcp"
+    assert why_not(url) == f"Command not found: {url}. A URL comes after --upstream"
+
+
+def test_an_empty_command_is_called_so() -> None:
+    assert why_not("") == "The command is empty"
+
+
+def test_a_folder_is_no_command(tmp_path: Path) -> None:
+    assert why_not(str(tmp_path)) == f"{tmp_path} is a folder, not a program"
+
+
+def test_a_folder_to_run_in_must_be_there(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    assert why_not(PYTHON, cwd=missing) == f"There is no folder {missing}"
+
+
+class TestScripts:
+    def test_one_without_the_right_mode_is_called_so(self, tmp_path: Path) -> None:
+        file = script(tmp_path, "#!/bin/sh\n", mode=0o644)
+        assert why_not(file) == f"Permission denied: {file} is not executable"
+
+    def test_an_interpreter_that_is_missing_is_named(self, tmp_path: Path) -> None:
+        file = script(tmp_path, "#!/no/such/python -u\n")
+        said = f"Cannot run {file}: there is no /no/such/python, which its first line names"
+        assert why_not(file) == said
+
+    def test_so_it_is_for_one_that_is_found_in_the_path(self, tmp_path: Path) -> None:
+        script(tmp_path, "#!/no/such/python\n")
+        said = "Cannot run server: there is no /no/such/python, which its first line names"
+        assert why_not("server", env={"PATH": str(tmp_path)}) == said
+
+    def test_one_that_names_no_interpreter_is_told_what_to_do(self, tmp_path: Path) -> None:
+        file = script(tmp_path, "echo hello\n")
+        assert why_not(file).startswith(f"Exec format error: {file}. A script's first line must")
+
+    def test_a_path_is_meant_from_the_folder_to_run_in(self, tmp_path: Path) -> None:
+        script(tmp_path, "#!/no/such/python\n")
+        assert "/no/such/python" in why_not("./server", cwd=str(tmp_path))
