@@ -56,6 +56,7 @@ SCRIPT = str(REPOSITORY / "addon" / "tool_filter.py")
 TIMEOUT = 20.0  # generous, and only met by what hangs
 
 type ToolName = str
+CRASHES = re.compile("crashed|Unhandled|internal error; connection closed")
 
 
 @dataclass
@@ -145,7 +146,7 @@ async def proxy(
             await task
         root.removeHandler(listener)
         own._legacy_log_events.uninstall()
-    crashed = [text for text in running.errors() if "crashed" in text or "Unhandled" in text]
+    crashed = [text for text in running.errors() if CRASHES.search(text)]
     assert not crashed, crashed
 
 

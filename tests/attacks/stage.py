@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
-from tests.proxy import RunningProxy, proxy
+from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client
 from tests.raw_upstream import RawRequest, answer, hang_up
 
@@ -200,7 +200,7 @@ class Stage:
         async with raw_client(self.port) as client:
             got = await client.ask(PROBE)
             assert got.body == RESULT, "the proxy serves no more"
-        crashed = [text for text in self.proxy.errors() if "crashed" in text]
+        crashed = [text for text in self.proxy.errors() if CRASHES.search(text)]
         assert not crashed, crashed
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ listener looks for ``ProxyConnectionHandler`` in its module.
 
 from __future__ import annotations
 
+import logging
 from asyncio import StreamReader
 from collections import deque
 from collections.abc import Awaitable, Generator
@@ -31,6 +32,9 @@ from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, arg
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
     RunHook,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.outermost import close_after_error
+
+log = logging.getLogger(__name__)
 
 _MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
 _LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
@@ -89,11 +93,16 @@ class QuickConnectionHandler(ProxyConnectionHandler):
     async def _wait(
         self, rest: Awaitable[None] | None, data: object, hook: commands.StartHook
     ) -> None:
-        with self.timeout_watchdog.disarm():
-            if rest is not None:
-                await rest
-            if isinstance(data, Flow):
-                await data.wait_for_resume()
+        try:
+            with self.timeout_watchdog.disarm():
+                if rest is not None:
+                    await rest
+                if isinstance(data, Flow):
+                    await data.wait_for_resume()
+        except Exception:
+            log.exception("internal error; connection closed")
+            self.close_connection(self.client)
+            return
         if hook.blocking:
             await self.server_event(events.HookCompleted(hook))
 
@@ -133,9 +142,10 @@ class _Shortened:
                     elif self._handler.run_hook(command) and command.blocking:
                         due.append(events.HookCompleted(command))
         except Exception:
-            if held is not None:  # it was said before we stumbled
+            if held is not None:  # it was said before the error
                 yield held
-            raise
+            yield close_after_error(self._handler.client)
+            return
         if held is not None:
             yield held
 

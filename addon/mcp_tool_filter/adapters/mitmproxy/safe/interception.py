@@ -46,6 +46,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import interceptor, is_
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer, _forked
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import Paused, SafeStream
@@ -265,21 +266,21 @@ def _layer_for_udp(context: Context, data: bytes) -> Layer:
     return RefusingLayer(context) if is_quic else layers.UDPLayer(context, ignore=True)
 
 
-class InterceptedProxy(modes.HttpProxy):
+class InterceptedProxy(OutermostLayer, modes.HttpProxy):
     """The outermost layer of a client in regular mode."""
 
     def _handle_event(self, event: events.Event) -> Steps:
         yield from _begin(self, event)
 
 
-class InterceptedUpstreamProxy(modes.HttpUpstreamProxy):
+class InterceptedUpstreamProxy(OutermostLayer, modes.HttpUpstreamProxy):
     """The outermost layer of a client in upstream mode."""
 
     def _handle_event(self, event: events.Event) -> Steps:
         yield from _begin(self, event)
 
 
-class InterceptedTransparentProxy(modes.TransparentProxy):
+class InterceptedTransparentProxy(OutermostLayer, modes.TransparentProxy):
     """The outermost layer of a client in transparent and local mode."""
 
     def finish_start(self) -> Generator[commands.Command, Any, str | None]:

@@ -27,6 +27,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
 from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
+from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ def choose_layer(next_layer: NextLayer) -> None:
         next_layer.chosen = stack[0]
 
 
-class FilteredReverseProxy(ReverseProxy):
+class FilteredReverseProxy(OutermostLayer, ReverseProxy):
     """The outermost layer of a client: what it asks next must be read by us."""
 
     def finish_start(self) -> Generator[commands.Command, Any, str | None]:

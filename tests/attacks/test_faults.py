@@ -1,0 +1,159 @@
+"""Each line of ours may have a bug: whichever raises, nothing hidden passes, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import websocket
+from tests.adapters.mitmproxy.filtered import DELETE, LIST, READ, Filtered, call, filtered
+from tests.attacks.faults import Place, noting_lines, raising_at
+from tests.mcp_upstream import RESULT, tool_list
+from tests.raw_client import get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+
+pytestmark = pytest.mark.filterwarnings(
+    # What the line that raises was about to await, or to close.
+    "ignore:coroutine .* was never awaited:RuntimeWarning",
+    "ignore:unclosed:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+PATIENCE = 10.0  # generous, and only met by what hangs
+_LAST_GUARDS = ("_Shortened.handle_event", "OutermostLayer.handle_event", "close_after_error")
+"""They close the connection when anything within them raises; nothing guards them."""
+
+type Go = Callable[[int], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a client does, and gets of it."""
+
+    go: Go
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def asking(*requests: bytes) -> Go:
+    async def go(port: int) -> bytes:
+        async with raw_client(port) as client:
+            await client.say(b"".join(requests))
+            answers = [await client.answer() for _ in requests]
+        return b"".join(got.head + got.body for got in answers)
+
+    return go
+
+
+async def on_a_websocket(port: int) -> bytes:
+    heard = b""
+    async with raw_client(port) as client:
+        end = await websocket.connect(client.reader, client.writer)
+        for said in (call("delete_file"), LIST, call("read_file")):
+            await end.say(said)
+        # A message that cannot be judged is dropped, and there is no answer to it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                while (message := await end.hear()) is not None:
+                    heard += message
+    return heard
+
+
+SCENARIOS = {
+    "denied call": Scenario(asking(post(call("delete_file")))),
+    "batch": Scenario(asking(post(b"[%s,%s]" % (call("read_file", id="2"), call("delete_file"))))),
+    "list in an answer": Scenario(asking(post(LIST)), {"tools_list": "upstream"}),
+    "list in events": Scenario(asking(post(call("read_file", '{"as":"events"}')))),
+    "list on a stream": Scenario(asking(get())),
+    "list on a WebSocket": Scenario(on_a_websocket),
+}
+
+
+async def respond(request: RawRequest, peer: Peer) -> None:
+    """Show the denied tool in whatever is answered."""
+    shown = tool_list([READ, DELETE], id="1")
+    if b"upgrade: websocket" in request.head.lower():
+        end = await websocket.accept(peer.reader, peer.writer, request.head)
+        while (said := await end.hear()) is not None:
+            peer.upstream.requests.append(RawRequest(b"", said))
+            await end.say(tool_list([READ, DELETE], id="5") if said == LIST else RESULT)
+        peer.close()
+    elif request.line.startswith("GET") or b'"events"' in request.body:
+        await peer.say(SSE_HEAD + chunk(b"id: 1\ndata: %s\n\n" % shown))
+        await peer.say(chunk(b"data: %s\n\n" % shown) + LAST_CHUNK)
+    else:
+        await peer.say(answer(shown))
+
+
+def list_tools(_request: RawRequest, id: str) -> bytes:
+    return answer(tool_list([READ, DELETE], id=id))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Hundreds of tracebacks tell nobody anything, and writing them takes time."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@asynccontextmanager
+async def standing(home: Path, host: str, scenario: Scenario) -> AsyncIterator[Filtered]:
+    fast = ["true" if host == "lean" else "false"]
+    options = {**scenario.options, "host": host, "fast": fast}
+    async with filtered(home, respond=respond, lists=list_tools, **options) as between:
+        yield between
+
+
+def leaked(between: Filtered, got: bytes) -> list[str]:
+    """Tell what has got past us."""
+    asked = between.upstream.raw.requests
+    called = any(b"delete_file" in request.body for request in asked)
+    return ["a definition"] * (b"gone" in got) + ["a call"] * called
+
+
+async def outcome_of(go: Go, between: Filtered) -> list[str]:
+    """Do it once; tell what went wrong, if anything did."""
+    between.upstream.raw.requests.clear()
+    got = b""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            got = await go(between.port)
+    except TimeoutError:
+        return ["a wait"]
+    except asyncio.IncompleteReadError as cut:
+        got = cut.partial
+    except (ConnectionError, AssertionError):  # cut, or an upgrade that is refused
+        pass
+    return leaked(between, got)
+
+
+async def lines_of(go: Go, between: Filtered) -> list[Place]:
+    await go(between.port)
+    with noting_lines() as places:
+        await go(between.port)
+    return [place for place in places if place.code.co_qualname not in _LAST_GUARDS]
+
+
+@pytest.mark.parametrize("host", ["lean", "dump"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_nothing_passes_and_nobody_waits_whichever_line_raises(
+    tmp_path: Path, name: str, host: str
+) -> None:
+    scenario = SCENARIOS[name]
+    wrong: list[str] = []
+    raised = 0
+    async with standing(tmp_path, host, scenario) as between:
+        for place in await lines_of(scenario.go, between):
+            with raising_at(place) as has_raised:
+                wrong += [f"{what}: {place}" for what in await outcome_of(scenario.go, between)]
+            raised += bool(has_raised)
+        assert not wrong
+        assert await outcome_of(scenario.go, between) == []
+    assert raised > 100
