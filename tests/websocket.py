@@ -42,6 +42,10 @@ class WebSocketEnd:
                 if event.message_finished:
                     return b"".join(parts)
 
+    async def leave(self) -> None:
+        """Say that nothing more will be said."""
+        await self._send(CloseConnection(1000))
+
     async def _send(self, event: Event) -> None:
         self.writer.write(self.connection.send(event))
         await self.writer.drain()

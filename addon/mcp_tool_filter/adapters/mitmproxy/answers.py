@@ -278,7 +278,9 @@ class Answers:
             self._note_end(flow.client_conn)
 
     def refuse_body(self, flow: HTTPFlow) -> None:
-        if flow.response:
+        if has_left(flow):  # the client has the head: a changed one would frame the rest wrongly
+            cut(flow)
+        elif flow.response:
             replace_answer(flow.response, *self._invalid(flow))
 
     def _invalid(self, flow: HTTPFlow) -> tuple[int, bytes]:

@@ -138,6 +138,8 @@ class FilteredHttpLayer(layers.HttpLayer):
         for stream in list(self.streams.values()):
             if isinstance(stream, SafeStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
+                if stream.child_layer is not None:  # a WebSocket, which may be half closed
+                    yield commands.CloseConnection(self.context.client)
 
 
 def _forked(context: Context) -> Context:
