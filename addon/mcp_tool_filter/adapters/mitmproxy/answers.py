@@ -278,7 +278,8 @@ class Answers:
             self._note_end(flow.client_conn)
 
     def refuse_body(self, flow: HTTPFlow) -> None:
-        if has_left(flow):  # the client has the head: a changed one would frame the rest wrongly
+        stream = stream_of(flow)
+        if stream is not None and stream.has_begun:  # the head the client has frames the rest
             cut(flow)
         elif flow.response:
             replace_answer(flow.response, *self._invalid(flow))
