@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from unittest.mock import Mock
 
@@ -71,15 +70,10 @@ def sends(*data: bytes, to: Client = PEER) -> list[Step]:
 
 async def sent(layer: Scripted) -> list[bytes]:
     """Let the layer begin; return what is sent, piece by piece."""
-
     handler = await served(layer, object())
-    found: list[bytes] = []
-    with suppress(ValueError):
-        found.extend(
-            getattr(command, "data", b"other")
-            for command in handler.layer.handle_event(events.Start())
-        )
-    return found
+    return [
+        getattr(command, "data", b"other") for command in handler.layer.handle_event(events.Start())
+    ]
 
 
 async def test_what_goes_to_one_peer_goes_as_one() -> None:
@@ -107,8 +101,15 @@ async def test_what_is_large_is_not_copied() -> None:
     assert await sent(Scripted({events.Start: sends(b"head", large)})) == [b"head", large]
 
 
-async def test_what_was_said_before_an_error_is_sent() -> None:
-    assert await sent(Scripted({events.Start: [*sends(b"a"), ValueError()]})) == [b"a"]
+async def test_what_was_said_before_an_error_is_sent_and_the_connection_closed() -> None:
+    handler = await served(Scripted({events.Start: [*sends(b"a"), ValueError()]}), object())
+
+    said, closed = handler.layer.handle_event(events.Start())
+
+    assert isinstance(said, commands.SendData)
+    assert said.data == b"a"
+    assert isinstance(closed, commands.CloseConnection)
+    assert closed.connection is handler.client
 
 
 async def heard(addon: object, flow: HTTPFlow, meanwhile: Callable[[Scripted], None]) -> list[str]:
