@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.observers.audit.entries import Later
+from mcp_tool_filter.observers.audit.entry import Later
 from mcp_tool_filter.observers.timeline import Timeline
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entry import Entry
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric

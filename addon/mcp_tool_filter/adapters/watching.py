@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class
-from mcp_tool_filter.observers.audit.entries import Arguments, Auditor, Entry
+from mcp_tool_filter.observers.audit.contents import Arguments
+from mcp_tool_filter.observers.audit.entries import Auditor
+from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.policy.config import Audit
 
 if TYPE_CHECKING:  # most processes have no rules

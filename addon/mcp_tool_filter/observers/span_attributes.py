@@ -8,7 +8,7 @@ from __future__ import annotations
 import orjson
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.audit.entries import pattern_of, subject_of, verdict_word
+from mcp_tool_filter.observers.audit.words import pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Via
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Forward, Rewrite
@@ -24,11 +24,13 @@ def name_of(request: Request, judged: Judged) -> str:
 
     A call that was refused may name anything; a backend keeps each span name as a series.
     """
-    subject = subject_of(request)
-    target = subject.get("tool") or subject.get("prompt")
     method = shown(request.method)
     is_sent = isinstance(judged.verdict, Forward | Rewrite)
-    return f"{method} {target}" if target and is_sent else method
+    match subject_of(request):
+        case ("tool" | "prompt", target) if target and is_sent:
+            return f"{method} {target}"
+        case _:
+            return method
 
 
 def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
@@ -44,7 +46,7 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
         "network.protocol.name": _PROTOCOLS.get(client.via),
         "gen_ai.operation.name": "execute_tool" if request.method == "tools/call" else None,
         "mcp_tool_filter.verdict": verdict_word(judged.verdict),
-        **{_NAMES[name]: str(value) for name, value in subject.items()},
+        **({_NAMES[subject[0]]: subject[1]} if subject else {}),
     }
     if not isinstance(judged.verdict, Forward):
         reason = judged.verdict.reason

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from mcp_tool_filter.observers.audit.entries import Entry, Later, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, Later, caller_of
 
 STEP = 10.0
 """Seconds that are counted together."""
@@ -74,7 +74,7 @@ class Timeline:
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
 
     def note(self, entry: Entry) -> None:
-        """Take an entry; see ``observers/audit/entries``."""
+        """Take an entry; see ``observers/audit/entry``."""
         self._number += 1
         # Arguments and results may be long, and nobody reads them here.
         short = {name: part for name, part in entry.items() if not isinstance(part, Later)}

@@ -105,6 +105,12 @@ class UnreadPlace(Place):
     def text(self) -> str:
         return self._document.decode()
 
+    def raw_of(self, part: Value) -> memoryview:
+        """Return a part; what stands after it is ASCII, and so is what stands before."""
+        after = len(self._document) - len(self._document.rstrip(b" \t\r\n"))
+        end = len(self._document) - after - (self.end - part.end)
+        return memoryview(self._document)[part.start : end]
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Place) and _in_full(self) == _in_full(other)
 

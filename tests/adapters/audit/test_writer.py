@@ -22,8 +22,8 @@ import pytest
 from mcp_tool_filter.adapters.audit import writer as module
 from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, check, link
-from mcp_tool_filter.observers.audit.entries import Later
+from mcp_tool_filter.observers.audit.chain import START, check, link, render
+from mcp_tool_filter.observers.audit.entry import Later
 
 
 def lines_in(path: Path) -> list[bytes]:
@@ -244,7 +244,7 @@ def test_a_folder_that_nobody_may_write_to_is_reported_once(
 
 def test_restarts_do_not_keep_a_file_from_growing_old(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    line = link({"v": 1, "time": "2026-11-18T09:00:00.000Z"}, START)
+    line = link(render({"v": 1, "time": "2026-11-18T09:00:00.000Z"}), START)
     path.write_bytes(line + b"\n")
     now = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
     opened = AuditWriter(AuditFile(path=path, oldest=3600), now=lambda: now)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
-from mcp_tool_filter.observers.audit.chain import START, hash_of, link
+from mcp_tool_filter.observers.audit.chain import START, hash_of, link, render
 
 ADDON = Path(__file__).parents[3] / "addon"
 
@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
     path, before = tmp_path / "audit.jsonl", START
     with path.open("wb") as out:
         for one in ENTRIES:
-            line = link(one, before)
+            line = link(render(one), before)
             before = hash_of(line)
             out.write(line + b"\n")
     return path
@@ -120,10 +120,10 @@ def test_it_follows_a_file_and_the_one_that_takes_its_place(file: Path) -> None:
         for one in ENTRIES:
             assert it.stdout.readline().startswith(str(one["time"]))
         with file.open("ab") as out:
-            out.write(link(entry("new", "2026-11-18T13:00:00.000Z"), START) + b"\n")
+            out.write(link(render(entry("new", "2026-11-18T13:00:00.000Z")), START) + b"\n")
         assert "tools/call new forwarded 5.0 ms" in it.stdout.readline()
         file.rename(file.with_name("aside"))
-        file.write_bytes(link(entry("newer", "2026-11-18T14:00:00.000Z"), START) + b"\n")
+        file.write_bytes(link(render(entry("newer", "2026-11-18T14:00:00.000Z")), START) + b"\n")
         assert "newer" in it.stdout.readline()
         it.terminate()
 
@@ -186,6 +186,7 @@ def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
 ) -> None:
     file = tmp_path / "audit.jsonl"
     bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z")
-    file.write_bytes(link(bad, START) + b"\n" + link(bad | {"verdict": "refused"}, START) + b"\n")
+    lines = [link(render(bad | more), START) for more in ({}, {"verdict": "refused"})]
+    file.write_bytes(b"".join(line + b"\n" for line in lines))
     for argv in ([str(file)], ["suggest", str(file)]):
         assert "\x1b" not in said(argv, capsys)

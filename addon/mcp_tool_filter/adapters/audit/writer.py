@@ -1,5 +1,9 @@
 """The audit log on the disk: one thread appends, and no message ever waits for it.
 
+Entries become JSON where they are made, while what they say is at hand; only what takes time, as
+a long result does, is left to the thread. It wakes some times a second, for whatever has come: a
+thread that wakes for each line costs more than the line.
+
 What cannot be kept in the queue, or written, is counted, and the count is entered when writing
 works again. A file is only ever appended to; a full one is put aside under the time's name, and
 compressed.
@@ -26,14 +30,15 @@ from threading import Event, Thread
 import orjson
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, hash_of, link
-from mcp_tool_filter.observers.audit.entries import Entry, Later
+from mcp_tool_filter.observers.audit.chain import START, hash_of, link, render
+from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, held_by
 
 log = logging.getLogger(__name__)
 
 _MOST_QUEUED = 10_000
 _MOST_HELD = 64 * 1024 * 1024  # characters of arguments and results in it
-_MOMENT = 0.02  # seconds in which entries gather
+_HURRY = 2_500  # entries that are not left to gather
+_MOMENT = 0.1  # seconds in which entries gather; so many are lost at most if we are killed
 _LONGEST_WAIT = 1.0  # seconds until what has been written is on the disk, and a failure tried anew
 _LONGEST_LINE = 1024 * 1024
 
@@ -59,14 +64,18 @@ class AuditFile:
     sync: Sync = Sync.INTERVAL
 
 
+type _Queued = bytes | Entry
+"""An entry as JSON; or as it is, if it is to be made in the thread."""
+
+
 class AuditWriter:
     """Opens the file at once. Raises StartError if it cannot be written."""
 
     def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
         self._file = file
         self._now = now
-        self._queue: deque[Entry] = deque()
-        self._wake = Event()
+        self._queue: deque[_Queued] = deque()
+        self._wake, self._hurry = Event(), Event()
         self._is_woken = False
         self._is_closing = False
         self._taken = self._given = 0  # characters that entries hold: what came, what was written
@@ -94,20 +103,23 @@ class AuditWriter:
 
     def write(self, entry: Entry) -> None:
         """Queue an entry; drop and count it if the queue is full."""
-        size = _held_by(entry)
-        is_full = len(self._queue) >= _MOST_QUEUED
+        queue, size = self._queue, held_by(entry)
+        is_full = len(queue) >= _MOST_QUEUED
         if is_full or (size and self._taken - self._given + size > _MOST_HELD):
             self._lost += 1
             return
         self._taken += size
-        self._queue.append(entry)
-        if not self._is_woken:  # once for all that come until it looks: to wake a thread takes time
+        queue.append(entry if size else render(entry))
+        if not self._is_woken:  # once for all that come until it looks
             self._is_woken = True
             self._wake.set()
+        elif len(queue) == _HURRY:
+            self._hurry.set()
 
     def close(self) -> None:
         """Write what is queued, and close the file."""
         self._is_closing = True
+        self._hurry.set()
         self._wake.set()
         self._thread.join(timeout=5 * _LONGEST_WAIT)
 
@@ -128,22 +140,23 @@ class AuditWriter:
                     self._sync()
             os.close(self._handle)
 
-    def _next(self) -> tuple[list[Entry], bool]:
+    def _next(self) -> tuple[list[_Queued], bool]:
         """Return what is queued, and whether more may come."""
         if self._wake.wait(_LONGEST_WAIT):
-            if self._file.sync is not Sync.ALWAYS and not self._is_closing:
-                time.sleep(_MOMENT)  # more comes meanwhile, and is written together with it
+            if self._file.sync is not Sync.ALWAYS:
+                self._hurry.wait(_MOMENT)  # more comes meanwhile, and is written together with it
+            self._hurry.clear()
             self._wake.clear()
             self._is_woken = False
         is_open = not self._is_closing
-        entries: list[Entry] = []
+        entries: list[_Queued] = []
         while self._queue and len(entries) < _MOST_QUEUED:
             entries.append(self._queue.popleft())
         if self._queue:
             self._wake.set()
         return entries, is_open
 
-    def _append(self, entries: list[Entry]) -> None:
+    def _append(self, entries: list[_Queued]) -> None:
         if self._handle >= 0 and self._is_moved():
             os.close(self._handle)
             self._handle = -1
@@ -158,7 +171,7 @@ class AuditWriter:
         lines: list[bytes] = []
         before = self._before
         for entry in entries:
-            line = link(entry, before)
+            line = link(entry if isinstance(entry, bytes) else render(entry), before)
             before = hash_of(line)
             lines.append(line + b"\n")
         self._put(b"".join(lines))
@@ -169,8 +182,8 @@ class AuditWriter:
             log.warning("The audit log %s can be written again", self._file.path)
         self._rotate_if_due()
 
-    def _forget(self, entries: list[Entry]) -> None:
-        self._given += sum(map(_held_by, entries))
+    def _forget(self, entries: list[_Queued]) -> None:
+        self._given += sum(held_by(one) for one in entries if isinstance(one, dict))
         entries.clear()
 
     def _put(self, data: bytes) -> None:
@@ -189,7 +202,7 @@ class AuditWriter:
         if self._file.sync is Sync.ALWAYS:
             self._sync()
 
-    def _fail(self, entries: list[Entry], error: Exception) -> None:
+    def _fail(self, entries: list[_Queued], error: Exception) -> None:
         self._failed += sum(map(_count_of, entries))
         self._forget(entries)
         if not self._has_failed:
@@ -257,7 +270,7 @@ class AuditWriter:
         if not tail.endswith(b"\n"):
             torn = tail.rpartition(b"\n")[2]
             self._before = hash_of(torn)
-            line = link(self._event("torn"), self._before)
+            line = link(render(self._event("torn")), self._before)
             os.write(handle, b"\n" + line + b"\n")
             self._size = os.fstat(handle).st_size
             self._before = hash_of(line)
@@ -265,9 +278,7 @@ class AuditWriter:
         self._before = hash_of(tail[:-1].rpartition(b"\n")[2])
 
     def _event(self, event: str, **more: object) -> Entry:
-        now = datetime.fromtimestamp(self._now(), UTC)
-        time = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
-        return {"v": 1, "time": time, "event": event, **more}
+        return {"v": 1, "time": Timestamps().write(self._now()), "event": event, **more}
 
     def _rotate_if_due(self) -> None:
         """Put a file aside that is large or old, and begin another with the same chain."""
@@ -291,15 +302,11 @@ class AuditWriter:
         Thread(target=_compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
-def _held_by(entry: Entry) -> int:
-    """Return the characters of its arguments and its result, if they are still to be made."""
-    arguments, result = entry.get("arguments"), entry.get("result")
-    size = arguments.size if type(arguments) is Later else 0
-    return size + result.size if type(result) is Later else size
-
-
-def _count_of(entry: Entry) -> int:
-    count = entry.get("count") if entry.get("event") == "dropped" else 1
+def _count_of(entry: _Queued) -> int:
+    """Return how many lines an entry is or, if it tells of dropped ones, how many those were."""
+    if isinstance(entry, bytes) or entry.get("event") != "dropped":
+        return 1
+    count = entry.get("count")
     return count if isinstance(count, int) else 1
 
 

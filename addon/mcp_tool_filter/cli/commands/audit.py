@@ -22,7 +22,7 @@ from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import START, check, hash_of
-from mcp_tool_filter.observers.audit.entries import Entry
+from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.audit.suggest import (
     FEWEST,
     Seen,

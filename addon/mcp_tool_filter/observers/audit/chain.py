@@ -1,7 +1,7 @@
 r"""Lines that carry the hash of the line before, so that a missing or changed one shows.
 
->>> first = link({"n": 1}, START)
->>> second = link({"n": 2}, hash_of(first))
+>>> first = link(render({"n": 1}), START)
+>>> second = link(render({"n": 2}), hash_of(first))
 >>> [problem.text for problem in check([first, second])]
 []
 >>> [problem.text for problem in check([first.replace(b"1", b"7"), second])]
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from mcp_tool_filter.observers.audit.entries import Later, made
+from mcp_tool_filter.observers.audit.entry import Entry, Later, made
 
 START = "0" * 64
 """What the very first line carries."""
@@ -33,14 +33,18 @@ class Problem:
     text: str
 
 
-def link(entry: dict[str, object], before: str) -> bytes:
-    """Write an entry as a line without its end; ``before`` is the hash of the line before."""
-    linked = entry | {"prev": before}
+def render(entry: Entry) -> bytes:
+    """Write an entry as a JSON object that is not empty."""
     try:
-        return orjson.dumps(linked, default=made)
+        return orjson.dumps(entry, default=made)
     except TypeError:  # such as half a surrogate pair, which orjson refuses
-        text = json.dumps(linked, default=_anyhow, ensure_ascii=False)
+        text = json.dumps(entry, default=_anyhow, ensure_ascii=False)
         return text.encode("utf-8", "replace")
+
+
+def link(rendered: bytes, before: str) -> bytes:
+    """Return an entry as a line without its end; ``before`` is the hash of the line before."""
+    return b'%b,"prev":"%b"}' % (rendered[:-1], before.encode())
 
 
 def _anyhow(part: object) -> object:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from statistics import median
 
-from mcp_tool_filter.observers.audit.entries import Entry, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, caller_of
 
 FEWEST = 20
 """Calls of a tool, below which its sizes and rates say nothing."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from mcp_tool_filter.observers.audit.entries import Entry, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, caller_of
 
 _MOST_SLOWEST = 10
 _MOST_NAMES = 10_000

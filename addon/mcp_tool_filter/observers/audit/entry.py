@@ -1,0 +1,81 @@
+"""An entry of the audit log: what is said of one message, as JSON has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import gmtime, strftime
+
+type Entry = dict[str, object]
+
+
+class Later:
+    """A part of an entry that takes time to make: it is made where the entry is written."""
+
+    __slots__ = ("_made", "_make", "size")
+
+    def __init__(self, make: Callable[[], Entry], size: int) -> None:
+        self._make: Callable[[], Entry] | None = make
+        self._made: Entry = {}
+        self.size = size
+        """Characters that it holds on to."""
+
+    def made(self) -> Entry:
+        if make := self._make:
+            self._made, self._make = make(), None
+        return self._made
+
+
+def made(part: object) -> object:
+    """Return what a writer of JSON asks for. Raises TypeError for what no entry may hold."""
+    if isinstance(part, Later):
+        return part.made()
+    raise TypeError(f"an entry cannot hold {type(part).__name__}")
+
+
+def held_by(entry: Entry) -> int:
+    """Return the characters of its arguments and its result, if they are still to be made.
+
+    >>> held_by({"arguments": Later(dict, 20), "result": {"bytes": 7}})
+    20
+    """
+    arguments, result = entry.get("arguments"), entry.get("result")
+    size = arguments.size if type(arguments) is Later else 0
+    return size + result.size if type(result) is Later else size
+
+
+class Timestamps:
+    """Writes times as entries have them, in UTC; most come within the second that it remembers.
+
+    >>> Timestamps().write(1763458200.0625)
+    '2025-11-18T09:30:00.062Z'
+    """
+
+    __slots__ = ("_beginning", "_second")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._beginning = ""
+
+    def write(self, now: float) -> str:
+        second, thousandths = divmod(int(now * 1000), 1000)
+        if second != self._second:
+            self._second = second
+            self._beginning = strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
+        return f"{self._beginning}.{thousandths:03d}Z"
+
+
+def caller_of(entry: Entry) -> str:
+    """Return who has sent a message: a session, or where there is none, an address.
+
+    The port is left out: clients of a stateless upstream may connect anew for each call.
+
+    >>> caller_of({"session": "s", "client": "127.0.0.1:5000"})
+    's'
+    >>> caller_of({"client": "127.0.0.1:5000"}), caller_of({"client": "[::1]:5000#c"})
+    ('127.0.0.1', '[::1] #c')
+    """
+    if session := entry.get("session"):
+        return str(session)
+    address, _, credential = str(entry.get("client") or "").partition("#")
+    host = address.rpartition(":")[0] or address or str(entry.get("transport") or "none")
+    return f"{host} #{credential}" if credential else host
