@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,26 +31,26 @@ class Watching:
         self,
         audit: Audit | None,
         sinks: Sequence[Sink] = (),
-        client_of: Callable[[object], str] = lambda _origin: "",
-        flow_of: Callable[[object], str] = lambda _origin: "",
         *,
+        names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
         metrics_port: int | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """``say`` is told where the metrics are, if nobody could know."""
+        """``say`` is told where the metrics are, if nobody could know.
+
+        ``names_of`` and ``upstream_of`` name what a message comes from; see ``Auditor``.
+        """
         self._say = say
         self._closing: list[Callable[[], None]] = []
         self._count = self._serve_metrics(metrics_port, state)
         self._kept = self._open_log(audit)
         self._sinks = [*sinks, *self._kept]
         self._auditor = Auditor(
-            self._tell,
+            self._kept[0] if self._sinks == self._kept and not self._count else self._tell,
             instance=secrets.token_hex(4),
-            clock=time.monotonic,
-            client_of=client_of,
-            flow_of=flow_of,
+            names_of=names_of,
             upstream_of=upstream_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,

@@ -10,6 +10,7 @@ import resource
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,42 @@ def test_the_chain_goes_on_after_a_restart(tmp_path: Path) -> None:
             opened.write({"n": number})
     assert len(lines_in(path)) == 3
     assert not list(check(lines_in(path), before="0" * 64))
+
+
+def test_lines_are_written_together_not_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that wakes for each line would cost more than the line."""
+    batches: list[int] = []
+    append = AuditWriter._append
+
+    def counted(self: AuditWriter, entries: list[bytes | dict[str, object]]) -> None:
+        batches.append(len(entries))
+        append(self, entries)
+
+    monkeypatch.setattr(AuditWriter, "_append", counted)
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        for number in range(400):
+            opened.write({"n": number})
+            time.sleep(0.001)
+    assert len(lines_in(path)) == sum(batches) == 400
+    assert len(batches) < 100
+
+
+def test_what_takes_time_is_made_in_the_thread(tmp_path: Path) -> None:
+    path, makers = tmp_path / "audit.jsonl", []
+
+    def make() -> dict[str, object]:
+        makers.append(threading.current_thread().name)
+        return {"bytes": 7}
+
+    with writing(path) as opened:
+        opened.write({"n": 1, "arguments": Later(make, 7)})
+        opened.write({"n": 2})
+    assert makers == ["audit log"]
+    assert [json.loads(line)["n"] for line in lines_in(path)] == [1, 2]
+    assert json.loads(lines_in(path)[0])["arguments"] == {"bytes": 7}
 
 
 @pytest.mark.parametrize("change", ["changed", "gone", "swapped"])

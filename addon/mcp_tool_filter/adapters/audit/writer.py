@@ -103,13 +103,18 @@ class AuditWriter:
 
     def write(self, entry: Entry) -> None:
         """Queue an entry; drop and count it if the queue is full."""
-        queue, size = self._queue, held_by(entry)
+        queue, size = self._queue, 0
+        queued: _Queued = entry
+        try:
+            queued = orjson.dumps(entry)
+        except TypeError:  # something in it is to be made in the thread
+            size = held_by(entry)
         is_full = len(queue) >= _MOST_QUEUED
         if is_full or (size and self._taken - self._given + size > _MOST_HELD):
             self._lost += 1
             return
         self._taken += size
-        queue.append(entry if size else render(entry))
+        queue.append(queued)
         if not self._is_woken:  # once for all that come until it looks
             self._is_woken = True
             self._wake.set()

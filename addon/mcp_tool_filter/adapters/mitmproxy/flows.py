@@ -260,6 +260,6 @@ def client_address(flow: object) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def flow_id(flow: object) -> str:
-    """Return what mitmproxy calls a flow, in its pages and recordings."""
-    return flow.id if isinstance(flow, HTTPFlow) else ""
+def names_of(flow: object) -> tuple[str, str]:
+    """Return the client's address, and what mitmproxy calls a flow in its pages and recordings."""
+    return (client_address(flow), flow.id) if isinstance(flow, HTTPFlow) else ("", "")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 
-from mcp_tool_filter.adapters.mitmproxy.flows import client_address, flow_id
+from mcp_tool_filter.adapters.mitmproxy.flows import names_of
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
 from mcp_tool_filter.errors import StartError
@@ -69,8 +69,7 @@ class Watchers:
         self._watching = Watching(
             config.audit,
             sinks,
-            client_address,
-            flow_id,
+            names_of=names_of,
             upstream_of=self.upstream_of,
             metrics_port=config.metrics_port,
             state=self._state,

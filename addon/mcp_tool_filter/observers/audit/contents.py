@@ -1,4 +1,4 @@
-"""How much of arguments and results is entered: nothing, a keyed hash, or all but the secrets."""
+"""How much of arguments and results is entered: nothing, a keyed hash, or all but secrets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mcp_tool_filter.protocol.messages import Place, UnreadPlace
 from mcp_tool_filter.protocol.scan import Value
 
 _MOST_HASHES = 10_000
+_DIGEST = 16  # bytes
 _SHORT = 4096  # characters; to hash fewer takes less time than to keep them for later
 _LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are entered in full
 
@@ -37,7 +38,9 @@ class Contents:
 
     def __init__(self, how: Arguments, key: bytes | None = None) -> None:
         self._how = how
-        self._keyed = hashlib.sha256(key or secrets.token_bytes(32))
+        # OpenSSL's hashes are quicker for long texts, but here most are short.
+        key = key or secrets.token_bytes(32)
+        self._keyed = hashlib.blake2b(key=key, digest_size=_DIGEST)
         self._hashes: dict[str, str] = {}
 
     def shown(self, place: Place, part: Value) -> Entry | Later | None:
@@ -51,10 +54,12 @@ class Contents:
 
     def hash_of_name(self, text: str) -> str:
         """Return the hash of a session's id or of credentials, which come with each message."""
-        if (known := self._hashes.get(text)) is None:
+        known = self._hashes.get(text)
+        if known is None:
             if len(self._hashes) >= _MOST_HASHES:
                 self._hashes.clear()
-            known = self._hashes[text] = self._hash(text.encode("utf-8", "surrogatepass"))
+            raw = text.encode("utf-8", "surrogatepass")
+            known = self._hashes[text] = str(self._hashed(raw)["hash"])
         return known
 
     def _show(self, read: Callable[[], bytes | memoryview]) -> Entry:
@@ -64,13 +69,9 @@ class Contents:
         return {"text": redacted(bytes(raw).decode("utf-8", "surrogatepass")), "bytes": len(raw)}
 
     def _hashed(self, raw: bytes | memoryview) -> Entry:
-        return {"hash": self._hash(raw), "bytes": len(raw)}
-
-    def _hash(self, raw: bytes | memoryview) -> str:
-        # Half of the digest: what is cut off keeps a text from being prolonged, as HMAC would.
         keyed = self._keyed.copy()
         keyed.update(raw)
-        return keyed.hexdigest()[:32]
+        return {"hash": keyed.hexdigest(), "bytes": len(raw)}
 
 
 def redacted(text: str) -> str:

@@ -18,11 +18,11 @@ import orjson
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class, class_of
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
-from mcp_tool_filter.observers.audit.entry import Entry, Later, Timestamps
+from mcp_tool_filter.observers.audit.entry import Entry, Later, Timestamps, milliseconds
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Exchange
 from mcp_tool_filter.policy.snapshot import shown
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 if TYPE_CHECKING:  # most processes have no rules
@@ -30,7 +30,11 @@ if TYPE_CHECKING:  # most processes have no rules
 
 VERSION = 1
 _MOST_OPEN = 10_000
-_LONGEST_HELD = 16 * 1024  # characters of arguments that wait for an answer
+_LONGEST_HELD = 4096  # characters of a request that waits for its answer
+
+
+type _Open = tuple[Exchange, Judged | Entry, float, float]
+"""A request that waits for its answer: as it was observed, and when; or already as an entry."""
 
 
 class Auditor:
@@ -43,39 +47,37 @@ class Auditor:
         instance: str,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
-        client_of: Callable[[object], str] = lambda _origin: "",
-        flow_of: Callable[[object], str] = lambda _origin: "",
+        names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
         arguments: Arguments = Arguments.HASH,
         includes_passed: bool = False,
     ) -> None:
-        """``client_of`` names the client behind a message's origin, such as its address.
+        """``names_of`` names the client behind an origin, and what the host calls its flow.
 
-        ``flow_of`` names what the host calls a message's flow; ``upstream_of`` the upstream, where
-        there are many. ``includes_passed`` makes entries of messages of class pass, too.
+        ``upstream_of`` names its upstream, where there are many. ``includes_passed`` makes entries
+        of messages of class pass, too.
         """
         self._write = write
         self._instance = instance
         self._now = now
         self._clock = clock
-        self._client_of = client_of
-        self._flow_of = flow_of
+        self._names_of = names_of
         self._upstream_of = upstream_of
         self._contents = Contents(arguments)
         self._includes_passed = includes_passed
         self._timestamps = Timestamps()
-        self._open: OrderedDict[int, tuple[Exchange, Entry, float]] = OrderedDict()
+        self._open: OrderedDict[int, _Open] = OrderedDict()
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
         for one in judged.members or (judged,):
-            match one.message:
-                case Response():
-                    self._note_answer(one, one.message)
-                case Request() | Notification():
-                    self._note_request(one, one.message)
-                case _ if not isinstance(one.verdict, Forward):
-                    self._write(self._unread(one))
+            message = one.message
+            if isinstance(message, Response):
+                self._note_answer(one, message)
+            elif isinstance(message, (Request, Notification)):
+                self._note_request(one, message)
+            elif not isinstance(one.verdict, Forward):  # nobody could read it
+                self._write(self._entry(one, self._now(), self._clock()))
 
     def note_log(self, effect: WriteLog) -> None:
         """Enter what a rule has logged."""
@@ -104,41 +106,40 @@ class Auditor:
             self._give_up_oldest()
 
     def _give_up_oldest(self) -> None:
-        _, (_, entry, _) = self._open.popitem(last=False)
+        _, opened = self._open.popitem(last=False)
+        entry = self._entry_of(opened)
         entry["answered"] = False
         self._write(entry)
 
     def _note_request(self, judged: Judged, message: Request | Notification) -> None:
-        kind = class_of(message.method)
         verdict, exchange = judged.verdict, judged.exchange
-        if kind is Class.PASS and not (self._includes_passed or _is_refused(verdict)):
-            return
-        now = self._clock()
-        entry = self._entry(judged, message, kind)
-        self._add_verdict(entry, judged, now)
-        if message.params and (
-            arguments := self._contents.shown(message.place, message.params)
+        if class_of(message.method) is Class.PASS and not (
+            self._includes_passed or _is_refused(verdict)
         ):
-            entry["arguments"] = arguments
-            if type(arguments) is Later and arguments.size > _LONGEST_HELD:
+            return
+        now, clock = self._now(), self._clock()
+        if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
+            self._write(self._entry(judged, now, clock))
+            return
+        kept: Judged | Entry = judged
+        if len(message.place.text) > _LONGEST_HELD:  # itself, or the batch that it is in
+            kept = self._entry(judged, now, clock)
+            if isinstance(arguments := kept.get("arguments"), Later):
                 arguments.made()  # the answer may take long, or never come
-        if type(message) is Request and exchange and isinstance(verdict, (Forward, Rewrite)):
-            self._open[id(exchange)] = (exchange, entry, now)
-            if len(self._open) > _MOST_OPEN:
-                self._give_up_oldest()
-        else:
-            self._write(entry)
+        self._open[id(exchange)] = (exchange, kept, now, clock)
+        if len(self._open) > _MOST_OPEN:
+            self._give_up_oldest()
 
     def _note_answer(self, judged: Judged, message: Response) -> None:
         exchange = judged.exchange
         opened = self._open.pop(id(exchange), None) if exchange else None
         if opened is None:
             return
-        _, entry, sent = opened
+        entry = self._entry_of(opened)
         place, verdict = message.place, judged.verdict
         entry["answered"] = True
         entry["answer_bytes"] = judged.size or place.end - place.start
-        entry["upstream_ms"] = round((self._clock() - sent) * 1000, 3)
+        entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
         if message.result is None:
             entry["error_code"] = _error_code(message)
         elif result := self._contents.shown(place, message.result):
@@ -152,52 +153,60 @@ class Auditor:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
 
-    def _entry(self, judged: Judged, message: Request | Notification, kind: Class) -> Entry:
-        entry = self._head(judged)
-        entry["method"] = shown(message.method[:LONGEST])
-        entry["class"] = str(kind)
-        if type(message) is Request:
-            entry["id"] = message.id[:LONGEST]
-        if subject := subject_of(message):
-            what, name = subject
-            entry[what] = name
-        return entry
+    def _entry_of(self, opened: _Open) -> Entry:
+        _, kept, now, clock = opened
+        return kept if isinstance(kept, dict) else self._entry(kept, now, clock)
 
-    def _unread(self, judged: Judged) -> Entry:
-        """Enter a message that nobody could read."""
-        entry = self._head(judged)
-        entry["class"] = Class.LOG.value
-        self._add_verdict(entry, judged, self._clock())
-        return entry
-
-    def _head(self, judged: Judged) -> Entry:
-        client, origin = judged.client, judged.origin
+    def _entry(self, judged: Judged, now: float, clock: float) -> Entry:
+        """Return what there is to say of anything but a response."""
+        client, origin, message = judged.client, judged.origin, judged.message
         session = client.session.id if client.session else None
         revision = client.revision  # which is what the upstream says
+        address, flow = self._names_of(origin) if origin is not None else ("", "")
+        if client.credential:
+            address = f"{address}#{self._contents.hash_of_name(client.credential)}"
         entry: Entry = {
             "v": VERSION,
-            "time": self._timestamps.write(self._now()),
+            "time": self._timestamps.write(now),
             "instance": self._instance,
             "session": None if session is None else self._contents.hash_of_name(session),
-            "client": self._client_of(origin) if origin is not None else "",
+            "client": address,
             "from": str(judged.direction),
             "transport": str(client.via),
             "revision": None if revision is None else shown(revision),
             "bytes": judged.size,
         }
-        if client.credential:
-            entry["client"] = f"{entry['client']}#{self._contents.hash_of_name(client.credential)}"
-        if origin is not None and (flow := self._flow_of(origin)):
+        if flow:
             entry["flow"] = flow
         if self._upstream_of and (upstream := self._upstream_of(origin)):
             entry["upstream"] = upstream
+        if isinstance(message, (Request, Notification)):
+            self._add_message(entry, message, judged.exchange)
+        else:
+            entry["class"] = "log"
+        self._add_verdict(entry, judged, clock)
         return entry
 
-    def _add_verdict(self, entry: Entry, judged: Judged, now: float) -> None:
+    def _add_message(
+        self, entry: Entry, message: Request | Notification, exchange: Exchange | None
+    ) -> None:
+        entry["method"] = shown(message.method[:LONGEST])
+        entry["class"] = str(class_of(message.method))
+        if isinstance(message, Request):
+            entry["id"] = message.id[:LONGEST]
+        if exchange and exchange.tool is not None:
+            entry["tool"] = shown(exchange.tool)
+        elif subject := subject_of(message):
+            kind, name = subject
+            entry[kind] = name
+        if message.params and (part := self._contents.shown(message.place, message.params)):
+            entry["arguments"] = part
+
+    def _add_verdict(self, entry: Entry, judged: Judged, clock: float) -> None:
         verdict, exchange = judged.verdict, judged.exchange
-        entry["verdict"] = verdict_word(verdict)
         if exchange:
-            entry["own_ms"] = round(max(0.0, now - exchange.asked_at) * 1000, 3)
+            entry["own_ms"] = milliseconds(clock - exchange.asked_at)
+        entry["verdict"] = verdict_word(verdict)
         if isinstance(verdict, Forward):
             return
         reason = verdict.reason

@@ -43,6 +43,18 @@ def held_by(entry: Entry) -> int:
     return size + result.size if type(result) is Later else size
 
 
+def milliseconds(seconds: float) -> float:
+    """Return a time as entries have it, cut at microseconds; ``round`` takes ten times as long.
+
+    >>> milliseconds(0.0123456), milliseconds(-1.0)
+    (12.345, 0.0)
+    """
+    return int(max(0.0, seconds) * 1e6) / 1000
+
+
+_THOUSANDTHS = tuple(f".{number:03d}Z" for number in range(1000))
+
+
 class Timestamps:
     """Writes times as entries have them, in UTC; most come within the second that it remembers.
 
@@ -53,15 +65,16 @@ class Timestamps:
     __slots__ = ("_beginning", "_second")
 
     def __init__(self) -> None:
-        self._second = -1
+        self._second = -1000  # in milliseconds
         self._beginning = ""
 
     def write(self, now: float) -> str:
-        second, thousandths = divmod(int(now * 1000), 1000)
-        if second != self._second:
-            self._second = second
+        since = int(now * 1000) - self._second
+        if not 0 <= since < 1000:
+            second, since = divmod(int(now * 1000), 1000)
+            self._second = second * 1000
             self._beginning = strftime("%Y-%m-%dT%H:%M:%S", gmtime(second))
-        return f"{self._beginning}.{thousandths:03d}Z"
+        return self._beginning + _THOUSANDTHS[since]
 
 
 def caller_of(entry: Entry) -> str:

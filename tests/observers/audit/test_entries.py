@@ -1,0 +1,151 @@
+"""Which entries become of which messages, and when."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.observers.audit import entries as module
+from mcp_tool_filter.observers.audit.contents import Arguments, Contents
+from mcp_tool_filter.observers.audit.entries import Auditor
+from mcp_tool_filter.observers.audit.entry import Entry, Later
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.exchange import Client, Session
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
+from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+
+
+class Audited:
+    """One conversation, and the entries that became of it."""
+
+    def __init__(self, arguments: Arguments = Arguments.HASH) -> None:
+        self.entries: list[Entry] = []
+        self.auditor = Auditor(self.entries.append, instance="one", arguments=arguments)
+        policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+        policy.observe = self.auditor.note
+        client = Client(session=Session(id="s-1", revision="2025-06-18"))
+        self.conversation = Conversation(policy, client)
+
+    def ask(self, raw: bytes) -> None:
+        assert isinstance(self.conversation.from_client(raw), Judged)
+
+    def hear(self, raw: bytes) -> None:
+        assert isinstance(self.conversation.from_upstream(raw), Judged)
+
+
+def call(id: int, name: str = "read", text: str = "x") -> bytes:
+    params = {"name": name, "arguments": {"text": text}}
+    said = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+    return json.dumps(said).encode()
+
+
+def answer(id: int, text: str = "y") -> bytes:
+    result = {"content": [{"type": "text", "text": text}]}
+    return json.dumps({"jsonrpc": "2.0", "id": id, "result": result}, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("size", [1, 5000, 50_000])
+def test_a_call_is_entered_with_its_answer(size: int) -> None:
+    audited = Audited()
+    asked = call(1, text="x" * size)
+    audited.ask(asked)
+    assert audited.entries == []
+    audited.hear(answer(1))
+    (entry,) = audited.entries
+    assert (entry["tool"], entry["answered"], entry["bytes"]) == ("read", True, len(asked))
+    assert made(entry["arguments"])["bytes"] == len(asked) - asked.index(b'{"name"') - 1
+
+
+def made(part: object) -> Entry:
+    shown = part.made() if isinstance(part, Later) else part
+    assert isinstance(shown, dict)
+    return shown
+
+
+def test_a_refused_call_is_entered_at_once() -> None:
+    audited = Audited()
+    audited.ask(call(1, "rm"))
+    (entry,) = audited.entries
+    assert (entry["verdict"], entry["pattern"]) == ("refused", "^rm")
+
+
+def test_each_call_of_a_batch_is_an_entry() -> None:
+    audited = Audited()
+    audited.ask(b"[%b,%b,%b]" % (call(1), call(2, text="x" * 5000), call(3, "rm")))
+    assert [entry["verdict"] for entry in audited.entries] == ["refused"]
+    audited.hear(b"[%b,%b]" % (answer(2), answer(1)))
+    ids = [entry["id"] for entry in audited.entries]
+    assert ids == ["3", "2", "1"]
+
+
+def test_what_has_no_answer_is_entered_at_the_end() -> None:
+    audited = Audited()
+    audited.ask(call(1))
+    audited.ask(call(2, text="x" * 5000))
+    audited.auditor.close()
+    assert [entry["answered"] for entry in audited.entries] == [False, False]
+
+
+def test_only_so_many_requests_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_OPEN", 10)
+    audited = Audited()
+    for id in range(30):
+        audited.ask(call(id))
+    assert [entry["id"] for entry in audited.entries] == [str(id) for id in range(20)]
+    assert not any(entry["answered"] for entry in audited.entries)
+
+
+@pytest.mark.parametrize("how", [Arguments.HASH, Arguments.FULL])
+def test_of_a_long_request_only_the_entry_is_held_until_the_answer_comes(how: Arguments) -> None:
+    """A client may send many of them to a tool that never answers."""
+    audited = Audited(how)
+    audited.ask(call(1, text="x" * 200_000))
+    ((_, kept, _, _),) = audited.auditor._open.values()
+    assert isinstance(kept, dict)
+    assert len(json.dumps(kept, default=made)) < 70_000
+    assert isinstance(kept["arguments"], Later)
+    assert kept["arguments"]._make is None
+
+
+@given(text=st.text(max_size=200), before=st.text(" \n\t", max_size=3))
+def test_equal_results_have_equal_hashes_whichever_way_they_were_read(
+    text: str, before: str
+) -> None:
+    """A long result is not decoded; its hash is that of the same bytes."""
+    raw = before.encode() + answer(1, text + "é" * 20_000) + before.encode()
+    envelope = find_envelope(raw)
+    assert envelope
+    quick = read_tool_result(raw, envelope, Limits())
+    usual = parse_message(raw)
+    assert quick
+    assert isinstance(usual, Response)
+    assert isinstance(quick.response.place, UnreadPlace)
+    contents = Contents(Arguments.HASH)
+    shown = []
+    for response in (quick.response, usual):
+        assert response.result
+        shown.append(made(contents.shown(response.place, response.result)))
+    assert shown[0] == shown[1]
+    assert shown[0]["bytes"] == len(raw.strip()) - len(b'{"jsonrpc": "2.0", "id": 1, "result": }')
+
+
+def test_hashes_need_the_key() -> None:
+    message = parse_message(answer(1))
+    assert isinstance(message, Response)
+    assert message.result
+    first, same, other = (
+        Contents(Arguments.HASH, key) for key in (b"a" * 32, b"a" * 32, b"b" * 32)
+    )
+    hashes = [
+        made(one.shown(message.place, message.result))["hash"] for one in (first, same, other)
+    ]
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert first.hash_of_name("s-1") != other.hash_of_name("s-1")
