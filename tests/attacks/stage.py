@@ -1,4 +1,4 @@
-r"""What the attacks are played on: an upstream, the real addon before it, and clients, all sockets.
+"""What the attacks are played on: an upstream, the real addon before it, and clients, all sockets.
 
 Whatever reaches either end is kept as the bytes that came over the wire. The proxy stays up from
 one attack to the next, so that one which breaks it is noticed by those behind it:
@@ -9,16 +9,13 @@ one attack to the next, so that one which breaks it is noticed by those behind i
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
-import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.mcp_upstream import RESULT, tool, tool_list
@@ -27,12 +24,18 @@ from tests.raw_client import RawClient, post, raw_client
 from tests.raw_upstream import RawRequest, answer, hang_up
 
 DENIED = "wipe_disk"
+
 MARK = "burns-it-all"
 """Stands in the description of the denied tool and nowhere else."""
+
 ALLOWED_TOOL = tool("read_file")
+
 DENIED_TOOL = tool(DENIED, f', "description":"{MARK} \\u00e9"')
+
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
 PROBE = post(PING, path="/probe")
+
 PATIENCE = 10.0  # generous, and only met by what hangs
 
 type Respond = Callable[[RawRequest, Link], Awaitable[None]]
@@ -308,48 +311,3 @@ def open_stage(runner: asyncio.Runner, home: Path, **options: Any) -> tuple[Stag
     stack = AsyncExitStack()
     upstream, running = runner.run(stack.enter_async_context(raised(home, **options)))
     return Stage(upstream, running, runner), stack
-
-
-# What to look for
-
-
-def readings_of(raw: bytes) -> list[bytes]:
-    """Return bytes in all the ways in which some reader may take them."""
-    readings = [raw, without_chunks(raw), raw.replace(b"\0", b"")]
-    readings += [unquote_to_bytes(unquote_to_bytes(one)) for one in readings[:2]]
-    readings += [_unescaped(one) for one in list(readings)]
-    readings += list(_inflated(raw)) + list(_inflated(without_chunks(raw)))
-    readings += [_from_base64(one) for one in re.findall(rb"[A-Za-z0-9+/_-]{12,}=*", raw)]
-    return readings
-
-
-def without_chunks(raw: bytes) -> bytes:
-    return re.sub(rb"\r\n[0-9a-fA-F]+\r\n", b"", raw)
-
-
-def shows(raw: bytes, *words: str) -> bool:
-    """Tell whether a word can be found in bytes, however they may be written."""
-    plain = [word.encode().lower() for word in words]
-    return any(word in reading.lower() for reading in readings_of(raw) for word in plain)
-
-
-def _unescaped(raw: bytes) -> bytes:
-    return re.sub(
-        rb"\\u([0-9a-fA-F]{4})",
-        lambda match: chr(int(match[1], 16)).encode("utf-8", "replace"),
-        raw,
-    )
-
-
-def _inflated(raw: bytes) -> Iterator[bytes]:
-    for mark, window in ((b"\x1f\x8b", 31), (b"\x78\x9c", 15), (b"\x78\xda", 15)):
-        at = raw.find(mark)
-        while at >= 0:
-            with suppress(zlib.error):
-                yield zlib.decompressobj(window).decompress(raw[at:], 1 << 20)
-            at = raw.find(mark, at + 1)
-
-
-def _from_base64(text: bytes) -> bytes:
-    whole = text.rstrip(b"=").translate(bytes.maketrans(b"-_", b"+/"))
-    return base64.b64decode(whole[: len(whole) // 4 * 4])

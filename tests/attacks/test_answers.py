@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.answers import ATTACKS, Attack
-from tests.attacks.stage import DENIED, MARK, Link, Stage, shows
+from tests.attacks.readings import shows
+from tests.attacks.stage import DENIED, MARK, Link, Stage
 from tests.raw_upstream import RawRequest
 
 

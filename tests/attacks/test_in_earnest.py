@@ -13,7 +13,8 @@ import pytest
 
 from tests.attacks import answers, honest, requests
 from tests.attacks.honest import plain
-from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, shows, speak
+from tests.attacks.readings import shows
+from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, speak
 from tests.mcp_upstream import RESULT
 from tests.proxy import REPOSITORY, SCRIPT, tool
 from tests.raw_client import raw_client

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attacks.readings import shows
 from tests.attacks.requests import ATTACKS, Attack
-from tests.attacks.stage import DENIED, Stage, shows
+from tests.attacks.stage import DENIED, Stage
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)

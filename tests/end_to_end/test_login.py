@@ -16,7 +16,8 @@ from tests.adapters.mitmproxy.test_logins import log_in_to
 from tests.cli.launched import launched
 from tests.end_to_end.logins import ALL, PLACES, SERVERS, combinations, log_in
 from tests.end_to_end.peer import Document, Step, play, upstream
-from tests.oauth_upstream import browser_command, oauth_upstream
+from tests.login_browser import browser_command
+from tests.oauth_upstream import oauth_upstream
 from tests.proxy import REPOSITORY, certified, proxy
 
 PLAYERS = ("mcp1", "mcp2", "ts1", "ts2")

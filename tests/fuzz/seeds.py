@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.attacks import answers, honest, requests
 from tests.fuzz.rules import SECRET
-from tests.fuzz.target import ALLOWED, BETWEEN, DENIED, MARK
+from tests.fuzz.subject import ALLOWED, BETWEEN, DENIED, MARK
 from tests.fuzz.tokens import TOKENS, spelled
 from tests.make import answering, asking, calling, definition, event, listing
 

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.conversation.fetched import Fetched, example
-from tests.oauth_upstream import OAuthUpstream, oauth_upstream
+from tests.oauth_server import OAuthUpstream
+from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 

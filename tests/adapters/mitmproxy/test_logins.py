@@ -15,7 +15,9 @@ import pytest
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import Store
-from tests.oauth_upstream import Grant, OAuthUpstream, browse, oauth_upstream
+from tests.login_browser import browse
+from tests.oauth_server import Grant, OAuthUpstream
+from tests.oauth_upstream import oauth_upstream
 from tests.proxy import RunningProxy, certified, proxy
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, post, raw_client
 

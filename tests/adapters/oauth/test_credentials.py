@@ -15,7 +15,9 @@ from mcp_tool_filter.adapters.oauth.credentials import Credentials, credentials_
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import Store
-from tests.oauth_upstream import OAuthUpstream, browse, oauth_upstream
+from tests.login_browser import browse
+from tests.oauth_server import OAuthUpstream
+from tests.oauth_upstream import oauth_upstream
 
 
 async def show(url: str) -> None:

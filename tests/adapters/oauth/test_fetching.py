@@ -13,7 +13,9 @@ from mcp_tool_filter.adapters.oauth.errors import LoggedOut
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.errors import FetchFailed
-from tests.oauth_upstream import OAuthUpstream, browse, oauth_upstream
+from tests.login_browser import browse
+from tests.oauth_server import OAuthUpstream
+from tests.oauth_upstream import oauth_upstream
 
 
 @pytest.fixture(autouse=True)

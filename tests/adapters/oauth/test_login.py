@@ -17,7 +17,9 @@ from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.registration import OwnClient
 from mcp_tool_filter.adapters.oauth.store import Store
-from tests.oauth_upstream import OAuthUpstream, browse, oauth_upstream
+from tests.login_browser import browse
+from tests.oauth_server import OAuthUpstream
+from tests.oauth_upstream import oauth_upstream
 from tests.raw_upstream import free_port
 
 

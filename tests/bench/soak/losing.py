@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from tests.bench.soak.clients import calling, legacy, streamable
 from tests.bench.soak.connections import Broken
 from tests.bench.soak.ledger import Ledger
-from tests.bench.soak.sessions import calling, legacy, streamable
 
 _NEVER = 120.0  # seconds that the calls would have taken
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from mcp_tool_filter.adapters.oauth.store import Store
-from tests.oauth_upstream import OAuthUpstream, browser_command
+from tests.login_browser import browser_command
+from tests.oauth_server import OAuthUpstream
 from tests.proxy import REPOSITORY
 
 CALL = b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"read_file"}}'

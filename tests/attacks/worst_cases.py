@@ -1,0 +1,332 @@
+"""Each parser of foreign bytes, with the inputs that could cost it most."""
+# ruff: noqa: E501 - tables
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import brotli
+import zstandard
+
+from mcp_tool_filter.adapters.fetch.mcp_replies import messages_in
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.http.challenges import parse_challenges
+from mcp_tool_filter.http.codings import decode_body
+from mcp_tool_filter.http.event_stream import EventStream
+from mcp_tool_filter.http.exchange import Passed
+from mcp_tool_filter.http.gate import problem_in_source
+from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_round
+from mcp_tool_filter.http.head import (
+    Head,
+    is_websocket,
+    oversized_head,
+    refuse_body,
+    refuse_head,
+    refuse_mismatch,
+)
+from mcp_tool_filter.http.host_spellings import plain_hosts
+from mcp_tool_filter.http.links import keep_links, leads_away
+from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
+from mcp_tool_filter.http.media_type import charsets_in
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
+from mcp_tool_filter.observers.reading import render_body, tools_in
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+from mcp_tool_filter.policy.judged_lists import JudgedLists
+from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
+from mcp_tool_filter.protocol.long_lists import read_in_steps
+from mcp_tool_filter.protocol.messages import (
+    Request,
+    id_value,
+    ids_guessed_in,
+    ids_in,
+    is_json_rpc,
+    is_like_a_call,
+    parse_message,
+)
+from mcp_tool_filter.protocol.scan import fold
+from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
+from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
+from tests.fuzz.subject import open_listener
+from tests.make import asking, calling, message, snapshot
+
+LIMITS = Limits()
+
+NAMES = ("wipe_disk",)
+
+UPSTREAM = UpstreamNames("http://localhost:3000")
+
+SNAPSHOT = snapshot("read_file", "wipe_disk", deny="^wipe")
+
+
+@dataclass(frozen=True)
+class Parser:
+    name: str
+    read: Callable[[bytes], object]
+    shapes: tuple[bytes | Callable[[int], bytes], ...]
+    """What is repeated, or how to write so many bytes."""
+    size: int
+    """Bytes of the smaller input."""
+
+
+def filled(before: bytes, part: bytes, after: bytes = b"") -> Callable[[int], bytes]:
+    """Make one that writes a part again and again, between what stands around it."""
+    return lambda size: before + part * (max(1, size // len(part))) + after
+
+
+def numbered(before: bytes, part: str, after: bytes, most: int) -> Callable[[int], bytes]:
+    """Make one that writes parts that all differ."""
+
+    def write(size: int) -> bytes:
+        count = min(most, max(1, size // len(part)))
+        return before + ",".join(part % number for number in range(count)).encode() + after
+
+    return write
+
+
+def text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def head(raw: bytes, name: bytes = b"content-type", target: str = "/mcp") -> Head:
+    return Head("POST", target, ((name, raw),))
+
+
+def parse_stream(raw: bytes, cut: int = 0) -> list[object]:
+    parser = EventParser()
+    size = cut or len(raw)
+    found = [parser.feed(raw[at : at + size]) for at in range(0, len(raw), size)]
+    return [*found, parser.finish()]
+
+
+def filter_stream(raw: bytes) -> bytes:
+    stream = EventStream(Conversation(open_listener().policy))
+    return stream.feed(raw) + stream.finish()
+
+
+def judge_request(raw: bytes) -> object:
+    return open_listener().judge_request(POST, raw)
+
+
+def judge_elsewhere(raw: bytes) -> object:
+    return open_listener().judge_request(head(b"application/json", target="/else"), raw)
+
+
+def judge_answer(raw: bytes) -> object:
+    listener = open_listener()
+    passed = listener.judge_request(POST, calling("read_file"))
+    assert isinstance(passed, Passed)
+    return listener.judge_answer(passed.exchange, 200, "application/json", "", raw)
+
+
+def judge_other_answer(raw: bytes) -> object:
+    listener = open_listener()
+    passed = listener.judge_request(Head("GET", "/", ()), b"")
+    assert isinstance(passed, Passed)
+    return listener.judge_answer(passed.exchange, 200, "text/plain", "", raw)
+
+
+def learn_login(raw: bytes) -> None:
+    paths = LoginPaths(UPSTREAM.url)
+    paths.learn_head("/token", [text(raw)], [text(raw)])
+    paths.learn_document(raw)
+    is_login_document(text(raw))
+    parse_challenges([text(raw)])
+
+
+def judge_head(raw: bytes) -> None:
+    for one in (
+        head(raw),
+        head(raw, b"accept"),
+        head(raw, raw),
+        head(b"", target="/?" + text(raw)),
+    ):
+        oversized_head(one)
+        refuse_head(one)
+        is_websocket(one)
+        _ = one.credentials
+
+
+def recall_list(raw: bytes) -> object:
+    judged = JudgedLists()
+    judged.remember(raw, Forward(), SNAPSHOT)
+    return judged.recall(raw, SNAPSHOT)
+
+
+def read_result(raw: bytes) -> object:
+    envelope = find_envelope(raw)
+    return envelope and read_tool_result(raw, envelope, LIMITS)
+
+
+def rewrite_events(raw: bytes) -> None:
+    for event in EventParser().feed(raw):
+        if isinstance(event, Event) and event.data is not None:
+            event.hides_a_line()
+            with_data(event, b"x")
+
+
+POST = head(b"application/json")
+
+FORM = head(b"application/x-www-form-urlencoded")
+
+CALL = message(calling("a"))
+assert isinstance(CALL, Request)
+
+RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"structuredContent":'
+
+TOOLS = b'{"jsonrpc":"2.0","id":1,"result":{"tools":['
+
+PARAMS = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_file","arguments":'
+
+FOREIGN = b'{"jsonrpc":"2.0","id":1,"method":"x","y":'
+
+ANY = (
+    b"a", b"aA", b" ", b"\t", b"\0", b'"', b"\\", b"\\u0061", b"<", b">", b"<a>", b"/", b"//", b":", b"@",
+    b"a@", b"a:", b"a=", b"=", b";", b",", b".", b"0", b"0.", b"1.", b"0x", b"-", b"%", b"%25", b"%61",
+    b"&", b"a&", b"?", b"#", b"[", b"]", b"[]", b"{", b"{}", b"{[", b"'", b"\xc2\xad", b"\xef\xbb\xbf",
+    b"\xcc\x81\xcc\x96", b"\xef\xb7\xba", b"\xe2\x80\x8b", b"\xff", b"a\xcc\x81", b"xn--",
+    b"\xe3\x80\x82", b"charset", b"charset=", b"; charset=utf-8", b"charset\t", b'charset="',
+    b"http:", b"http://", b"http://a", b"http://localhost:3000", b"<http://localhost:3000>,",
+    b"a://", b"tools", b"tools/call", b"tools_", b"method", b"jsonrpc", b"=?base64?", b"url=", b"0;url=",
+    b"localhost", b"localhost.", b"a.", b"resource_metadata=", b"resource_metadata ", b"token", b"api-",
+)  # fmt: skip
+
+VALUES = (
+    *(filled(b"[", part, b"0]") for part in (b"{},", b"[],", b'"",', b"1,", b"1e5,", b'{"":0},',
+      b'{"a":[]},', b'[[[[0]]]],', b'"[{",', b'"\\"\\\\",', b'"\\u0061",', b'"\xc3\xa9",',
+      b'{"name":"wipe_disk","inputSchema":0},', b'{"method":"\xc3\xa9"},', b'"tools\xc3\xa9",')),
+    *(filled(b'"', part, b'"') for part in (b"a", b"\\n", b"\\\\", b'\\"', b"\\u0061", b"\xc3\xa9", b"[",
+      b"\\ud83d", b"\xcc\x81\xcc\x96", b"tools/call ", b"%25", b"{\\\"")),
+    filled(b"", b"1"), filled(b"1.", b"0"), filled(b"1e", b"0", b"1"), filled(b"-", b"9"),
+    filled(b"", b" ", b"{}"), filled(b"{}", b"\n"), filled(b"", b"["), filled(b"", b'{"":'),
+    filled(b"", b"[{"), filled(b"", b'"'), filled(b"", b'["\\"'), filled(b'"', b"\\u006"),
+    lambda size: b"[" * 100 + b"]" * 99 + b",0" * (size // 2) + b"]",
+    lambda size: (b"[" * 100 + b"]" * 100 + b",") * (size // 201),
+    numbered(b"{", '"%09d":0', b"}", 10**6), numbered(b"{", '"k\u00e9\ufdfa%09d":0', b"}", 10**6),
+    numbered(b"{", '"%09d":{"name":"wipe_disk"}', b"}", 10**6),
+)  # fmt: skip
+
+
+def within(before: bytes, value: Callable[[int], bytes], after: bytes) -> Callable[[int], bytes]:
+    return lambda size: before + value(size) + after
+
+
+def all_within(before: bytes, after: bytes) -> tuple[Callable[[int], bytes], ...]:
+    return tuple(within(before, value, after) for value in VALUES)
+
+
+BATCHES = (
+    numbered(b"[", calling("wipe_disk", id="%d").decode(), b"]", MOST_IN_BATCH),
+    numbered(b"[", asking("ping", id="%09d").decode(), b"]", 10**6),
+    filled(b"[", b"{},", b"{}]"),
+)
+
+LISTS = (
+    numbered(TOOLS, '{"name":"a%09d","inputSchema":{}}', b"]}}", 10**6),
+    numbered(TOOLS, '{"name":"read_file","inputSchema":{"tools":"%d"}}', b"]}}", 10**6),
+    filled(TOOLS, b'{"":0,"":0},', b"{}]}}"),
+    filled(TOOLS, b"[[]],", b"{}]}}"),
+    filled(b'{"jsonrpc":"2.0","id":1,"result":{', b'"tools":[],', b'"a":0}}'),
+    numbered(TOOLS + b"{", '"%09d":0', b"}]}}", 10**6),
+)
+
+STREAMS = (
+    b"data: {}\n\n", b"data: {}\r\r", b"data:\n", b"\n", b"\r", b"\r\n", b":\n", b": a\n\n", b"data", b"a:",
+    b"event: endpoint\ndata: /a\n\n", b"event: a\n", b"id: 1\n\n", b"data: a\n", b"data: a\r\n", b"a\n",
+    b"data: \n\ndata: a", b"data: {\"id\":1\n\n", b"\xef\xbb\xbf", b"\n\r", b"data: [\n", b"\x0b",
+    filled(b"data: ", b"a"), filled(b"data: ", b"a", b"\n\n"), filled(b": ", b"a"), filled(b"data: ", b"\xff"),
+    filled(b"event: ", b" "), filled(b"event: endpoint\ndata: ", b"/"), filled(b"data: ", b'"id":'),
+)  # fmt: skip
+
+ENDS = ("", "gzip", "deflate", "br", "zstd")
+
+
+def packed(coding: str) -> tuple[Callable[[int], bytes], ...]:
+    def write(size: int, part: bytes) -> bytes:
+        raw = part * (size // len(part))
+        match coding:
+            case "gzip":
+                return gzip.compress(raw)
+            case "deflate":
+                return zlib.compress(raw)
+            case "br":
+                return bytes(brotli.compress(raw))
+            case _:
+                return zstandard.ZstdCompressor().compress(raw)
+
+    return tuple(partial(write, part=part) for part in (b"a", bytes(range(256))))
+
+
+def members(raw: bytes) -> bytes:
+    """Many small members of gzip one behind the other."""
+    return gzip.compress(b"a") * (len(raw) // 21)
+
+
+HEADERS = 7_000
+
+BODY = 120_000
+
+PARSERS = [
+    Parser("judge_head", judge_head, ANY, HEADERS),
+    Parser("charsets_in", lambda raw: charsets_in(text(raw)), ANY, HEADERS),
+    Parser("refuse_partial", lambda raw: refuse_partial(200, text(raw)), ANY, HEADERS),
+    Parser("refuse_packed", lambda raw: refuse_packed(text(raw), raw), ANY, HEADERS),
+    Parser("refuse_mismatch", lambda raw: refuse_mismatch(head(raw, b"mcp-name"), CALL), ANY, HEADERS),
+    Parser("problem_in_source", lambda raw: problem_in_source(
+        AllowedHosts(), host=text(raw), origins=[text(raw)], sites=[text(raw)]), ANY, HEADERS),
+    Parser("keep_links: location", lambda raw: keep_links([(b"location", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("keep_links: link", lambda raw: keep_links([(b"link", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("keep_links: refresh", lambda raw: keep_links([(b"refresh", raw)], UPSTREAM), ANY, HEADERS),
+    Parser("leads_away", lambda raw: leads_away([(b"location", raw)]), ANY, HEADERS),
+    Parser("kept_with_us", lambda raw: kept_with_us("http://" + text(raw), UPSTREAM), ANY, HEADERS),
+    Parser("may_lead_round", lambda raw: may_lead_round("//" + text(raw), UPSTREAM), ANY, HEADERS),
+    Parser("plain_hosts", lambda raw: plain_hosts(text(raw)), ANY, HEADERS),
+    Parser("parse_origin", lambda raw: parse_origin("http://" + text(raw)), ANY, HEADERS),
+    Parser("learn_login", learn_login, ANY, HEADERS),
+    Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
+    Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),
+    Parser("refuse_body: form", lambda raw: refuse_body(
+        FORM, raw, is_endpoint=False, limits=LIMITS), ANY, 60_000),
+    *(Parser(f"decode_body: {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),
+             packed(coding), 10 * BODY) for coding in ENDS[1:]),
+    Parser("decode_body: members", lambda raw: decode_body(members(raw), "gzip", limit=LIMITS.message),
+           (b"a",), BODY),
+    *(Parser(f"decode_body: not {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),
+             (b"a", b"\0", b"\x1f\x8b"), BODY) for coding in ENDS[1:]),
+    Parser("EventParser: whole", parse_stream, STREAMS, BODY),
+    Parser("EventParser: in pieces", partial(parse_stream, cut=61), STREAMS, BODY),
+    Parser("EventParser: byte by byte", partial(parse_stream, cut=1), STREAMS, 20_000),
+    Parser("parse_event", parse_event, STREAMS, BODY),
+    Parser("with_data", rewrite_events, STREAMS, BODY),
+    Parser("EventStream", filter_stream, STREAMS, 60_000),
+    Parser("parse_message", parse_message, (*ANY, *VALUES, *BATCHES, *LISTS), BODY),
+    Parser("parse_message: result", parse_message, all_within(RESULT, b"}}"), BODY),
+    Parser("parse_message: arguments", parse_message, all_within(PARAMS, b"}}"), BODY),
+    Parser("parse_message: unknown member", parse_message, all_within(FOREIGN, b"}"), BODY),
+    Parser("is_json_rpc", is_json_rpc, (*ANY, *VALUES), BODY),
+    Parser("ids_in", ids_in, (*ANY, *VALUES, *BATCHES), BODY),
+    Parser("ids_guessed_in", ids_guessed_in, (*ANY, b'"id":1', b'"id":"', b'"id" ', b'"id":1.0e'), BODY),
+    Parser("id_value", lambda raw: id_value(text(raw) or "0"), (b"1", b"0", filled(b"1.", b"0"),
+           filled(b"1e", b"1"), filled(b'"', b"\\u0061", b'"'), filled(b"", b"0", b".1")), 3_000),
+    Parser("parse_listing", lambda raw: parse_listing(message(raw)), LISTS, BODY),
+    Parser("read_in_steps", lambda raw: list(read_in_steps(raw, LIMITS)), LISTS, BODY),
+    Parser("read_tool_result", read_result, all_within(RESULT, b"}}"), BODY),
+    Parser("in_parts", lambda raw: list(in_parts(raw)), LISTS, BODY),
+    Parser("shows_tool", lambda raw: shows_tool(text(raw), NAMES), VALUES, BODY),
+    Parser("could_show_tool", lambda raw: could_show_tool(raw, NAMES, LIMITS), (*ANY, *VALUES), BODY),
+    Parser("recall_list", recall_list, LISTS, BODY),
+    Parser("judge_request", judge_request, (*VALUES, *BATCHES, *all_within(PARAMS, b"}}")), BODY),
+    Parser("judge_request: elsewhere", judge_elsewhere, (*ANY, *VALUES, *BATCHES), BODY),
+    Parser("judge_answer", judge_answer, (*LISTS, *all_within(RESULT, b"}}")), BODY),
+    Parser("judge_answer: no message", judge_other_answer, (*ANY, *VALUES, *LISTS), BODY),
+    Parser("render_body", lambda raw: render_body(raw, "application/json"), (*LISTS, *all_within(RESULT, b"}}")), 30_000),
+    Parser("render_body: stream", lambda raw: render_body(raw, "text/event-stream"), STREAMS, 30_000),
+    Parser("tools_in", lambda raw: tools_in(raw, "application/json"), LISTS, BODY),
+    Parser("messages_in", messages_in, (*BATCHES, *LISTS), BODY),
+]  # fmt: skip
