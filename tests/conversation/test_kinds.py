@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES, canonical
 from mcp_tool_filter.conversation.conversation import Conversation
-from mcp_tool_filter.conversation.kinds import ALL_CAPABILITIES, MOST_BYTES, MOST_KINDS, canonical
+from mcp_tool_filter.conversation.kinds import MOST_BYTES, MOST_KINDS
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.folding import fold
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, scan
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL, short
 
 

@@ -10,7 +10,7 @@ from mcp_tool_filter.conversation.judged import (
     FORWARD,
     Judged,
 )
-from mcp_tool_filter.conversation.kinds import Kind
+from mcp_tool_filter.conversation.kind import Kind
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.conversation.session import Exchanges
 from mcp_tool_filter.errors import ProtocolError

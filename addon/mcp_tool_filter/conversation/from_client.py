@@ -6,13 +6,14 @@ from functools import partial
 from typing import cast
 
 from mcp_tool_filter.conversation.both_sides import BothSides
+from mcp_tool_filter.conversation.capabilities import capabilities_in
 from mcp_tool_filter.conversation.judged import (
     FORWARD,
     Arrival,
     Judged,
     oversized,
 )
-from mcp_tool_filter.conversation.kinds import Kind, capabilities_in
+from mcp_tool_filter.conversation.kind import Kind
 from mcp_tool_filter.conversation.session import refuse_taken
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.chain import decide_from_client, join_from_client, refusal
@@ -97,19 +98,9 @@ class FromClient(BothSides):
         return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
 
     def _batch_from_client(self, batch: Batch, told: Judged, arrival: Arrival) -> Decision[Judged]:
-        members = [
-            Judged(
-                told.direction,
-                member,
-                FORWARD,
-                told.client,
-                told.snapshot,
-                exchange_for(member, member.place.end - member.place.start, self.policy.clock()),
-                member.place.end - member.place.start,
-                told.origin,
-            )
-            for member in batch.members
-        ]
+        now = self.policy.clock()
+        begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
+        members = [told.member(*one) for one in zip(batch.members, begun, strict=True)]
         decisions = [
             self._decide_for_client(member, each, arrival)
             for member, each in zip(batch.members, members, strict=True)

@@ -11,7 +11,7 @@ from mcp_tool_filter.conversation.judged import (
     INVALID_ANSWER,
     Judged,
 )
-from mcp_tool_filter.conversation.kinds import Kind
+from mcp_tool_filter.conversation.kind import Kind
 from mcp_tool_filter.conversation.list_changed import (
     ACKNOWLEDGED,
     LIST_CHANGED,
@@ -177,19 +177,7 @@ class FromUpstream(BothSides):
         return self._tell_answer(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
 
     def _batch_from_upstream(self, batch: Batch, told: Judged) -> Decision[Judged]:
-        members = [
-            Judged(
-                told.direction,
-                member,
-                FORWARD,
-                told.client,
-                told.snapshot,
-                self.exchanges.answered_by(member),
-                member.place.end - member.place.start,
-                told.origin,
-            )
-            for member in batch.members
-        ]
+        members = [told.member(one, self.exchanges.answered_by(one)) for one in batch.members]
         decisions = [
             self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)

@@ -14,6 +14,7 @@ from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     Message,
     Request,
+    Single,
     ids_guessed_in,
     ids_in,
     render_error,
@@ -46,6 +47,20 @@ class Judged:
     """Those of a batch, each with its own verdict."""
     in_force: Snapshot | None = None
     """What was in force when it was judged; a page of an unfinished list has one of its own."""
+
+    def member(self, message: Single, exchange: Exchange | None) -> Judged:
+        """Begin to judge a member of this batch."""
+        size = message.place.end - message.place.start
+        return Judged(
+            self.direction,
+            message,
+            FORWARD,
+            self.client,
+            self.snapshot,
+            exchange,
+            size,
+            self.origin,
+        )
 
     @property
     def each(self) -> tuple[Judged, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mcp_tool_filter.conversation.kinds import Kind, Kinds
+from mcp_tool_filter.conversation.kind import Kind
+from mcp_tool_filter.conversation.kinds import Kinds
 from mcp_tool_filter.conversation.session import Envelopes
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client

@@ -124,14 +124,10 @@ def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
 
 def join_from_upstream(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
     """Put together what a client gets of a batch, and what the upstream is answered."""
-    if all(isinstance(verdict, Forward) for verdict in verdicts):
-        return Forward()
-    kept = [text for text in map(_passed, batch.members, verdicts) if text is not None]
-    replies = tuple(verdict.text for verdict in verdicts if isinstance(verdict, Reply))
-    reason = _joined(verdicts)
-    if not kept:
-        return Reply(render_batch(list(replies)), reason) if replies else Drop(reason)
-    rewritten = Rewrite(render_batch(kept), reason, to_upstream=replies)
+    joined = join_from_client(batch, verdicts)
+    if not isinstance(joined, Rewrite):
+        return joined
+    rewritten = Rewrite(joined.text, joined.reason, to_upstream=joined.owed)
     return keep_space(batch.members[0].place.text, rewritten)
 
 

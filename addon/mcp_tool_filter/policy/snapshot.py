@@ -163,12 +163,16 @@ def shown(name: str) -> str:
     >>> shown("delete_file"), shown("a\\n\\x1b[31m"), len(shown("x" * 1000))
     ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
     """
-    cut = name if len(name) <= 128 else name[:128] + "…"
-    if cut.isprintable():
-        return cut
+    return printable(name if len(name) <= 128 else name[:128] + "…")
+
+
+def printable(text: str) -> str:
+    """Escape control characters, and whatever else a terminal or a log could take for a command."""
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in cut
+        for letter in text
     )
 
 

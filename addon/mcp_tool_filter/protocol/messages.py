@@ -20,6 +20,7 @@ from json.encoder import encode_basestring_ascii
 from urllib.parse import unquote
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.folding import bare_json, fold, is_too_long_to_search
 from mcp_tool_filter.protocol.limits import MOST_SEARCHED, Limits, OverLimit
 from mcp_tool_filter.protocol.scan import (
     EACH,
@@ -28,10 +29,7 @@ from mcp_tool_filter.protocol.scan import (
     Member,
     Outline,
     Value,
-    bare_json,
-    fold,
     has_lone_surrogate,
-    is_too_long_to_search,
     scan,
 )
 

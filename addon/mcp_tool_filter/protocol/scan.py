@@ -21,7 +21,6 @@ from __future__ import annotations
 import json.scanner
 import re
 import sys
-import unicodedata
 from codecs import BOM_UTF8, utf_8_decode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,7 +35,6 @@ from mcp_tool_filter.protocol.limits import (
     MOST_IN_BATCH,
     MOST_LISTED,
     MOST_PARTS,
-    MOST_SEARCHED,
     Limits,
     OverLimit,
 )
@@ -74,12 +72,10 @@ _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_ESCAPED_SPACE = re.compile(r"\\[bfnrt]")
 _TOO_DEEP = "nested too deeply"
 _PIECE = 64 * 1024  # bytes, which stay in the processor's cache
 _FEW = 16  # parts
 _LONG = 10_000  # characters; to check less is quick by any way
-_HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x20000, 0x323AF))
 
 
 @dataclass(slots=True)  # not frozen: a message has many, and that would cost four times as much
@@ -203,54 +199,6 @@ def count_characters(raw: bytes) -> int:
     except UnicodeDecodeError:
         raise ProtocolError("not valid UTF-8") from None
     return count
-
-
-def fold(key: str) -> str:
-    """Return what a careless reader could take a key for: case, width, NUL and space forgotten.
-
-    >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME"), fold("na\\u200bme")
-    ('params', 'method', 'name', 'name')
-    """
-    plain = key if key.isprintable() else key.split("\0", 1)[0]
-    if plain.isascii() and plain.isprintable():
-        return plain.strip().lower()
-    return plain.translate(_FOLDED)
-
-
-class _Folded(dict[int, int | str | None]):
-    """What each character folds into. One by one: to normalize a whole text can be quadratic."""
-
-    def __missing__(self, code: int) -> int | str | None:
-        if any(first <= code <= last for first, last in _HANGUL_AND_HAN):
-            return code  # so many that they are not kept
-        char = chr(code)
-        if unicodedata.category(char)[0] in "CZM":
-            return None
-        # Java takes a dotless i for an i.
-        plain = unicodedata.normalize("NFKC", char).casefold().replace("\u0131", "i")
-        folded = "".join(one for one in plain if unicodedata.category(one)[0] not in "CZM")
-        self[code] = folded
-        return folded
-
-
-_FOLDED = _Folded()
-
-
-def bare_json(json_text: str) -> str | None:
-    """Return JSON so that each key stands in it as it is folded; None if that is not so simple.
-
-    (And without underscores, which some readers do not mind in a key.)
-    """
-    if "\\u" in json_text or "\x7f" in json_text or not json_text.isascii():
-        return None
-    return _ESCAPED_SPACE.sub("", json_text).replace("_", "").lower()
-
-
-def is_too_long_to_search(json_text: str) -> bool:
-    """Tell whether JSON has so many objects and members that to look at each takes too long."""
-    if len(json_text) < 2 * MOST_SEARCHED:
-        return False
-    return json_text.count("{") + json_text.count(":") > MOST_SEARCHED
 
 
 def has_lone_surrogate(text: str) -> bool:

@@ -23,6 +23,7 @@ from functools import lru_cache
 from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.folding import bare_json, fold, is_too_long_to_search
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
@@ -33,17 +34,7 @@ from mcp_tool_filter.protocol.messages import (
     is_misleading,
     refuse_misreadable,
 )
-from mcp_tool_filter.protocol.scan import (
-    EACH,
-    Many,
-    Outline,
-    Value,
-    bare_json,
-    fold,
-    has_lone_surrogate,
-    is_too_long_to_search,
-    scan,
-)
+from mcp_tool_filter.protocol.scan import EACH, Many, Outline, Value, has_lone_surrogate, scan
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})

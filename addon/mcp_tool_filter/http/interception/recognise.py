@@ -25,9 +25,10 @@ from itertools import chain
 
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.protocol.folding import fold
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import is_like_a_call
-from mcp_tool_filter.protocol.scan import EACH, Value, fold, scan
+from mcp_tool_filter.protocol.scan import EACH, Value, scan
 
 _EM_SPACES = "".join(map(chr, range(0x2000, 0x200B)))
 _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + _EM_SPACES

@@ -37,10 +37,7 @@ from mcp_tool_filter.policy.rules.judgement import (
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
 from mcp_tool_filter.policy.rules.perform import (
-    Clock,
-    Run,
     count_use,
-    message_text,
     perform,
     python_effect,
     script_effect,
@@ -48,6 +45,7 @@ from mcp_tool_filter.policy.rules.perform import (
 )
 from mcp_tool_filter.policy.rules.python_values import to_python
 from mcp_tool_filter.policy.rules.rule import Rule
+from mcp_tool_filter.policy.rules.run import Clock, Run, message_text
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.protocol.messages import Request
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable, find_member
 from mcp_tool_filter.policy.rules.values import Json, Number, Object, quote
-from mcp_tool_filter.protocol.scan import Value, fold
+from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.scan import Value
 
 
 def equals(document: Document, value: Value, wanted: Json) -> bool:

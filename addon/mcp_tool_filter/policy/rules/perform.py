@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from mcp_tool_filter.policy.effects import Deciding, Delay
 from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
     EffectFailed,
-    Identify,
-    Measure,
     ReadCache,
     RunScript,
     ScriptResult,
-    SendCopy,
-    SendWebhook,
-    WriteLog,
 )
 from mcp_tool_filter.policy.rules.actions import (
     Action,
@@ -40,81 +34,16 @@ from mcp_tool_filter.policy.rules.actions import (
     Wait,
     Webhook,
 )
-from mcp_tool_filter.policy.rules.changes import Edit, edit_part, replace_message
 from mcp_tool_filter.policy.rules.edits import ImpossibleChange
-from mcp_tool_filter.policy.rules.fields import Document
 from mcp_tool_filter.policy.rules.json_patch import apply_patch
-from mcp_tool_filter.policy.rules.judgement import Judgement, Refusal, Store, refuse
+from mcp_tool_filter.policy.rules.judgement import Refusal, Store, refuse
 from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
 from mcp_tool_filter.policy.rules.rule import Rule
+from mcp_tool_filter.policy.rules.run import Run, message_text
 from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template, in_url
-from mcp_tool_filter.policy.rules.values import quote
-from mcp_tool_filter.policy.verdict import Drop, Reply, Verdict, Why
+from mcp_tool_filter.policy.rules.tell import tell
+from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
 from mcp_tool_filter.protocol.messages import Request
-from mcp_tool_filter.protocol.scan import Value
-
-type Clock = Callable[[], float]
-
-
-@dataclass(slots=True)
-class Run:
-    """One message on its way through the rules."""
-
-    subject: Subject
-    clock: Clock
-    deadline: float
-    judgement: Judgement
-    allowed: bool = False
-    """A rule said ``allow``."""
-    prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
-    """What actions (by identity) that wait together gave, for the message they were given."""
-    _credential: str | None = None
-
-    def left(self) -> float:
-        """Return how many seconds are left. Raises EffectFailed if there are none."""
-        left = self.deadline - self.clock()
-        if left <= 0:
-            raise EffectFailed("the rules took too long")
-        return left
-
-    def credential(self) -> Deciding[str]:
-        if self._credential is None:
-            self._credential = str((yield Identify(self.subject.about.credentials)))
-        return self._credential
-
-    def text(
-        self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
-    ) -> Deciding[str]:
-        """Expand a template; ``write`` says how what varies is written."""
-        several = template.templates if isinstance(template, JsonTemplate) else (template,)
-        who = ""
-        if any(one.asks_who for one in several):
-            who = yield from self.credential()
-        return template.render(self.subject, rule, who, write)
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Refuse the message, unless it has been refused before."""
-        if self.judgement.refusal is None:
-            self.judgement.refusal = refusal
-
-    def change(self, text: str | None) -> None:
-        """Go on with another message; None changes nothing. Raises ImpossibleChange."""
-        if text is None:
-            return
-        self.subject, verdict = replace_message(self.subject, text)
-        self.judgement.message = self.subject.message
-        self.judgement.is_changed = True
-        self.judgement.filtered = verdict if _ends_chain(verdict) else None
-
-    def edit(self, edit: Edit) -> None:
-        part = "result" if self.subject.is_response else "params"
-        self.change(edit_part(self.subject, part, edit))
-
-
-def _ends_chain(verdict: Verdict) -> bool:
-    """Tell whether the filter refuses a message. (A list that the snapshot answers goes on.)"""
-    return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
 def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
@@ -158,28 +87,6 @@ def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
             yield from tell(run, rule, action)
 
 
-def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
-    """Do what never waits and never changes the message."""
-    match action:
-        case Log(level, message):
-            text = _printable((yield from run.text(message, rule.id)))
-            subject, session = run.subject, run.subject.about.session_id
-            yield WriteLog(level, text, rule.id, session, subject.method, subject.tool, subject.id)
-        case Metric(name, value):
-            text = yield from run.text(value, rule.id)
-            yield Measure(name, _countable(text))
-        case Webhook():
-            yield from _call_webhook(run, rule, action)
-        case Fork(copies, to):
-            request = run.subject.message
-            if isinstance(request, Request) and run.subject.about.from_client:
-                head, tail = _around_id(request)
-                for _ in range(copies):
-                    yield SendCopy(head, tail, run.subject.about.origin, to, rule.id)
-        case _:
-            pass
-
-
 def _inject(
     run: Run, rule: Rule, code: int, message: Template, data: JsonTemplate | None
 ) -> Deciding[None]:
@@ -216,11 +123,6 @@ def text_from_python(subject: Subject, made: object) -> str | None:
     except (TypeError, ValueError, RecursionError) as error:
         raise ImpossibleChange(f"it returned what is not JSON: {error}") from None
     return None if changed == text else changed
-
-
-def message_text(subject: Subject) -> str:
-    place = subject.message.place
-    return place.text[place.start : place.end]
 
 
 def _run_script(run: Run, rule: Rule, action: Script) -> Deciding[None]:
@@ -304,34 +206,6 @@ def count_use(
         run.refuse(refuse(text, rule, "rate_limit", retry_after=retry_after))
 
 
-def _call_webhook(run: Run, rule: Rule, action: Webhook) -> Deciding[None]:
-    url = yield from run.text(action.url, rule.id, in_url)
-    headers = []
-    for name, value in action.headers:
-        text = yield from run.text(value, rule.id)
-        headers.append((name, _printable(text)))
-    subject = run.subject
-    refusal = run.judgement.refusal
-    members = {
-        "rule": quote(rule.id),
-        "action": quote(refusal.action if refusal else "webhook"),
-        "session": quote(subject.about.session_id),
-        "method": quote(subject.method) if subject.method is not None else "null",
-        "id": subject.id or "null",
-        "tool": quote(subject.tool) if subject.tool is not None else "null",
-    }
-    if action.include_message:
-        members["message"] = message_text(subject)
-    written = ",".join(f"{quote(name)}:{value}" for name, value in members.items())
-    yield SendWebhook(url, tuple(headers), written, action.timeout, rule.id)
-
-
-def _around_id(message: Request) -> tuple[str, str]:
-    place = message.place
-    id = Document(place.text).open(Value(place.start, place.end))["id"]
-    return place.text[place.start : id.start], place.text[id.end : place.end]
-
-
 def _hashed(*parts: str) -> str:
     """Return a key of fixed length; no two lists of parts share one."""
     digest = hashlib.sha256()
@@ -339,25 +213,3 @@ def _hashed(*parts: str) -> str:
         raw = part.encode("utf-8", "surrogatepass")
         digest.update(f"{len(raw)}:".encode() + raw)
     return f"{parts[0]}:{digest.hexdigest()}"
-
-
-def _countable(text: str) -> float:
-    """Return by how much a counter grows. Raises ImpossibleChange: counters only grow."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise ImpossibleChange(f"{text!r} is not a number") from None
-    if not 0 <= number < float("inf"):
-        raise ImpossibleChange(f"a counter cannot grow by {text!r}")
-    return number
-
-
-def _printable(text: str) -> str:
-    """Escape control characters, and whatever else a terminal or a log could take for a command."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
