@@ -22,7 +22,7 @@ from mcp_tool_filter.cli import hosts
 
 # Found by nobody but people: what we patch or copy without a subclass, and lean on in detail.
 PATCHED_OR_COPIED = {
-    "h11._readers:ChunkedReader": "fast/bodies.py counts in its place",
+    "h11._readers:ChunkedReader": "safe/http1.py reads trailers, fast/bodies.py counts",
     "h11._readers:ContentLengthReader": "fast/bodies.py counts in its place",
     "h11._readers:Http10Reader": "fast/bodies.py reads in its place",
     "mitmproxy.proxy.layers.http._http1:Http1Connection.read_body": "fast/bodies.py does it, too",

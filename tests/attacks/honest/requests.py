@@ -81,6 +81,14 @@ def in_requests() -> Iterator[Exchange]:
         + b"Transfer-Encoding: chunked\r\n\r\n"
         + chunked(CALL[:9], CALL[9:]),
     )
+    yield Exchange(
+        "a chunked request with trailers",
+        b"POST /mcp HTTP/1.1\r\n"
+        + HOST
+        + JSON
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + chunked(CALL, end=b"0\r\nX-Checksum: abc\r\n\r\n"),
+    )
     for method, head in [
         ("GET", b""),
         ("HEAD", b""),

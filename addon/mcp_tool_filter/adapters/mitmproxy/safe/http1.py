@@ -1,7 +1,8 @@
-"""mitmproxy's HTTP/1, with what it leaves to do before a message's head.
+"""mitmproxy's HTTP/1, with what it leaves to do before a message's head and behind its body.
 
 A head that never ends would be held for ever; a blank line before a request makes it wait for the
-next one; an answer that is only an interim one (100, 102, 103) is taken for the answer.
+next one; an answer that is only an interim one (100, 102, 103) is taken for the answer; trailers
+cannot be read. Nobody has judged these, so they are dropped (RFC 9110, section 6.5.1).
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 from collections.abc import Generator
 from typing import Any
 
+from h11 import Data, EndOfMessage, RemoteProtocolError
+from h11._readers import ChunkedReader
+from h11._receivebuffer import ReceiveBuffer
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
@@ -24,13 +28,36 @@ LONGEST_HEAD = 256 * 1024
 """Bytes that may wait for the end of a head, or of the line before a chunk."""
 LONGEST_QUEUE = 16 * 1024 * 1024
 """Bytes of further requests that may wait for the answer to one."""
+LONGEST_TRAILERS = 16 * 1024
+"""Bytes of trailers."""
 _BLANK_LINES = re.compile(rb"[\r\n]+")
 _LINE_ENDS = (b"\r", b"\n")
 # One that switches protocols is final.
 _INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
+# Stricter than for a head: a line ends with CRLF, and none goes on in the next.
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*\r\n")
 _TOO_LONG = b"HTTP/1.1 431 Too Long\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 type Steps = Generator[commands.Command, Any, None]
+
+
+class TrailerDropper(ChunkedReader):
+    """Reads a chunked body, and lets its trailers fall."""
+
+    _trailer_bytes = 0
+
+    def __call__(self, buf: ReceiveBuffer) -> Data | EndOfMessage | None:
+        if not self._reading_trailer or (buf._data[:1] == b"\n" and not self._trailer_bytes):
+            return super().__call__(buf)  # which calls us again for the trailers
+        while (line := buf.maybe_extract_next_line()) is not None:
+            if line == b"\r\n":
+                return EndOfMessage()
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > LONGEST_TRAILERS or not _TRAILER.fullmatch(line):
+                raise RemoteProtocolError("malformed trailers, or too many")
+        if b"\n" in buf._data or len(buf) > LONGEST_TRAILERS:
+            raise RemoteProtocolError("malformed trailers, or too many")
+        return None
 
 
 class BoundedHttp1Server(Http1Server):
@@ -56,6 +83,7 @@ class BoundedHttp1Server(Http1Server):
             self.state = self.done
 
     def read_body(self, event: events.Event) -> Steps:
+        _drop_trailers(self.body_reader)
         yield from super().read_body(event)
         if self.state == self.read_body and len(self.buf) > LONGEST_HEAD:
             yield from self._hang_up("HTTP/1 protocol error: a chunk without an end")
@@ -83,6 +111,7 @@ class PatientHttp1Client(Http1Client):
             yield from self._hang_up("HTTP/1 protocol error: a head that is too long")
 
     def read_body(self, event: events.Event) -> Steps:
+        _drop_trailers(self.body_reader)
         yield from super().read_body(event)
         if self.state == self.read_body and len(self.buf) > LONGEST_HEAD:
             yield from self._hang_up("HTTP/1 protocol error: a chunk without an end")
@@ -94,6 +123,11 @@ class PatientHttp1Client(Http1Client):
         if self.stream_id is not None:
             error = ResponseProtocolError(self.stream_id, why, ErrorCode.GENERIC_SERVER_ERROR)
             yield ReceiveHttp(error)
+
+
+def _drop_trailers(reader: object) -> None:
+    if type(reader) is ChunkedReader:
+        reader.__class__ = TrailerDropper
 
 
 def make_patient(server: layer.Layer) -> None:

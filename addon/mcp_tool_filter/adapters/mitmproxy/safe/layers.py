@@ -100,9 +100,6 @@ class FilteredHttpLayer(layers.HttpLayer):
             reader = self.connections.get(client)
             if type(reader) is BoundedHttp1Server and reader.is_behind:
                 yield from self._read_on(reader)
-        except NotImplementedError:  # raised for these only
-            log.warning("Cannot go on with a connection: mitmproxy reads no trailers of HTTP/1")
-            yield from self._give_up(event)
         except Exception:
             # mitmproxy would log a crash and leave both sides waiting.
             log.exception("cannot go on with a connection")
