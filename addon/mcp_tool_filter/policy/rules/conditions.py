@@ -41,67 +41,85 @@ class Condition(Protocol):
     def holds(self, subject: Subject, now: float) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class MethodIs:
-    names: frozenset[str]
+class _OfMethod:
+    """A condition on what is asked for."""
+
+    __slots__ = ()
     reads: ClassVar = Reads.METHOD
     of_response: ClassVar = False
     of_request: ClassVar = True
+
+
+class _OfTool:
+    """A condition on the tool that is called."""
+
+    __slots__ = ()
+    reads: ClassVar = Reads.TOOL
+    of_response: ClassVar = False
+    of_request: ClassVar = True
+
+
+class _OfError:
+    """A condition on the error that answers a request."""
+
+    __slots__ = ()
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = True
+    of_request: ClassVar = False
+
+
+class _OfClient:
+    """A condition on who asks."""
+
+    __slots__ = ()
+    reads: ClassVar = Reads.MESSAGE
+    of_response: ClassVar = False
+    of_request: ClassVar = False
+
+
+@dataclass(frozen=True, slots=True)
+class MethodIs(_OfMethod):
+    names: frozenset[str]
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method in self.names
 
 
 @dataclass(frozen=True, slots=True)
-class MethodStarts:
+class MethodStarts(_OfMethod):
     text: str
-    reads: ClassVar = Reads.METHOD
-    of_response: ClassVar = False
-    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and subject.method.startswith(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class MethodEnds:
+class MethodEnds(_OfMethod):
     text: str
-    reads: ClassVar = Reads.METHOD
-    of_response: ClassVar = False
-    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and subject.method.endswith(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class MethodMatches:
+class MethodMatches(_OfMethod):
     pattern: RulePattern
-    reads: ClassVar = Reads.METHOD
-    of_response: ClassVar = False
-    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.method is not None and self.pattern.is_in(subject.method, subject.budget)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolIs:
+class ToolIs(_OfTool):
     names: frozenset[str]
-    reads: ClassVar = Reads.TOOL
-    of_response: ClassVar = False
-    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.tool in self.names
 
 
 @dataclass(frozen=True, slots=True)
-class ToolMatches:
+class ToolMatches(_OfTool):
     pattern: RulePattern
-    reads: ClassVar = Reads.TOOL
-    of_response: ClassVar = False
-    of_request: ClassVar = True
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.tool is not None and self.pattern.is_in(subject.tool, subject.budget)
@@ -191,11 +209,8 @@ class IsArray(_OfField):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorCodeIs:
+class ErrorCodeIs(_OfError):
     code: Number
-    reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = True
-    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         code = _in_error(subject, "code")
@@ -203,11 +218,8 @@ class ErrorCodeIs:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorSays:
+class ErrorSays(_OfError):
     text: str
-    reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = True
-    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         message = _in_error(subject, "message")
@@ -222,33 +234,24 @@ def _in_error(subject: Subject, key: str) -> Value | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionIs:
+class SessionIs(_OfClient):
     id: str
-    reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = False
-    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return self.id in (subject.about.session_id, subject.about.claimed_session_id)
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOlder:
+class SessionOlder(_OfClient):
     than: float
-    reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = False
-    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return now - subject.about.session_started > self.than
 
 
 @dataclass(frozen=True, slots=True)
-class From:
+class From(_OfClient):
     client: bool
-    reads: ClassVar = Reads.MESSAGE
-    of_response: ClassVar = False
-    of_request: ClassVar = False
 
     def holds(self, subject: Subject, now: float) -> bool:
         return subject.about.from_client == self.client

@@ -61,11 +61,9 @@ def read_action(spot: Spot, machine: Machine) -> Named | None:
     """Read one action; None after a mistake."""
     if spot.node.value == "allow":
         return "allow", Allow(), False, False
-    members = spot.node.members
-    if members is None or len(members) != 1:
-        spot.wrong('expected one action, such as block: "reason"')
+    if (member := spot.only_member('one action, such as block: "reason"')) is None:
         return None
-    ((name, inner),) = spot.members()
+    name, inner = member
     if name not in ACTION_NAMES:
         spot.wrong_key(name, unknown_choice("action", name, ACTION_NAMES))
         return None
@@ -210,11 +208,9 @@ def _script(spot: Spot, machine: Machine) -> Action:
 
 
 def _transform(spot: Spot, machine: Machine) -> Action | None:
-    members = spot.node.members
-    if members is None or len(members) != 1:
-        spot.wrong(f"expected one of {', '.join(TRANSFORMS)}")
+    if (member := spot.only_member(f"one of {', '.join(TRANSFORMS)}")) is None:
         return None
-    ((name, inner),) = spot.members()
+    name, inner = member
     match name:
         case "merge_patch":
             patch = inner.json()

@@ -90,11 +90,9 @@ def read_pattern(spot: Spot) -> RulePattern:
 
 def read_condition(spot: Spot, level: int = 1) -> Condition | None:
     """Read one condition; None after a mistake."""
-    members = spot.node.members
-    if members is None or len(members) != 1:
-        spot.wrong("expected one condition, such as method_equals: tools/call")
+    if (member := spot.only_member("one condition, such as method_equals: tools/call")) is None:
         return None
-    ((name, inner),) = spot.members()
+    name, inner = member
     if level > MOST_LEVELS:
         spot.wrong(f"conditions are nested more than {MOST_LEVELS} deep")
         return None

@@ -171,6 +171,14 @@ class Spot:
         for key, node in self.node.members.items():
             yield key, self.member(key, node)
 
+    def only_member(self, expected: str) -> tuple[str, Spot] | None:
+        """Return the member of a mapping that must have one; None after a mistake."""
+        if self.node.members is None or len(self.node.members) != 1:
+            self.wrong(f"expected {expected}")
+            return None
+        (member,) = self.members()
+        return member
+
     def _expected(self, what: str, example: str = "") -> None:
         such = f", such as {example}" if example and not example.startswith("with ") else ""
         more = f" {example}" if example.startswith("with ") else such
