@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from mitmproxy.connection import Client
 from mitmproxy.exceptions import AddonHalt
@@ -15,20 +14,20 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.errors import (
     invalid_answer,
 )
+from mcp_tool_filter.adapters.mitmproxy.event_streams import (
+    frame_as_stream,
+    pass_through_stream,
+    through_stream,
+)
 from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     check_answer_head,
-    frame_as_stream,
     head_of,
-    is_head,
-    keep_with_us,
     learn_cors,
     learn_login,
     learn_login_document,
-    pass_through_stream,
     put_answer,
     replace_answer,
-    stream_through,
 )
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden, real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
@@ -43,22 +42,18 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import (
     cut,
     end,
-    hold_end,
     injector,
     is_made_here,
     send_again,
     settle_answer,
-    waker,
 )
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Answered
 from mcp_tool_filter.http.head import is_websocket
-from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
-from mcp_tool_filter.observers.report import shown_url
 from mcp_tool_filter.policy.effects import Deciding, Decision
 
 log = logging.getLogger(__name__)
@@ -117,19 +112,19 @@ class Answers:
         if status == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
         response.stream = False  # as another addon may have wanted it
-        check_answer_head(response)
         listener, exchange = known.listener, known.exchange
+        stays = check_answer_head(response, None if listener.is_forward else listener.names)
         if b"origin" in exchange.head.names.places:
             learn_cors(listener.cors, flow.request, response)
         if status in (401, 403):
             self._through.rewrite_head(flow, response)
         listener.note_answer_head(exchange, status, response.headers.get("mcp-session-id"))
-        if not _stays_with_us(response, listener) and exchange.waits:
+        if not stays and exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
         if listener.policy.config.only_mcp or self._hidden.is_on:
             learn_login(listener.logins, flow.request, response)
         is_stream = is_event_stream(response.headers.get("content-type", ""))
-        if is_stream and status not in (204, 304) and not is_head(flow.request):
+        if is_stream and status not in (204, 304) and flow.request.method != "HEAD":
             self._open_stream(flow, response, known)
 
     def _open_stream(self, flow: HTTPFlow, response: Response, known: Known) -> None:
@@ -138,15 +133,10 @@ class Answers:
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
         frame_as_stream(flow, response)
         send = injector(flow) if flow.request.method == "GET" else None
-        stream = known.listener.open_stream(known.exchange, real_request(flow).path, send)
+        request = real_request(flow) if self._hidden.was_on else flow.request
+        stream = known.listener.open_stream(known.exchange, request.path, send)
         known.stream = stream
-        stream.carry_out_with(self._effects.carry_out, waker(flow))
-        hold_end(flow, stream)
-        response.stream = stream_through(flow, stream, partial(self._shut, flow, stream))
-
-    def _shut(self, flow: HTTPFlow, stream: EventStream) -> None:
-        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
-        cut(flow)
+        response.stream = through_stream(flow, stream, self._effects)
 
     def _refuse_head(self, flow: HTTPFlow) -> None:
         """Answer instead, and hear no more of what the upstream says."""
@@ -182,7 +172,7 @@ class Answers:
                 if stream is not None and not has_left:
                     return self._pass_whole_stream(flow, response, known, known.stream)
                 self._end_stream(flow, known)
-            elif is_head(flow.request):
+            elif flow.request.method == "HEAD":
                 response.data.content = b""
             elif not has_left:
                 answered = self.judge_body(flow, response, known)
@@ -296,13 +286,10 @@ class Answers:
         coding = response.headers.get("content-encoding", "identity")
         if known.stream and coding.strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
-        check_answer_head(response)
-        if known.login_at and response.headers.get("location") == known.login_at:
-            return
-        if not _stays_with_us(response, known.listener) and known.exchange.waits:
+        listener = known.listener
+        # Through a forward proxy all ways lead to us; and a login's way is the one we have chosen.
+        is_login = known.login_at and response.headers.get("location") == known.login_at
+        leads_to_us = listener.is_forward or is_login
+        stays = check_answer_head(response, None if leads_to_us else listener.names)
+        if not stays and known.exchange.waits:
             raise ProtocolError("a redirect that leads away from us")
-
-
-def _stays_with_us(response: Response, listener: Listener) -> bool:
-    """Tell whether an answer leads nowhere else; through a forward proxy all ways lead to us."""
-    return listener.is_forward or keep_with_us(response, listener.names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mitmproxy.http import HTTPFlow, Response
 
-from mcp_tool_filter.adapters.mitmproxy.flows import is_head, json_response
+from mcp_tool_filter.adapters.mitmproxy.flows import json_response
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     ErrorAnswer,
@@ -67,7 +67,7 @@ def invalid_answer(
     if listener and exchange:
         answered = listener.invalid_answer(exchange, origin=flow)
         status, body = answered.status, answered.body
-    return status, b"" if is_head(flow.request) else body
+    return status, b"" if flow.request.method == "HEAD" else body
 
 
 def _over_budget_answer(exchange: HttpExchange | None) -> ErrorAnswer:

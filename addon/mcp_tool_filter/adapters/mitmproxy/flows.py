@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 from mitmproxy.connection import Client
 from mitmproxy.http import HTTPFlow, Request, Response
 
-from mcp_tool_filter.adapters.effects.carry_out import Effects
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
-    Injected,
-)
 from mcp_tool_filter.conversation.judged import LOST_ANSWER
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
-from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head
@@ -36,20 +30,13 @@ _HOP_BY_HOP = ("upgrade", "http2-settings", "sec-websocket-key", "sec-websocket-
 _PARTIAL = frozenset({b"range", b"if-range"})
 _NAME = itemgetter(0)  # of a field
 OF_UPGRADES = frozenset({b"connection", *(name.encode() for name in _HOP_BY_HOP)})
-WAKE = b":wake"
-"""Put into a stream, it asks for what was held back and is decided by now; it never leaves."""
 _SCHEMA = b"inputschema"  # every tool has one
 
 
 def head_of(request: Request, client: Client | None = None) -> Head:
     """Return the head of a request; with its ``client``, it says where that one connects from."""
     address = str(client.peername[0]) if client is not None and client.peername else ""
-    return Head(request.method.upper(), request.path, request.headers.fields, address)
-
-
-def is_head(request: Request) -> bool:
-    """Tell whether an answer to it has no body, as mitmproxy looks at it."""
-    return request.method.upper() == "HEAD"
+    return Head(request.method, request.path, request.headers.fields, address)
 
 
 def json_response(status: int, body: bytes) -> Response:
@@ -67,7 +54,7 @@ def lost_to(request: Request) -> bytes:
 
 def our_response(request: Request, answered: Answered, cors: CorsMemory | None) -> Response:
     """Make an answer that is sent in the upstream's place, for a page to read as the upstream's."""
-    response = json_response(answered.status, b"" if is_head(request) else answered.body)
+    response = json_response(answered.status, b"" if request.method == "HEAD" else answered.body)
     if cors is not None:
         add_cors(cors, request, response)
     return response
@@ -102,7 +89,7 @@ def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None
     """Note what the upstream lets the page read that asked."""
     if page := page_behind(request):
         asks_first = "access-control-request-method" in request.headers
-        is_preflight = request.method.upper() == "OPTIONS" and asks_first
+        is_preflight = request.method == "OPTIONS" and asks_first
         fields = response.headers.fields
         memory.learn(page, response.status_code, fields, is_preflight=is_preflight)
 
@@ -177,8 +164,12 @@ def put_answer(response: Response, answered: Answered | None) -> None:
         response.headers["content-length"] = actual
 
 
-def check_answer_head(response: Response) -> None:
-    """Raise ProtocolError where clients could find another answer; take definitions out."""
+def check_answer_head(response: Response, upstream: UpstreamNames | None) -> bool:
+    """Take definitions out, let no URL lead past us; tell whether the answer leads nowhere else.
+
+    URLs stay as they are if no ``upstream`` is given. Raises ProtocolError where clients could find
+    another answer.
+    """
     coding = response.headers.get("transfer-encoding", "").lower()
     if coding not in ("", "chunked", "identity"):
         raise ProtocolError("a transfer coding that nobody asked for")
@@ -195,61 +186,11 @@ def check_answer_head(response: Response) -> None:
         )
     if _SCHEMA in response.data.reason.lower():
         response.reason = ""
-
-
-def keep_with_us(response: Response, upstream: UpstreamNames) -> bool:
-    """Let no URL in the head lead past us; tell whether the answer then leads nowhere else."""
-    if WITH_URLS.isdisjoint(map(bytes.lower, map(_NAME, response.headers.fields))):
+    if upstream is None or WITH_URLS.isdisjoint(map(bytes.lower, map(_NAME, fields))):
         return True
     response.headers.fields = tuple(keep_links(response.headers.fields, upstream))
     is_redirect: bool = 300 <= response.status_code < 400
     return not is_redirect or not leads_away(response.headers.fields)
-
-
-def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
-    """Prepare the head of a response whose length nobody knows any more."""
-    response.headers.pop("content-length", None)
-    if flow.request.http_version == "HTTP/1.0":  # it cannot read chunks
-        response.headers.pop("transfer-encoding", None)
-        response.headers["connection"] = "close"
-    elif not response.is_http2:
-        response.headers["transfer-encoding"] = "chunked"
-
-
-async def pass_through_stream(response: Response, stream: EventStream, effects: Effects) -> None:
-    """Filter a stream that is there as a whole: mitmproxy calls nobody for it."""
-    through = response.stream
-    assert callable(through)
-    woken = asyncio.Event()
-    stream.carry_out_with(effects.carry_out, woken.set)
-    content = response.raw_content
-    pieces = [*through(content)] if content else []
-    while stream.is_waiting:
-        await woken.wait()
-        woken.clear()
-        pieces.append(stream.take())
-    response.data.content = b"".join([*pieces, *through(b"")])
-
-
-def stream_through(
-    flow: HTTPFlow, stream: EventStream, shut: Callable[[], None]
-) -> Callable[[bytes], list[bytes]]:
-    """Make what ``flow.response.stream`` expects. (An EventStream does not raise: it closes.)"""
-
-    def on_chunk(chunk: bytes) -> list[bytes]:
-        if isinstance(chunk, Injected):
-            if chunk.flow_id != flow.id or stream.failure:
-                return []
-            filtered = stream.take() if chunk == WAKE else bytes(chunk)
-        else:
-            # b"" from mitmproxy is the end; b"" to mitmproxy would end an HTTP/1.1 response.
-            filtered = stream.feed(chunk, flow) if chunk else stream.finish(flow)
-        if stream.failure:
-            shut()
-            return []
-        return [filtered] if filtered else []
-
-    return on_chunk
 
 
 def client_address(flow: object) -> str:

@@ -41,6 +41,8 @@ class Hidden:
         self._finder: Finder | None = None  # only there while somebody could see a flow
         self.is_on = False
         """Somebody could see a flow. If not, every call of this class may be saved."""
+        self.was_on = False
+        """It was on at some time: a flow may have masks."""
 
     def configure(self, *, shows_secrets: bool) -> None:
         """Look who could see a flow now."""
@@ -51,6 +53,7 @@ class Hidden:
 
             self._finder = Finder()
         self.is_on = self._finder is not None
+        self.was_on |= self.is_on
 
     # Requests
 

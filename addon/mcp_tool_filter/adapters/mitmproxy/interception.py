@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
-from functools import partial
 
 from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow, Request
@@ -20,10 +19,10 @@ from mitmproxy.tls import TlsData
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.endpoints import MOST_ENDPOINTS, Attach, Endpoints
+from mcp_tool_filter.adapters.mitmproxy.event_streams import through_stream
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     head_of,
     refuse_upgrade,
-    stream_through,
 )
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
@@ -36,10 +35,9 @@ from mcp_tool_filter.adapters.mitmproxy.safe.interception import (
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import Chunks, install_interceptor
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
-from mcp_tool_filter.adapters.mitmproxy.streams import cut, hold_end, injector, waker
+from mcp_tool_filter.adapters.mitmproxy.streams import injector
 from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, newest_message
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
-from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import HttpExchange, Passed
 from mcp_tool_filter.http.head import is_websocket
 from mcp_tool_filter.http.interception.body import BodyReader, Way
@@ -52,7 +50,6 @@ from mcp_tool_filter.http.interception.recognise import (
 )
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.media_type import may_be_event_stream
-from mcp_tool_filter.observers.report import shown_url
 from mcp_tool_filter.policy.config import Config
 
 log = logging.getLogger(__name__)
@@ -226,17 +223,11 @@ class Interception:
         known = self._known[flow] = Known(listener, exchange)
         stream = listener.open_stream(exchange, real_request(flow).path, injector(flow))
         known.stream = stream
-        stream.carry_out_with(self._effects.carry_out, waker(flow))
-        hold_end(flow, stream)
+        through = through_stream(flow, stream, self._effects)
         if isinstance(adopted := stream_of(flow), InterceptedStream):
             adopted.adopt()
         self._endpoints.note_answer(flow)
-        return stream_through(flow, stream, partial(self._shut, flow, stream))
-
-    @staticmethod
-    def _shut(flow: HTTPFlow, stream: EventStream) -> None:
-        log.error("cannot judge %s", shown_url(flow.request.path), exc_info=stream.failure)
-        cut(flow)
+        return through
 
     def upstream_of(self, flow: object) -> str:
         """Return the URL of an upstream, without its query; nothing for a flow of another mode."""

@@ -13,7 +13,6 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
-from mcp_tool_filter.adapters.mitmproxy.flows import is_head
 from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.errors import ProtocolError
@@ -148,7 +147,7 @@ class LoginsThrough:
         """Let protected-resource metadata name us."""
         through = self._begun.get(flow.client_conn.proxy_mode.full_spec)
         is_well = 200 <= response.status_code < 300
-        if through is None or not is_well or is_head(flow.request):
+        if through is None or not is_well or flow.request.method == "HEAD":
             return
         if not through.is_resource_document(flow.request.path):
             return

@@ -170,8 +170,9 @@ class Requests:
         return None if may_visit else problem
 
     def judge_admitted(self, flow: HTTPFlow) -> Awaitable[None] | None:
-        listener = self._listeners.listener_of(flow)
-        request = real_request(flow)
+        name = flow.client_conn.proxy_mode.full_spec
+        listener = self._listeners.by_mode.get(name) or self._listeners.listener_of(flow)
+        request = real_request(flow) if self._hidden.was_on else flow.request
         raw = request.raw_content
         if request.stream or raw is None:
             raise ProtocolError("a body went by before it could be judged")

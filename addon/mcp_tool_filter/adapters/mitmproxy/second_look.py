@@ -8,11 +8,8 @@ from mitmproxy.http import HTTPFlow
 from mitmproxy.websocket import WebSocketMessage
 
 from mcp_tool_filter.adapters.mitmproxy.answers import Answers
+from mcp_tool_filter.adapters.mitmproxy.event_streams import frame_as_stream
 from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed, once
-from mcp_tool_filter.adapters.mitmproxy.flows import (
-    frame_as_stream,
-    is_head,
-)
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
@@ -70,7 +67,7 @@ class SecondLook:
             self._answers.judge_changed_head(response, known)
             response.stream = False
             again = Known(known.listener, known.listener.unasked())
-            if is_head(flow.request):
+            if flow.request.method == "HEAD":
                 response.data.content = b""
             elif is_event_stream(response.headers.get("content-type", "")):
                 raise ProtocolError("an event stream that came too late to be judged")

@@ -20,13 +20,11 @@ from mcp_tool_filter.adapters.mitmproxy.connections import (
     hang_up_on,
     reset_when_closed,
 )
-from mcp_tool_filter.adapters.mitmproxy.flows import WAKE
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     Failure,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     GiveUp,
-    Held,
     Inject,
     Injected,
     Look,
@@ -113,22 +111,6 @@ def give_up(stream: SafeStream) -> None:
 def open_flows() -> list[HTTPFlow]:
     """All flows of which the client has not had the last byte."""
     return [stream.flow for stream in open_streams()]
-
-
-def waker(flow: HTTPFlow) -> Callable[[], None]:
-    """Return what makes the stream of a flow give out what it has held back."""
-    inject_into = injector(flow)
-
-    def wake() -> None:
-        inject_into(WAKE)
-
-    return wake
-
-
-def hold_end(flow: HTTPFlow, held: Held) -> None:
-    """Let the response of this flow end no sooner than it has given out what it holds back."""
-    if stream := stream_of(flow):
-        stream.holds = held
 
 
 def is_made_here(flow: HTTPFlow) -> bool:
