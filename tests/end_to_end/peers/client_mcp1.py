@@ -16,9 +16,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import BaseModel
+from python_sdk_client import AskedPlayer, plain
 
 
-class Player(scenario.Player):
+class Player(AskedPlayer):
     session: ClientSession
 
     async def perform(self, step: scenario.Step, progress: Any) -> dict[str, Any]:
@@ -71,23 +72,6 @@ class Player(scenario.Player):
     async def on_message(self, message: Any) -> None:
         if isinstance(message, types.ServerNotification):
             await self.notice(plain(message))
-
-    async def on_sampling(self, _: Any, params: Any) -> types.CreateMessageResult:
-        self.asked.append({"method": "sampling/createMessage", "params": plain(params)})
-        content = types.TextContent(type="text", text="a sample")
-        return types.CreateMessageResult(role="assistant", content=content, model="none")
-
-    async def on_elicitation(self, _: Any, params: Any) -> types.ElicitResult:
-        self.asked.append({"method": "elicitation/create", "params": plain(params)})
-        return types.ElicitResult(action="accept", content={"answer": "yes"})
-
-    async def on_roots(self, _: Any) -> types.ListRootsResult:
-        self.asked.append({"method": "roots/list", "params": None})
-        return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///home/ada"}]})
-
-
-def plain(model: BaseModel) -> dict[str, Any]:
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @asynccontextmanager

@@ -16,28 +16,9 @@ class Player extends scenario.Player {
 
   async perform(step, options) {
     const { client } = this;
-    if (step.list) {
-      const params = step.cursor ? { cursor: step.cursor } : undefined;
-      const lists = {
-        tools: () => client.listTools(params, options),
-        resources: () => client.listResources(params, options),
-        templates: () => client.listResourceTemplates(params, options),
-        prompts: () => client.listPrompts(params, options),
-      };
-      return lists[step.list]();
-    }
     if (step.call)
       return client.callTool({ name: step.call, arguments: step.arguments }, undefined, options);
-    if (step.read) return client.readResource({ uri: step.read }, options);
-    if (step.prompt) return client.getPrompt({ name: step.prompt, arguments: step.arguments });
-    if (step.complete)
-      return client.complete({
-        ref: { type: "ref/prompt", name: step.complete },
-        argument: { name: step.argument, value: step.value },
-      });
-    if (step.ping) return client.ping(options);
-    if (step.level) return client.setLoggingLevel(step.level);
-    throw new Error(`this SDK cannot ${JSON.stringify(step)}`);
+    return this.performAlike(client, step, options);
   }
 }
 

@@ -25,38 +25,19 @@ class Player extends scenario.Player {
 
   async perform(step, options) {
     const { client } = this;
-    if (step.list) {
-      const params = step.cursor ? { cursor: step.cursor } : undefined;
-      const fresh = { ...options, cacheMode: "refresh" }; // a list that is asked for shall be asked for
-      const lists = {
-        tools: () => client.listTools(params, fresh),
-        resources: () => client.listResources(params, fresh),
-        templates: () => client.listResourceTemplates(params, fresh),
-        prompts: () => client.listPrompts(params, fresh),
-      };
-      return lists[step.list]();
-    }
     if (step.call) {
       const logLevel = { "io.modelcontextprotocol/logLevel": "debug" };
       const params = { name: step.call, arguments: step.arguments };
       const modern = client.getNegotiatedProtocolVersion() >= "2026";
       return client.callTool(modern ? { ...params, _meta: logLevel } : params, options);
     }
-    if (step.read) return client.readResource({ uri: step.read }, options);
-    if (step.prompt) return client.getPrompt({ name: step.prompt, arguments: step.arguments });
-    if (step.complete)
-      return client.complete({
-        ref: { type: "ref/prompt", name: step.complete },
-        argument: { name: step.argument, value: step.value },
-      });
-    if (step.ping) return client.ping(options);
-    if (step.level) return client.setLoggingLevel(step.level);
     if (step.listen) {
       const filter = Object.fromEntries(step.listen.map((kind) => [`${kind}ListChanged`, true]));
       this.subscription = await client.listen(filter, options);
       return { honored: this.subscription.honored };
     }
-    throw new Error(`this SDK cannot ${JSON.stringify(step)}`);
+    const fresh = { ...options, cacheMode: "refresh" }; // a list that is asked for shall be asked for
+    return this.performAlike(client, step, options, fresh);
   }
 }
 

@@ -6,6 +6,13 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 
 export const FIXTURES = JSON.parse(readFileSync(new URL("fixtures.json", import.meta.url), "utf8"));
+export const CAPABILITIES = {
+  tools: { listChanged: true },
+  resources: { subscribe: true },
+  prompts: {},
+  completions: {},
+  logging: {},
+};
 const USERS = ["ada", "grace", "žofie"];
 
 export function flags() {
@@ -62,6 +69,16 @@ export class Offer {
     }
   }
 
+  /** Write down a call, and answer it as all our TypeScript servers do. */
+  async answer(name, given, signal, client) {
+    return this.recorded(
+      name,
+      given,
+      signal,
+      async () => (await plainResult(name, given, signal)) ?? talk(name, given, client, this),
+    );
+  }
+
   #write(entry) {
     if (this.#journal) appendFileSync(this.#journal, JSON.stringify(entry) + "\n");
   }
@@ -72,7 +89,7 @@ export const text = (words) => ({ content: [{ type: "text", text: words }] });
 const structured = (content) => ({ ...text(JSON.stringify(content)), structuredContent: content });
 
 /** The result of a tool that talks to nobody; undefined if it is not one of those. */
-export async function plainResult(name, given, signal) {
+async function plainResult(name, given, signal) {
   switch (name) {
     case "read_file":
       return text(`contents of ${given.path}`);
@@ -99,7 +116,7 @@ export async function plainResult(name, given, signal) {
 }
 
 /** The tools that talk to the client while they run, in the way of the revisions up to 2025. */
-export async function talk(name, given, { notify, ask, token, hangUp, listChanged }, offer) {
+async function talk(name, given, { notify, ask, token, hangUp, listChanged }, offer) {
   switch (name) {
     case "progress": {
       const total = given.steps ?? 3;

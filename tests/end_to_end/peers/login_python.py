@@ -4,10 +4,9 @@ login_python.py URL [SECONDS]: after so many seconds, when its token has expired
 """
 
 import asyncio
-import json
-import sys
 from urllib.parse import parse_qs, urlsplit
 
+from login_visit import arguments, tell, visit
 from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
@@ -68,7 +67,7 @@ class Browser:
 
 
 async def main() -> None:
-    url, seconds = sys.argv[1], float((*sys.argv[2:], "0")[0])
+    url, seconds = arguments()
     browser = Browser()
 
     async def come_back():
@@ -84,24 +83,14 @@ async def main() -> None:
         browser.open,
         come_back,
     )
-    seen = {}
     async with (
         httpx.AsyncClient(auth=provider, timeout=20) as http,
         streamable_http_client(url, http_client=http) as streams,
         ClientSession(streams[0], streams[1]) as session,
     ):
         await session.initialize()
-        seen["tools"] = [tool.name for tool in (await session.list_tools()).tools]
-        seen["called"] = await call(session)
-        await asyncio.sleep(seconds)
-        seen["called_later"] = await call(session)
-    seen["visited"] = browser.visited
-    seen["iss"] = browser.said("iss")
-    print(json.dumps(seen))
-
-
-async def call(session):
-    return (await session.call_tool("read_file", {"path": "a"})).content[0].text
+        seen = await visit((await session.list_tools()).tools, session.call_tool, seconds)
+    tell(seen, browser)
 
 
 if __name__ == "__main__":

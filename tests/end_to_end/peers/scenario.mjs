@@ -50,6 +50,30 @@ export class Player {
     throw new Error("not implemented");
   }
 
+  /** Do what both versions of the TypeScript SDK do by the same methods. */
+  performAlike(client, step, options, listOptions = options) {
+    if (step.list) {
+      const params = step.cursor ? { cursor: step.cursor } : undefined;
+      const lists = {
+        tools: () => client.listTools(params, listOptions),
+        resources: () => client.listResources(params, listOptions),
+        templates: () => client.listResourceTemplates(params, listOptions),
+        prompts: () => client.listPrompts(params, listOptions),
+      };
+      return lists[step.list]();
+    }
+    if (step.read) return client.readResource({ uri: step.read }, options);
+    if (step.prompt) return client.getPrompt({ name: step.prompt, arguments: step.arguments });
+    if (step.complete)
+      return client.complete({
+        ref: { type: "ref/prompt", name: step.complete },
+        argument: { name: step.argument, value: step.value },
+      });
+    if (step.ping) return client.ping(options);
+    if (step.level) return client.setLoggingLevel(step.level);
+    throw new Error(`this SDK cannot ${JSON.stringify(step)}`);
+  }
+
   async play() {
     for await (const step of stepsOf(this.args)) {
       const outcome = await this.outcomeOf(step);

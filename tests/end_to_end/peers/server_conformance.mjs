@@ -12,7 +12,7 @@ import { Server } from "@modelcontextprotocol/sdk/server/index.js";
 import { WebStandardStreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/webStandardStreamableHttp.js";
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
-import { KeptEvents, Offer, flags, serve, text } from "./fixtures.mjs";
+import { CAPABILITIES, KeptEvents, Offer, flags, serve, text } from "./fixtures.mjs";
 
 const PNG = {
   data: "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=",
@@ -186,13 +186,7 @@ function everything() {
   const server = new Server(
     { name: "fixtures-conformance", version: "1.0.0" },
     {
-      capabilities: {
-        tools: { listChanged: true },
-        resources: { subscribe: true },
-        prompts: {},
-        completions: {},
-        logging: {},
-      },
+      capabilities: CAPABILITIES,
     },
   );
   const answer = (schema, handler) => server.setRequestHandler(schema, handler);

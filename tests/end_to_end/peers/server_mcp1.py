@@ -20,13 +20,10 @@ from fixtures import (
 )
 from mcp import McpError, types
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from python_sdk_server import KeptEvents, serve_stdio, sse_app
 from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 
 
 class Fixtures(Server):
@@ -145,46 +142,6 @@ class Fixtures(Server):
 
 def result(kind: Any, fields: dict[str, Any]) -> types.ServerResult:
     return types.ServerResult(kind.model_validate(fields))
-
-
-class KeptEvents(EventStore):
-    """All events of all streams, in order."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[str, types.JSONRPCMessage | None]] = []
-
-    async def store_event(self, stream_id: str, message: types.JSONRPCMessage | None) -> str:
-        self._events.append((stream_id, message))
-        return str(len(self._events))
-
-    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str | None:
-        position = int(last_event_id)
-        stream_id = self._events[position - 1][0]
-        for number, (stream, message) in enumerate(self._events[position:], position + 1):
-            if stream == stream_id and message is not None:
-                await send_callback(EventMessage(message, str(number)))
-        return stream_id
-
-
-async def serve_stdio(server: Fixtures) -> None:
-    async with stdio_server() as streams:
-        await server.run(*streams, server.create_initialization_options())
-
-
-def sse_app(server: Fixtures) -> Starlette:
-    transport = SseServerTransport("/messages/")
-
-    async def connect(request: Any) -> Response:
-        async with transport.connect_sse(request.scope, request.receive, request._send) as streams:
-            await server.run(*streams, server.create_initialization_options())
-        return Response()
-
-    return Starlette(
-        routes=[
-            Route("/sse", connect, methods=["GET"]),
-            Mount("/messages/", app=transport.handle_post_message),
-        ]
-    )
 
 
 def streamable_app(server: Fixtures, *, json: bool, stateless: bool, resumable: bool) -> Starlette:

@@ -22,15 +22,10 @@ from fixtures import (
 from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventMessage, EventStore
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.routing import Mount, Route
+from python_sdk_server import KeptEvents, serve_stdio, sse_app
 
 ASK_FOR_ANSWER = {"type": "object", "properties": {"answer": {"type": "string"}}}
 
@@ -199,46 +194,6 @@ def question(name: str, given: dict[str, Any]) -> Any:
             return types.ElicitRequest.model_validate({"params": params | {"mode": "form"}})
         case _:
             return types.ListRootsRequest()
-
-
-class KeptEvents(EventStore):
-    """All events of all streams, in order."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[str, Any]] = []
-
-    async def store_event(self, stream_id: str, message: Any) -> str:
-        self._events.append((stream_id, message))
-        return str(len(self._events))
-
-    async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str | None:
-        position = int(last_event_id)
-        stream_id = self._events[position - 1][0]
-        for number, (stream, message) in enumerate(self._events[position:], position + 1):
-            if stream == stream_id and message is not None:
-                await send_callback(EventMessage(message, str(number)))
-        return stream_id
-
-
-async def serve_stdio(server: Fixtures) -> None:
-    async with stdio_server() as streams:
-        await server.run(*streams, server.create_initialization_options())
-
-
-def sse_app(server: Fixtures) -> Starlette:
-    transport = SseServerTransport("/messages/")
-
-    async def connect(request: Any) -> Response:
-        async with transport.connect_sse(request.scope, request.receive, request._send) as streams:
-            await server.run(*streams, server.create_initialization_options())
-        return Response()
-
-    return Starlette(
-        routes=[
-            Route("/sse", connect, methods=["GET"]),
-            Mount("/messages/", app=transport.handle_post_message),
-        ]
-    )
 
 
 def main() -> None:

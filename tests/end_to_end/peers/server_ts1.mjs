@@ -9,6 +9,7 @@ import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/
 import * as types from "@modelcontextprotocol/sdk/types.js";
 
 import {
+  CAPABILITIES,
   FIXTURES,
   KeptEvents,
   Offer,
@@ -16,10 +17,8 @@ import {
   conclude,
   contentsOf,
   flags,
-  plainResult,
   promptMessages,
   serve,
-  talk,
 } from "./fixtures.mjs";
 
 const ANSWERS = {
@@ -35,13 +34,7 @@ function fixtures() {
   const server = new Server(
     { name: "fixtures-ts1", version: "1.0.0" },
     {
-      capabilities: {
-        tools: { listChanged: true },
-        resources: { subscribe: true },
-        prompts: {},
-        completions: {},
-        logging: {},
-      },
+      capabilities: CAPABILITIES,
       instructions: "Read before you write.",
     },
   );
@@ -60,13 +53,7 @@ function fixtures() {
       hangUp: extra.closeSSEStream,
       listChanged: () => server.sendToolListChanged(),
     };
-    return offer.recorded(
-      name,
-      given,
-      extra.signal,
-      async () =>
-        (await plainResult(name, given, extra.signal)) ?? talk(name, given, client, offer),
-    );
+    return offer.answer(name, given, extra.signal, client);
   });
   answer(types.ListResourcesRequestSchema, () => ({ resources: FIXTURES.resources }));
   answer(types.ListResourceTemplatesRequestSchema, () => ({

@@ -17,6 +17,7 @@ import {
 import { serveStdio } from "@modelcontextprotocol/server/stdio";
 
 import {
+  CAPABILITIES,
   FIXTURES,
   KeptEvents,
   Offer,
@@ -24,10 +25,8 @@ import {
   conclude,
   contentsOf,
   flags,
-  plainResult,
   promptMessages,
   serve,
-  talk,
 } from "./fixtures.mjs";
 
 const CACHEABLE = [
@@ -46,13 +45,7 @@ function fixtures({ era }) {
   const server = new Server(
     { name: "fixtures-ts2", version: "1.0.0" },
     {
-      capabilities: {
-        tools: { listChanged: true },
-        resources: { subscribe: true },
-        prompts: {},
-        completions: {},
-        logging: {},
-      },
+      capabilities: CAPABILITIES,
       instructions: "Read before you write.",
       cacheHints: Object.fromEntries(CACHEABLE.map((method) => [method, hint])),
     },
@@ -80,13 +73,7 @@ function fixtures({ era }) {
         if (era === "legacy") await server.sendToolListChanged();
       },
     };
-    return offer.recorded(
-      name,
-      given,
-      mcpReq.signal,
-      async () =>
-        (await plainResult(name, given, mcpReq.signal)) ?? talk(name, given, client, offer),
-    );
+    return offer.answer(name, given, mcpReq.signal, client);
   });
   server.setRequestHandler("resources/list", () => ({ resources: FIXTURES.resources }));
   server.setRequestHandler("resources/templates/list", () => ({
