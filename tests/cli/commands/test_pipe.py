@@ -180,15 +180,6 @@ def test_an_older_upstream_is_told_of_a_cancelled_request(tmp_path: Path) -> Non
         assert "POST notifications/cancelled" in upstream.methods()
 
 
-def test_a_subscription_does_not_keep_the_client_waiting_at_the_end(tmp_path: Path) -> None:
-    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
-        client.say(asking("subscriptions/listen", params=f"{{{META}}}"))
-        assert client.hears()["method"] == "notifications/subscriptions/ack"
-        begun = time.monotonic()
-        assert client.leaves() == 0
-        assert time.monotonic() - begun < 4
-
-
 @pytest.mark.parametrize("name", ["drop", "status"])
 def test_one_failure_fails_one_request(name: str, tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:

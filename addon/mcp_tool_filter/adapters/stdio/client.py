@@ -39,6 +39,9 @@ from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 _CUT: Final = "The command printed a line that is too long"
 _LAST_WORDS: Final = 0.5  # seconds from the end of its output to its own
 _TICK: Final = 0.02
+_LAST_EOF: Final = (
+    1.0  # seconds from closed stdin to SIGTERM: it has done nothing but list its tools
+)
 
 
 async def find(
@@ -101,7 +104,7 @@ class StdioClient:
 
     async def close(self) -> None:
         """End the command, and wait until it has ended."""
-        await asyncio.to_thread(end_child, self._child)
+        await asyncio.to_thread(end_child, self._child, eof=_LAST_EOF)
 
     async def _messages(self) -> list[tuple[Result, bytes]]:
         """Wait for what the command prints next; what is no message is shown."""

@@ -77,6 +77,7 @@ class Pipe:
         say: Callable[[str], None],
         limits: Limits,
         keeps_running: bool = False,
+        last_answers: float = _LAST_ANSWERS,
         stdin: int = 0,
         stdout: int = 1,
     ) -> None:
@@ -85,6 +86,7 @@ class Pipe:
         self._say = say
         self._limits = limits
         self._keeps_running = keeps_running
+        self._last_answers = last_answers
         self._stdin = stdin
         self._stdout = stdout
         self._loop = asyncio.get_running_loop()
@@ -303,7 +305,7 @@ class Pipe:
 
     async def _see_out(self) -> None:
         """End once all answers that are due have come, but do not wait for ever."""
-        end = self._loop.time() + _LAST_ANSWERS
+        end = self._loop.time() + self._last_answers
         while self._is_anything_due() and self._loop.time() < end:
             await asyncio.sleep(_TICK)
         self.end(0)

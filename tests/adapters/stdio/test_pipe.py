@@ -1,0 +1,109 @@
+"""One session in front of a real HTTP server; ``cli/commands/test_pipe.py`` has more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.pipe import Pipe
+from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.protocol.limits import Limits
+from tests.make import asking, calling
+from tests.session_upstream import SessionUpstream, session_upstream
+
+META = (
+    '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    '"io.modelcontextprotocol/clientCapabilities":{}}'
+)
+
+
+class Client:
+    """What stands at the other ends of stdin and stdout."""
+
+    def __init__(self, stdin: int, stdout: int) -> None:
+        self._stdin = os.fdopen(stdin, "wb", buffering=0)
+        self._stdout = os.fdopen(stdout, "rb")
+
+    async def asks(self, line: bytes) -> Any:
+        self._stdin.write(line + b"\n")
+        return json.loads(await asyncio.to_thread(self._stdout.readline))
+
+    def leaves(self) -> None:
+        self._stdin.close()
+
+    def close(self) -> None:
+        self._stdin.close()
+        self._stdout.close()
+
+
+@asynccontextmanager
+async def piped(
+    upstream: SessionUpstream, said: list[str], **settings: Any
+) -> AsyncIterator[tuple[Client, asyncio.Task[int]]]:
+    (from_client, to_us), (from_us, to_client) = os.pipe(), os.pipe()
+    client = Client(to_us, from_us)
+    judge = LineJudge(
+        parse_config(deny=["^delete_"]), observe=lambda _: None, on_listed=lambda _: None
+    )
+    limits = Limits()
+    pipe = Pipe(
+        judge, say=said.append, limits=limits, stdin=from_client, stdout=to_client, **settings
+    )
+    http = HttpClient(parse_origin(upstream.url.removesuffix("/mcp")), resends=False)
+    pipe.upstream = StreamableUpstream(http, "/mcp", pipe, limits)
+    running = asyncio.create_task(pipe.run())
+    try:
+        yield client, running
+    finally:
+        client.close()
+        await running
+        await http.close()
+        os.close(from_client)
+        os.close(to_client)
+
+
+async def test_a_denied_call_does_not_reach_the_url() -> None:
+    with session_upstream() as upstream:
+        async with piped(upstream, []) as (client, _):
+            await client.asks(asking("initialize", params='{"protocolVersion":"2025-11-25"}'))
+            refused = await client.asks(calling("delete_file", id="7"))
+            assert refused["error"]["message"] == "Tool not found: delete_file"
+            assert (await client.asks(calling("read_file", id="8")))["id"] == 8
+        assert [seen.message["params"]["name"] for seen in upstream.calls()] == ["read_file"]
+
+
+async def test_a_subscription_does_not_keep_the_session_open() -> None:
+    """Else this would take an hour."""
+    with session_upstream() as upstream:
+        async with piped(upstream, [], last_answers=3600) as (client, running):
+            opened = await client.asks(asking("subscriptions/listen", params=f"{{{META}}}"))
+            assert opened["method"] == "notifications/subscriptions/ack"
+            client.leaves()
+            assert await running == 0
+
+
+async def test_a_bug_of_ours_ends_the_session_and_lets_nothing_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    with session_upstream() as upstream:
+        async with piped(upstream, said) as (client, running):
+            monkeypatch.setattr(
+                "mcp_tool_filter.adapters.stdio.pipe.mirrored_headers", lambda *_: 1 / 0
+            )
+            client._stdin.write(calling("read_file") + b"\n")
+            assert await running == 1
+        assert not upstream.calls()
+    [what] = said
+    assert what.startswith("Error: Internal error: ZeroDivisionError")
+    assert what.endswith("\nShutting down proxy")
