@@ -15,7 +15,7 @@ ALL_CAPABILITIES = (
     '{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}}}'
 )
 """All that a client can declare in any revision: our own fetch does."""
-_META_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+IN_META = "io.modelcontextprotocol/clientCapabilities"
 
 
 def capabilities_in(message: Message) -> str | None:
@@ -23,10 +23,10 @@ def capabilities_in(message: Message) -> str | None:
     if not isinstance(message, Request) or message.params is None:
         return None
     if message.method == "initialize":
-        declared = message.params.get("capabilities")
+        declared = message.params.named.get("capabilities")
     else:
-        meta = message.params.get("_meta")
-        declared = meta.get(_META_CAPABILITIES) if meta else None
+        meta = message.params.named.get("_meta")
+        declared = meta.named.get(IN_META) if meta else None
     return canonical(message.place.cut(declared)) if declared else None
 
 

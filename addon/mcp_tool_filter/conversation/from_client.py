@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from mcp_tool_filter.conversation.both_sides import BothSides
-from mcp_tool_filter.conversation.capabilities import capabilities_in
+from mcp_tool_filter.conversation.capabilities import IN_META, capabilities_in
 from mcp_tool_filter.conversation.judged import (
     FORWARD,
     Arrival,
@@ -213,8 +213,10 @@ class FromClient(BothSides):
 
 def _may_declare(message: Request) -> bool:
     """Tell whether a request may say what its client is capable of."""
-    params = message.params
-    return params is not None and ("_meta" in params.named or message.method == "initialize")
+    if message.params is None or message.method == "initialize":
+        return message.params is not None
+    meta = message.params.named.get("_meta")
+    return meta is not None and IN_META in meta.named
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

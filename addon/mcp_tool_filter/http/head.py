@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from mcp_tool_filter.errors import ProtocolError
@@ -44,19 +45,16 @@ _BLANK = re.compile(r"[\0-\x20\x7f]")
 _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class McpHeaders:
-    """The values of the headers that MCP defines; None where there is none."""
+class McpHeaders(NamedTuple):
+    """The values of the headers that decide what a message is; None where there is none."""
 
     session_id: str | None
     revision: str | None
     method: str | None
     name: str | None
     coding: str | None
-    """How the body is coded: a header of HTTP, which is asked for as often."""
-
-
-_NOTHING_SAID = McpHeaders(None, None, None, None, None)
+    """How the body is coded. This and the next are headers of HTTP, asked for as often."""
+    content_type: str | None
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,13 @@ class Head:
     @cached_property
     def said(self) -> McpHeaders:
         """What its headers say of MCP."""
-        if self.names.are_silent:
-            return _NOTHING_SAID
         get = self.get
+        if self.names.are_silent:
+            return McpHeaders(None, None, None, None, None, get(b"content-type"))
         session_id, revision = get(b"mcp-session-id"), get(b"mcp-protocol-version")
         method, name = get(b"mcp-method"), get(b"mcp-name")
-        return McpHeaders(session_id, revision, method, name, get(b"content-encoding"))
+        coding, kind = get(b"content-encoding"), get(b"content-type")
+        return McpHeaders(session_id, revision, method, name, coding, kind)
 
     def get(self, name: bytes) -> str | None:
         """Return a header's value; ``name`` is written in lower case."""
@@ -116,11 +115,12 @@ def oversized_head(head: Head) -> str | None:
         return f"a URL longer than {LONGEST_VALUE} bytes"
     if len(head.headers) > MOST_HEADERS:
         return f"more than {MOST_HEADERS} headers"
-    lengths = list(map(len, chain.from_iterable(head.headers)))
-    if max(lengths, default=0) > LONGEST_VALUE:
+    length = sum(map(len, chain.from_iterable(head.headers)))
+    if length <= LONGEST_VALUE:
+        return None
+    if max(map(len, chain.from_iterable(head.headers))) > LONGEST_VALUE:
         return f"a header longer than {LONGEST_VALUE} bytes"
-    is_long = sum(lengths) > _LONGEST_HEAD
-    return f"headers longer than {_LONGEST_HEAD} bytes" if is_long else None
+    return f"headers longer than {_LONGEST_HEAD} bytes" if length > _LONGEST_HEAD else None
 
 
 def refuse_head(head: Head) -> str | None:
@@ -135,7 +135,7 @@ def refuse_head(head: Head) -> str | None:
     names = head.names
     if names.problem:
         return names.problem
-    if b"content-type" in names.places and not _is_utf8(head.get(b"content-type") or ""):
+    if not _is_utf8(head.said.content_type or ""):
         return "a charset other than UTF-8"
     if not _CODINGS.isdisjoint(names.places) and (why := _problem_in_codings(head)):
         return why
@@ -160,7 +160,7 @@ def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -
         return f"a body on {head.method}"
     if is_endpoint or head.get(b"mcp-method") is not None or head.get(b"mcp-name") is not None:
         return "not a JSON-RPC message"
-    kind = kind_of(head.get(b"content-type") or "")
+    kind = kind_of(head.said.content_type or "")
     if kind == "application/x-www-form-urlencoded" and _is_plain_form(body):
         return None
     try:

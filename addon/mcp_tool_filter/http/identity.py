@@ -65,11 +65,9 @@ def has_usual_params(request: Request) -> bool:
     """Tell whether a list request says nothing beyond what MCP itself defines."""
     if request.params is None:
         return True
-    members = request.params.members or ()
-    meta = request.params.get("_meta")
-    return _PARAMS.issuperset(member.key for member in members) and (
-        meta is None
-        or (meta.members is not None and _META.issuperset(one.key for one in meta.members))
+    meta = request.params.named.get("_meta")
+    return _PARAMS.issuperset(request.params.named) and (
+        meta is None or (meta.members is not None and _META.issuperset(meta.named))
     )
 
 

@@ -384,8 +384,9 @@ def _is_long(id: Value) -> bool:
 
 
 def _is_id(text: str, id: Value) -> bool:
-    whole = id.text is None or not has_lone_surrogate(id.text)
-    return whole and text[id.start] in _NUMBER_OR_STRING
+    if id.text is not None and not id.text.isascii() and has_lone_surrogate(id.text):
+        return False
+    return text[id.start] in _NUMBER_OR_STRING
 
 
 def _written(text: str, value: Value) -> str:
