@@ -101,6 +101,17 @@ def test_who_is_answered_waits_no_more() -> None:
     assert exchanges.take_all() == ["2"]
 
 
+def test_a_late_answer_ends_no_other_request_with_the_same_id() -> None:
+    """While the decision on the answer waited, the client has used the id again."""
+    exchanges = waiting("1")
+    answered = exchanges.answered_by(message(ANSWER))
+    begin(exchanges, asking("tools/list", id="1"))
+    assert answered
+    exchanges.close(answered)
+    assert method_of(exchanges, ANSWER) == "tools/list"
+    assert exchanges.lists == 1
+
+
 def test_each_member_of_a_batch_waits() -> None:
     exchanges = Exchanges()
     begin(exchanges, b"[%s,%s]" % (asking("a", id="1"), asking("b", id="2")))
