@@ -131,28 +131,6 @@ async def test_a_response_that_is_not_read_costs_its_connection() -> None:
     assert await main() == 2
 
 
-async def test_an_early_refusal_is_read_although_the_request_was_cut_off() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.reader.readuntil(b"\r\n\r\n")
-        await peer.say(answer(b"no", status="413 Too Large", kind="a/b\r\nConnection: close"))
-        peer.close()
-
-    async def post(client: HttpClient) -> bytes:
-        async with client.exchange(b"POST", "/", body=b"x" * 50_000) as response:
-            return b"%d" % response.status
-
-    assert await got(script, post) == b"413"
-
-
-async def test_a_connection_that_is_reset_has_a_reason() -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        peer.reset()
-
-    with pytest.raises(HttpFailed, match="Connection reset by upstream"):
-        await got(script)
-
-
 async def test_a_header_that_cannot_be_written_has_a_reason() -> None:
     async def use(client: HttpClient) -> bytes:
         async with client.exchange(b"GET", "/", [(b"x", b"a\r\nb")]) as response:

@@ -1,0 +1,78 @@
+"""Asking for the tool list as a certain client would."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
+from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.policy.effects import CannotList
+from tests.adapters.fetch.mcp_script import (
+    dialogue,
+    message_in,
+    refusing,
+    result,
+    target,
+    tool_list,
+)
+from tests.raw_upstream import RawRequest, Script, answer, raw_upstream
+
+HEADERS = (
+    (b"Host", b"filter.example"),
+    (b"Content-Length", b"99"),
+    (b"Mcp-Session-Id", b"s1"),
+    (b"Authorization", b"Bearer ann"),
+    (b"X-Key", b"theirs"),
+)
+ASKED_BY = AskedBy(Head("POST", "/mcp?user=ann", HEADERS), headers=(("X-Key", "ours"),))
+
+
+def pages(*following: str | None) -> Script:
+    """Answer with one tool a page, which names the next cursor."""
+    left = iter(following)
+
+    def listed(request: RawRequest) -> bytes:
+        return answer(result(request, tool_list("a", next_cursor=next(left))))
+
+    return dialogue(listed)
+
+
+async def problem(script: Script) -> str:
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(CannotList) as caught:
+            await fetch_as_client(target(upstream.url), ASKED_BY)
+    return str(caught.value)
+
+
+async def test_it_asks_with_the_headers_of_that_client() -> None:
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), ASKED_BY)
+    [request] = upstream.requests
+    assert request.line == "POST /mcp?user=ann HTTP/1.1"
+    assert request.all("authorization") == ["Bearer ann"]
+    assert request.all("mcp-session-id") == ["s1"]
+    assert request.all("x-key") == ["ours"]
+    assert request.all("host") == [upstream.url.removeprefix("http://")]
+    assert request.all("content-length") == [str(len(request.body))]
+    assert message_in(request)["id"] >= 2**52  # no id of a client in the same session
+
+
+async def test_all_pages_are_fetched() -> None:
+    async with raw_upstream(pages("1", "2", None)) as upstream:
+        assert len(await fetch_as_client(target(upstream.url), ASKED_BY)) == 3
+    cursors = [message_in(request)["params"].get("cursor") for request in upstream.requests]
+    assert cursors == [None, "1", "2"]
+
+
+async def test_what_the_request_says_of_its_client_goes_along() -> None:
+    meta = '{"io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":1}'
+    asked_by = AskedBy(ASKED_BY.head, meta=meta)
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), asked_by)
+    params = message_in(upstream.requests[0])["params"]
+    assert params == {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "x"}}}
+
+
+async def test_what_goes_wrong_has_a_reason() -> None:
+    assert await problem(pages("1", "1")) == "The tool list has no end"
+    assert "HTTP 403 Forbidden" in await problem(refusing("403 Forbidden"))

@@ -1,0 +1,111 @@
+"""What is posted to one path, and the answer: JSON or an event stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.adapters.fetch.mcp_script import (
+    Answer,
+    dialogue,
+    failure,
+    fetched_from,
+    message_in,
+    run,
+    streamable,
+    tool_list,
+)
+from tests.raw_upstream import (
+    LAST_CHUNK,
+    SSE_HEAD,
+    Peer,
+    RawRequest,
+    answer,
+    chunk,
+)
+
+
+def streaming(*events: bytes, end: bytes = LAST_CHUNK) -> Answer:
+    """Answer tools/list with these events; ID stands for the request's id."""
+
+    def listed(request: RawRequest) -> bytes:
+        number = str(message_in(request)["id"]).encode()
+        return SSE_HEAD + b"".join(chunk(e.replace(b"ID", number)) for e in events) + end
+
+    return streamable(listed)
+
+
+async def test_a_page_is_kept_byte_for_byte() -> None:
+    odd = b' {"id" :ID,\n"result":{"tools":[ ] ,"x":1.0e2,"y":"\\u00e9"},"jsonrpc":"2.0"}\t'
+
+    def listed(request: RawRequest) -> bytes:
+        return answer(odd.replace(b"ID", str(message_in(request)["id"]).encode()))
+
+    assert (await fetched_from(dialogue(streamable(listed)))).pages == (odd.replace(b"ID", b"3"),)
+
+
+async def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
+    script = dialogue(
+        streaming(
+            b": hello\n\n",
+            b"id: 1\ndata:\n\n",
+            b"event: ping\ndata: 2026-01-01\n\n",
+            b"data: still here\n\n",
+            b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n',
+            b'data: {"jsonrpc":"2.0","id":99,"result":{}}\n\n',
+            b'event: message\r\ndata: {"jsonrpc":"2.0","id":ID,\r\n',
+            b'data: "result":{"tools":[]}}\r\n\r\n',
+        )
+    )
+    fetched, upstream = await run(script)
+    assert fetched.pages == (b'{"jsonrpc":"2.0","id":3,\n"result":{"tools":[]}}',)
+    assert len(upstream.peers) == 1
+
+
+async def test_a_stream_that_stays_open_behind_the_answer_is_left() -> None:
+    event = b'data: {"jsonrpc":"2.0","id":ID,"result":{"tools":[]}}\n\n'
+    assert len((await fetched_from(dialogue(streaming(event, end=b"")))).pages) == 1
+
+
+async def test_an_answer_may_come_in_a_batch() -> None:
+    note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
+    reply = b'{"jsonrpc":"2.0", "id":ID,"result":{"tools":[]}}'
+    script = dialogue(streaming(b"data: [" + note + b" , " + reply + b"]\n\n"))
+    assert (await fetched_from(script)).pages == (reply.replace(b"ID", b"3"),)
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        (answer(b"", status="202 Accepted", kind=""), "with no Content-Type: that is no MCP"),
+        (answer(b"x", status="500 Oh\tno"), "HTTP 500 Oh\\tno"),
+        (SSE_HEAD + LAST_CHUNK, "The event stream ended without an answer"),
+        (SSE_HEAD + chunk(b"data: {nonsense\n\n"), "The answer is not valid JSON"),
+        (
+            SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n"),
+            "The event stream is compressed (br)",
+        ),
+    ],
+)
+async def test_an_answer_that_is_no_message_is_called_what_it_is(
+    response: bytes, said: str
+) -> None:
+    assert said in await failure(dialogue(streamable(lambda _: response)))
+
+
+async def test_an_answer_that_is_too_long_is_left() -> None:
+    script = dialogue(streamable(tool_list("a" * 2000)))
+    assert await failure(script, limit=1000) == "The answer is longer than 1000 bytes"
+
+
+@pytest.mark.parametrize("more", [b"data: xxx\n", b"x" * 1000])
+async def test_an_event_without_an_end_is_left(more: bytes) -> None:
+    say = streamable(tool_list())
+
+    async def endless(peer: Peer) -> None:
+        while message_in(request := await peer.request())["method"] != "tools/list":
+            await peer.say(say(request))
+        await peer.say(SSE_HEAD)
+        while True:
+            await peer.say(chunk(more) * 10_000)
+
+    assert await failure(endless, limit=1000) == "An event is longer than 1000 bytes"

@@ -1,0 +1,57 @@
+"""A file is replaced as a whole or stays as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.whole_file import whole_file
+
+
+def mode(file: Path) -> int:
+    return file.stat().st_mode & 0o777
+
+
+def write_half_of(file: Path) -> None:
+    with whole_file(file) as new:
+        new.write(b"half")
+        raise ZeroDivisionError
+
+
+def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    file.chmod(0o644)
+    with whole_file(file) as new:
+        new.write(b"new")
+        assert file.read_bytes() == b"old"
+    assert file.read_bytes() == b"new"
+    assert mode(file) == 0o600
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_it_can_keep_the_mode_of_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    file.chmod(0o640)
+    with whole_file(file, keeps_mode=True) as new:
+        new.write(b"new")
+    assert mode(file) == 0o640
+
+
+def test_what_raises_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError):
+        write_half_of(file)
+    assert file.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
+    file = tmp_path / ("é" * 127)
+    with whole_file(file) as new:
+        new.write(b"new")
+    assert file.read_bytes() == b"new"
