@@ -34,10 +34,11 @@ class Contents:
     With the same key, equal texts are seen to be equal, and nothing else is.
     """
 
-    __slots__ = ("_hashes", "_how", "_keyed")
+    __slots__ = ("_hashes", "_how", "_keyed", "_short")
 
     def __init__(self, how: Arguments, key: bytes | None = None) -> None:
         self._how = how
+        self._short = _SHORT if how is Arguments.HASH else 0
         # OpenSSL's hashes are quicker for long texts, but here most are short.
         key = key or secrets.token_bytes(32)
         self._keyed = hashlib.blake2b(key=key, digest_size=_DIGEST)
@@ -45,11 +46,11 @@ class Contents:
 
     def shown(self, place: Place, part: Value) -> Entry | Later | None:
         """Return what may be entered of a part of a message; later, if that takes time."""
+        size = part.end - part.start
+        if size < self._short:
+            return self._hashed(place.cut(part).encode("utf-8", "surrogatepass"))
         if self._how is Arguments.NONE:
             return None
-        size = part.end - part.start
-        if size < _SHORT and self._how is Arguments.HASH:
-            return self._hashed(place.cut(part).encode("utf-8", "surrogatepass"))
         return Later(partial(self._show, _reader_of(place, part)), size)
 
     def hash_of_name(self, text: str) -> str:

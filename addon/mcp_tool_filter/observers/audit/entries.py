@@ -11,22 +11,28 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import orjson
 
 from mcp_tool_filter.conversation.judged import Judged
-from mcp_tool_filter.observers.audit.classes import Class, class_of
+from mcp_tool_filter.observers.audit.classes import Class
+from mcp_tool_filter.observers.audit.classes import class_of as class_of_method
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
 from mcp_tool_filter.observers.audit.entry import Entry, Later, Timestamps, milliseconds
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
-from mcp_tool_filter.policy.exchange import Exchange
-from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
+from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
+
+# They are asked the same of each message; and a hit costs no call of Python code.
+class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
+_WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
 VERSION = 1
 _MOST_OPEN = 10_000
@@ -171,8 +177,8 @@ class Auditor:
             "instance": self._instance,
             "session": None if session is None else self._contents.hash_of_name(session),
             "client": address,
-            "from": str(judged.direction),
-            "transport": str(client.via),
+            "from": _WORDS[judged.direction],
+            "transport": _WORDS[client.via],
             "revision": None if revision is None else shown(revision),
             "bytes": judged.size,
         }
@@ -190,8 +196,9 @@ class Auditor:
     def _add_message(
         self, entry: Entry, message: Request | Notification, exchange: Exchange | None
     ) -> None:
-        entry["method"] = shown(message.method[:LONGEST])
-        entry["class"] = str(class_of(message.method))
+        method = message.method
+        entry["method"] = shown(method[:LONGEST])
+        entry["class"] = _WORDS[class_of(method)]
         if isinstance(message, Request):
             entry["id"] = message.id[:LONGEST]
         if exchange and exchange.tool is not None:
