@@ -108,13 +108,71 @@ def test_requests_without_an_answer_end_with_the_process(traced: Traced) -> None
     assert [span["error.type"] for span in traced.spans] == ["no_answer"]
 
 
-def test_only_so_many_requests_are_remembered(
-    traced: Traced, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_so_many_requests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "_MOST_OPEN", 10)
+    traced = Traced()
     for id in range(30):
         traced.ask(id)
     assert len(traced.tracer._open) == 10
+    assert [one.get("error.type") for one in traced.spans] == ["no_answer"] * 30
+    assert not traced.tracer._open._of_client
+
+
+class TestRequestsOfTheUpstream:
+    """Sampling, elicitation, roots: the client answers them."""
+
+    def hear(self, traced: Traced, id: object = "s", method: str = "roots/list") -> None:
+        said = {"jsonrpc": "2.0", "id": id, "method": method}
+        traced.conversation.from_upstream(json.dumps(said).encode())
+
+    def say(self, traced: Traced, **said: object) -> None:
+        traced.conversation.from_client(json.dumps({"jsonrpc": "2.0", **said}).encode())
+
+    def test_the_clients_answer_ends_the_span(self, traced: Traced) -> None:
+        self.hear(traced)
+        self.say(traced, id="s", result={"roots": []})
+        (span,) = traced.spans
+        assert span["mcp.method.name"] == "roots/list"
+        assert span["mcp_tool_filter.from"] == "upstream"
+        assert "error.type" not in span
+
+    def test_a_clients_error_is_an_error(self, traced: Traced) -> None:
+        self.hear(traced, method="elicitation/create")
+        self.say(traced, id="s", error={"code": -1, "message": "User rejected"})
+        assert traced.spans[0]["error.type"] == "-1"
+
+    def test_ids_of_both_sides_are_not_confused(self, traced: Traced) -> None:
+        """Each side numbers its own requests."""
+        self.hear(traced, id=1)
+        traced.ask(1)
+        traced.hear(1, content=[], isError=True)
+        self.say(traced, id=1, result={})
+        called, listed = traced.spans
+        assert (called["mcp.method.name"], called["error.type"]) == ("tools/call", "tool_error")
+        assert listed["mcp.method.name"] == "roots/list"
+        assert "error.type" not in listed
+
+    def test_the_upstream_may_cancel_its_own(self, traced: Traced) -> None:
+        traced.ask(1)
+        self.hear(traced, id=1)
+        traced.conversation.from_upstream(
+            b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}'
+        )
+        traced.hear(1)
+        cancelled, called = traced.spans
+        assert (cancelled["mcp.method.name"], cancelled["error.type"]) == (
+            "roots/list",
+            "cancelled",
+        )
+        assert "error.type" not in called
+
+    def test_an_id_that_is_used_again_ends_the_span_before(self, traced: Traced) -> None:
+        self.hear(traced)
+        self.hear(traced, method="sampling/createMessage")
+        self.say(traced, id="s", result={})
+        first, second = traced.spans
+        assert (first["mcp.method.name"], first["error.type"]) == ("roots/list", "no_answer")
+        assert "error.type" not in second
 
 
 def test_no_argument_and_no_result_is_in_a_span(traced: Traced) -> None:

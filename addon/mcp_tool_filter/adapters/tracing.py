@@ -1,10 +1,10 @@
-"""OpenTelemetry: a span for each request of a client, with the semantic conventions for MCP.
+"""OpenTelemetry: a span for each request of either side, with the semantic conventions for MCP.
 
 opentelemetry is imported only where traces are wanted. Its own thread sends the spans, from a
 queue with a limit, so no message waits for a collector. The OTEL_* variables say where to and how.
 
-The client's context (``params._meta`` first, then the HTTP header) is the parent. Where it came
-from, the upstream finds our span in its place; a message without a context stays as it is.
+The context of who asks (``params._meta`` first, then a client's HTTP header) is the parent. Where
+it came from, the other side finds our span in its place; a message without one stays as it is.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 import orjson
 
 from mcp_tool_filter import __version__
+from mcp_tool_filter.adapters.open_spans import OpenSpan, OpenSpans
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.observers.span_attributes import (
@@ -34,11 +34,10 @@ from mcp_tool_filter.observers.trace_context import (
     context_of,
     replace_parents,
 )
-from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.policy.exchange import Client, Direction, Via
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
-    Message,
     Notification,
     Request,
     Response,
@@ -57,21 +56,9 @@ log = logging.getLogger(__name__)
 _MOST_OPEN = 10_000
 _LONGEST_END = 3.0  # seconds to send the last spans
 _CANCELLED = "notifications/cancelled"
+_NO_ANSWER = "no_answer"
 
 type Headers = Mapping[str, str]
-
-
-class _Open:
-    """A request that has no answer yet."""
-
-    __slots__ = ("client", "exchange", "in_header", "span")
-
-    def __init__(self, exchange: Exchange, client: Client, span: Span, *, in_header: bool) -> None:
-        self.exchange = exchange
-        self.client = client
-        self.span = span
-        self.in_header = in_header
-        """The upstream is to read our span in the header."""
 
 
 class Tracer:
@@ -106,33 +93,42 @@ class Tracer:
             raise StartError("Cannot send traces", why=str(error)) from None
         self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
         self._clock = clock
-        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._open = OpenSpans(_MOST_OPEN)
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
 
     def observe(self, judged: Judged, headers: Headers | None = None) -> None:
-        """Begin a span for each request of a client, and end the span that was answered."""
+        """Begin a span for each request, and end the span that was answered."""
         try:
             with self._lock:
                 self._note_invalid(judged)
                 for one in judged.each:
-                    if judged.direction is Direction.FROM_CLIENT:
+                    if isinstance(one.message, Response):
+                        self._note_answered(one, one.message)
+                    else:
                         self._note_asked(one, headers or {})
-                    elif isinstance(one.message, Response) and one.exchange:
-                        self._end(one.exchange, outcome_of(one, one.message))
         except Exception:
             self._fail_once()
 
-    def propagate(
-        self, message: Message | None, exchanges: Sequence[Exchange | None], verdict: Verdict
-    ) -> Verdict:
+    def propagate(self, judged: Judged) -> Verdict:
         """Return the verdict with our spans in the place of the parents in ``_meta``."""
         try:
             with self._lock:
-                return self._propagate(message, exchanges, verdict)
+                return self._propagate(judged)
         except Exception:
             self._fail_once()
-            return verdict
+            return judged.verdict
+
+    def leave(self, client: Client, why: str | None) -> None:
+        """End the spans of what a client has asked and was asked: no answer will come.
+
+        ``why`` is the error; None if there is none.
+        """
+        try:
+            with self._lock:
+                self._finish_all(self._open.take_all_with(client), why)
+        except Exception:
+            self._fail_once()
 
     def headers_for(self, judged: Judged) -> dict[str, str]:
         """Return the headers that tell the upstream of our span, where they have to be ours."""
@@ -146,26 +142,33 @@ class Tracer:
     def close(self) -> None:
         """End all spans, and send them if that can be done soon."""
         with self._lock:
-            while self._open:
-                _, left = self._open.popitem(last=False)
-                self._finish(left.span, {"error.type": "no_answer"}, "")
+            while len(self._open):
+                self._finish_all(self._open.take_oldest(), _NO_ANSWER)
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_LONGEST_END)
 
+    def _note_answered(self, judged: Judged, response: Response) -> None:
+        if judged.direction is Direction.FROM_UPSTREAM:
+            opened = self._open.take(judged.exchange) if judged.exchange else None
+        else:
+            opened = self._open.take_of_upstream(judged.client, response.id or "null")
+        if opened:
+            self._finish(opened.span, *outcome_of(judged, response))
+
     def _note_asked(self, judged: Judged, headers: Headers) -> None:
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Notification) and message.method == _CANCELLED:
-            self._cancel(message, judged.client)
-        if not isinstance(message, Request) or exchange is None:
+            self._cancel(message, judged)
+        is_known = exchange is not None or judged.direction is Direction.FROM_UPSTREAM
+        if not isinstance(message, Request) or not is_known:
             return
         said = context_in(message)
         carrier = context_of(headers.get("traceparent"), headers.get("tracestate"))
-        parent = said or carrier
-        waited = max(0.0, self._clock() - exchange.asked_at)
+        waited = max(0.0, self._clock() - exchange.asked_at) if exchange else 0.0
         span = self._tracer.start_span(
             name_of(message, judged),
-            context=self._context(parent),
+            context=self._context(said or carrier),
             kind=self._kind,
             attributes=attributes_of(message, judged),
             links=self._links(carrier if said else None),
@@ -175,10 +178,8 @@ class Tracer:
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
             self._finish(span, *error_in(text))
             return
-        self._open[id(exchange)] = _Open(exchange, judged.client, span, in_header=said is None)
-        if len(self._open) > _MOST_OPEN:
-            _, oldest = self._open.popitem(last=False)
-            self._finish(oldest.span, {"error.type": "no_answer"}, "")
+        opened = OpenSpan(span, judged.client, message.id, exchange, in_header=said is None)
+        self._finish_all(self._open.add(opened), _NO_ANSWER)
 
     def _context(self, parent: TraceContext | None) -> Context:
         from opentelemetry.context import Context
@@ -196,12 +197,11 @@ class Tracer:
 
         return [Link(get_current_span(self._context(other)).get_span_context())]
 
-    def _propagate(
-        self, message: Message | None, exchanges: Sequence[Exchange | None], verdict: Verdict
-    ) -> Verdict:
+    def _propagate(self, judged: Judged) -> Verdict:
+        message, verdict = judged.message, judged.verdict
         if message is None or not isinstance(verdict, Forward | Rewrite):
             return verdict
-        spans = {id_value(one.exchange.id or ""): one.span for one in self._opened(exchanges)}
+        spans = {id_value(one.id): one.span for one in self._opened(judged)}
         if not spans:
             return verdict
         if isinstance(verdict, Rewrite):
@@ -233,20 +233,28 @@ class Tracer:
         if not isinstance(judged.verdict, Forward | Rewrite):
             return {}
         headers: dict[str, str] = {}
-        for one in self._opened([judged.exchange]):
+        for one in self._opened(judged):
             if one.in_header and one.span.is_recording():
                 from opentelemetry.trace import set_span_in_context
 
                 self._propagator.inject(headers, set_span_in_context(one.span))
         return headers
 
-    def _opened(self, exchanges: Sequence[Exchange | None]) -> list[_Open]:
-        found = [self._open.get(id(one)) for one in exchanges if one and one.id is not None]
+    def _opened(self, judged: Judged) -> list[OpenSpan]:
+        """Return what is open of the requests in a message."""
+        found = []
+        for one in judged.each:
+            if not isinstance(one.message, Request):
+                continue
+            if judged.direction is Direction.FROM_UPSTREAM:
+                found.append(self._open.of_upstream(one.client, one.message.id))
+            elif one.exchange:
+                found.append(self._open.of(one.exchange))
         return [one for one in found if one]
 
-    def _end(self, exchange: Exchange, outcome: tuple[dict[str, str], str]) -> None:
-        if opened := self._open.pop(id(exchange), None):
-            self._finish(opened.span, *outcome)
+    def _finish_all(self, spans: Iterable[OpenSpan], why: str | None) -> None:
+        for one in spans:
+            self._finish(one.span, {"error.type": why} if why else {}, "")
 
     def _finish(self, span: Span, attributes: Mapping[str, str], said: str) -> None:
         for name, value in attributes.items():
@@ -255,10 +263,17 @@ class Tracer:
             span.set_status(self._status(self._code.ERROR, said or None))
         span.end()
 
-    def _cancel(self, message: Notification, client: Client) -> None:
+    def _cancel(self, message: Notification, judged: Judged) -> None:
         wanted = message.params.get("requestId") if message.params else None
-        if wanted is not None:
-            self._end_by_id(client, message.place.cut(wanted), {"error.type": "cancelled"}, "")
+        if wanted is None:
+            return
+        id = message.place.cut(wanted)
+        if judged.direction is Direction.FROM_CLIENT:
+            opened = self._open.take_of_client(judged.client, id)
+        else:
+            opened = self._open.take_of_upstream(judged.client, id)
+        if opened:
+            self._finish(opened.span, {"error.type": "cancelled"}, "")
 
     def _note_invalid(self, judged: Judged) -> None:
         """End what was answered with an error because nobody could read the answer."""
@@ -266,31 +281,13 @@ class Tracer:
             return
         for text in (judged.verdict.text, *judged.verdict.owed):
             id = orjson.dumps(orjson.loads(text).get("id")).decode()
-            attributes, said = error_in(text)
-            self._end_by_id(judged.client, id, attributes, said)
-
-    def _end_by_id(self, client: Client, id: str, attributes: Mapping[str, str], said: str) -> None:
-        for key, one in self._open.items():
-            if (
-                _are_one(client, one.client)
-                and one.exchange.id
-                and id_value(one.exchange.id) == id_value(id)
-            ):
-                del self._open[key]
-                self._finish(one.span, attributes, said)
-                return
+            if opened := self._open.take_of_client(judged.client, id):
+                self._finish(opened.span, *error_in(text))
 
     def _fail_once(self) -> None:
         if not self._has_failed:
             self._has_failed = True
             log.exception("cannot trace a message")
-
-
-def _are_one(one: Client, other: Client) -> bool:
-    """Tell whether ids of both are of one numbering."""
-    if one is other or one.via is other.via is Via.STDIO:
-        return True
-    return one.session is not None and one.session is other.session
 
 
 def _resource(environment: Mapping[str, str]) -> dict[str, str]:

@@ -188,8 +188,7 @@ class FromClient(BothSides):
         policy = self.policy
         policy.observe(told)
         if policy.propagate:
-            exchanges = [one.exchange for one in told.each]
-            told.verdict = policy.propagate(told.message, exchanges, verdict)
+            told.verdict = policy.propagate(told)
         return told
 
     def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:

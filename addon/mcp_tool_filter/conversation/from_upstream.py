@@ -229,7 +229,10 @@ class FromUpstream(BothSides):
 
     def _tell_answer(self, told: Judged, verdict: Verdict) -> Judged:
         told.verdict = verdict
-        self.policy.observe(told)
+        policy = self.policy
+        policy.observe(told)
+        if policy.propagate and not isinstance(told.message, Response):
+            told.verdict = policy.propagate(told)
         return told
 
     def _settle_for_upstream(

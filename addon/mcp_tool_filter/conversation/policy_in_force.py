@@ -7,7 +7,7 @@ sockets that were opened before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,11 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.kind import listings_in
 from mcp_tool_filter.conversation.kinds import Kinds
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Client, Exchange
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.messages import Message
 from mcp_tool_filter.protocol.tools import Listing
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ type Observer = Callable[[Judged], None]
 """Told of each message after it has been decided on; cannot change anything."""
 
 
-type Propagate = Callable[[Message | None, Sequence[Exchange | None], Verdict], Verdict]
-"""Returns the verdict on a client's message with the trace's parent replaced by our span."""
+type Propagate = Callable[[Judged], Verdict]
+"""Returns the verdict on a message with the trace's parent replaced by our span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
         "network.protocol.name": _PROTOCOLS.get(client.via),
         "gen_ai.operation.name": "execute_tool" if request.method == "tools/call" else None,
         "mcp_tool_filter.verdict": verdict_word(judged.verdict),
+        "mcp_tool_filter.from": str(judged.direction),
         **({_NAMES[subject[0]]: subject[1]} if subject else {}),
     }
     if not isinstance(judged.verdict, Forward):

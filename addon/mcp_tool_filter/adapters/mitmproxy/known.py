@@ -12,6 +12,7 @@ from mcp_tool_filter.adapters.mitmproxy.websocket import Socket
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.exchange import Client
 
 
 @dataclass(slots=True)
@@ -36,6 +37,17 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
             listener = self._listeners.listener_of(flow)
             known = self[flow] = Known(listener, listener.unasked())
         return known
+
+    def client_of(self, flow: HTTPFlow) -> Client | None:
+        """Return the client that waits for what the flow brings; None if that comes elsewhere."""
+        known = self.get(flow)
+        if known is None:
+            return None
+        if known.socket:
+            return known.socket.client
+        exchange = known.exchange
+        is_post_of_stream = exchange.is_legacy and exchange.head.method != "GET"
+        return None if is_post_of_stream else exchange.conversation.client
 
     def socket_of(self, flow: HTTPFlow) -> Socket | None:
         known = self.get(flow)

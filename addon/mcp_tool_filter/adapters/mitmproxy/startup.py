@@ -214,7 +214,7 @@ class Startup:
             keep_quiet_streams_alive(ctx.options, is_forward=no_upstreams)
             self._budget.limit = config.limits.unfinished
             bound_messages(ctx.options, config.limits.pending)
-            self._watchers.begin(config)
+            self._watchers.begin(config, self._known)
         except StartError as error:
             self.stop(str(error))
             return

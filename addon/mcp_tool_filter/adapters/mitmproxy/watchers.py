@@ -25,6 +25,7 @@ from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
+    from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
     from mcp_tool_filter.adapters.tracing import Tracer
     from mcp_tool_filter.adapters.watching import Sink, Watching
@@ -53,12 +54,14 @@ class Watchers:
         self._tracer: Tracer | None = None
         self.log = VerdictLog(warn)
 
-    def begin(self, config: Config) -> None:
+    def begin(self, config: Config, known: KnownFlows) -> None:
         """Open the audit log and serve the metrics, if they are wanted. Raises StartError."""
         if config.otel:
+            from mcp_tool_filter.adapters.mitmproxy.span_ends import SpanEnds
             from mcp_tool_filter.adapters.tracing import Tracer
 
             self._tracer = Tracer()
+            ctx.master.addons.add(SpanEnds(self._tracer, known))
         sinks = list(self._sinks)
         if ctx.master.addons.get("view") is not None or config.dashboard is not None:
             sinks.append(self._views.dashboard.timeline.note)

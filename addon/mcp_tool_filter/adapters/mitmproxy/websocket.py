@@ -18,6 +18,7 @@ from mcp_tool_filter.conversation.in_order import CarryOut, InOrder
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.effects import waits
+from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ class Socket:
                 self._from_upstream.add([said], len(notice))
             else:
                 _say(ref(flow), said)
+
+    @property
+    def client(self) -> Client:
+        return self._conversation.client
 
     def close(self) -> None:
         self._from_client.abandon()

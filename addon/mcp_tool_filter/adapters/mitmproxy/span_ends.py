@@ -1,0 +1,36 @@
+"""Ends the spans that no answer will end. It is added to mitmproxy only where there are traces."""
+
+from __future__ import annotations
+
+from mitmproxy.http import HTTPFlow
+
+from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
+from mcp_tool_filter.adapters.mitmproxy.streams import upstream_failed
+from mcp_tool_filter.adapters.tracing import Tracer
+
+_BAD_REQUEST = 400
+
+
+class SpanEnds:
+    """mitmproxy tells it how each flow ends, after the tool filter."""
+
+    def __init__(self, tracer: Tracer, known: KnownFlows) -> None:
+        self._tracer = tracer
+        self._known = known
+
+    def response(self, flow: HTTPFlow) -> None:
+        """Nothing more comes in this answer; a stream may be closed early and be no error."""
+        if flow.response and not flow.websocket:
+            status = flow.response.status_code
+            self._end(flow, str(status) if status >= _BAD_REQUEST else None)
+
+    def error(self, flow: HTTPFlow) -> None:
+        self._end(flow, "upstream_failed" if upstream_failed(flow) else "client_left")
+
+    def websocket_end(self, flow: HTTPFlow) -> None:
+        is_upstreams = flow.websocket and flow.websocket.closed_by_client is False
+        self._end(flow, "upstream_left" if is_upstreams else "client_left")
+
+    def _end(self, flow: HTTPFlow, why: str | None) -> None:
+        if client := self._known.client_of(flow):
+            self._tracer.leave(client, why)

@@ -1,0 +1,201 @@
+"""The spans of requests of both sides, in each transport, as a real collector gets them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.adapters.mitmproxy.filtered import Filtered, filtered, legacy_upstream
+from tests.collector import Collector, attributes, collector
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
+from tests.websocket import accept, connect
+
+CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
+UPSTREAMS = f"00-{'b' * 32}-{'2' * 16}-01"
+RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
+SAMPLED = b'{"jsonrpc":"2.0","id":"s-1","result":{"role":"assistant"}}'
+
+
+def call(**meta: str) -> bytes:
+    params = {"name": "read_file", "_meta": meta}
+    said = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return json.dumps(said).encode()
+
+
+def sampling(**meta: str) -> bytes:
+    params = {"messages": [], "maxTokens": 9, "_meta": meta}
+    said = {"jsonrpc": "2.0", "id": "s-1", "method": "sampling/createMessage", "params": params}
+    return json.dumps(said).encode()
+
+
+CALL, SAMPLING = call(traceparent=CLIENTS), sampling(traceparent=UPSTREAMS)
+
+
+@dataclass
+class Sampling:
+    """An upstream that asks the client something before it answers a call."""
+
+    asked: list[bytes] = field(default_factory=list)
+    _answered: asyncio.Event = field(default_factory=asyncio.Event)
+    _stream: Peer | None = None
+
+    async def respond(self, request: RawRequest, peer: Peer) -> None:
+        if request.line.startswith("GET /sse"):
+            self._stream = peer
+            await peer.say(SSE_HEAD + chunk(b"event: endpoint\ndata: /messages?s=1\n\n"))
+            await peer.left()
+        elif b"upgrade: websocket" in request.head.lower():
+            socket = await accept(peer.reader, peer.writer, request.head)
+            while (said := await socket.hear()) is not None:
+                self.asked.append(said)
+                await socket.say(RESULT if b"assistant" in said else SAMPLING)
+        elif b"assistant" in request.body:
+            self._answered.set()
+            await peer.say(answer(b"", status="202 Accepted"))
+            if self._stream:
+                await self._stream.say_event(RESULT)
+        elif self._stream:
+            self.asked.append(request.body)
+            await peer.say(answer(b"Accepted", status="202 Accepted", kind="text/plain"))
+            await self._stream.say_event(SAMPLING)
+        else:
+            self.asked.append(request.body)
+            await peer.say(SSE_HEAD + chunk(b"data: " + SAMPLING + b"\n\n"))
+            await self._answered.wait()
+            await peer.say(chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
+
+
+@pytest.fixture
+def sent_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with collector() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+async def spans_of(sent_to: Collector, count: int) -> list[Span]:
+    return await asyncio.to_thread(sent_to.wait_for, count)
+
+
+async def over_a_socket(between: Filtered) -> bytes:
+    socket = await connect(between.client.reader, between.client.writer)
+    await socket.say(CALL)
+    heard = await socket.hear()
+    await socket.say(SAMPLED)
+    assert await socket.hear() == RESULT
+    return heard or b""
+
+
+async def over_a_stream(between: Filtered) -> bytes:
+    await between.client.say(post(CALL, headers=MCP_HEADERS))
+    await between.client.head()
+    heard = await between.client.chunk()
+    async with raw_client(between.port) as other:
+        await other.ask(post(SAMPLED, headers=MCP_HEADERS))
+    assert RESULT in await between.client.chunk()
+    return heard.removeprefix(b"data: ").strip()
+
+
+async def over_the_older_transport(between: Filtered) -> bytes:
+    await between.client.say(get(path="/sse"))
+    await between.client.head()
+    await between.client.chunk()
+    async with raw_client(between.port) as poster:
+        await poster.ask(post(CALL, path="/messages?s=1", headers=MCP_HEADERS))
+        heard = await between.client.chunk()
+        await poster.ask(post(SAMPLED, path="/messages?s=1", headers=MCP_HEADERS))
+        assert RESULT in await between.client.chunk()
+    return heard.removeprefix(b"data: ").strip()
+
+
+@pytest.mark.parametrize(
+    ("how", "protocol"),
+    [(over_a_socket, "websocket"), (over_the_older_transport, "http")],
+)
+async def test_requests_of_both_sides_are_spans(
+    how: object, protocol: str, sent_to: Collector, tmp_path: Path
+) -> None:
+    """Each side reads our span where it would have read the other's; nothing else changes."""
+    upstream = Sampling()
+    async with filtered(tmp_path, respond=upstream.respond, otel=["true"]) as between:
+        assert callable(how)
+        heard = await how(between)
+        by_method = {attributes(one)["mcp.method.name"]: one for one in await spans_of(sent_to, 2)}
+    called, sampled = by_method["tools/call"], by_method["sampling/createMessage"]
+    for span, context in ((called, CLIENTS), (sampled, UPSTREAMS)):
+        assert (span.trace_id.hex(), span.parent_span_id.hex()) == tuple(context.split("-")[1:3])
+        assert span.kind == Span.SPAN_KIND_SERVER
+        assert span.status.code == Status.STATUS_CODE_UNSET
+        assert attributes(span)["network.protocol.name"] == protocol
+    assert attributes(called)["mcp_tool_filter.from"] == "client"
+    said = attributes(sampled)
+    assert said["mcp_tool_filter.from"] == "upstream"
+    assert said["jsonrpc.request.id"] == "s-1"
+    assert upstream.asked[0] == CALL.replace(b"1" * 16, called.span_id.hex().encode())
+    assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
+
+
+async def test_requests_on_a_calls_own_stream_are_spans(sent_to: Collector, tmp_path: Path) -> None:
+    """The client answers with another POST; without sessions nothing says whose answer that is."""
+    upstream = Sampling()
+    async with filtered(tmp_path, respond=upstream.respond, otel=["true"]) as between:
+        heard = await over_a_stream(between)
+        by_method = {attributes(one)["mcp.method.name"]: one for one in await spans_of(sent_to, 2)}
+    sampled = by_method["sampling/createMessage"]
+    assert sampled.trace_id.hex() == "b" * 32
+    assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
+
+
+async def mute(_request: RawRequest, peer: Peer) -> None:
+    await peer.left()
+
+
+async def mute_socket(request: RawRequest, peer: Peer) -> None:
+    socket = await accept(peer.reader, peer.writer, request.head)
+    while await socket.hear() is not None:
+        pass
+
+
+@pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
+async def test_a_client_that_hangs_up_ends_its_spans(
+    transport: str, sent_to: Collector, tmp_path: Path
+) -> None:
+    respond = {"HTTP": mute, "websocket": mute_socket, "legacy stream": legacy_upstream}[transport]
+    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
+        match transport:
+            case "HTTP":
+                await between.client.say(post(CALL, headers=MCP_HEADERS))
+            case "websocket":
+                socket = await connect(between.client.reader, between.client.writer)
+                await socket.say(CALL)
+            case _:
+                await between.client.say(get(path="/sse"))
+                await between.client.head()
+                await between.client.chunk()
+                async with raw_client(between.port) as poster:
+                    await poster.ask(post(CALL, path="/messages?session=1", headers=MCP_HEADERS))
+        while not between.upstream.asked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not sent_to.spans
+        between.client.abort()
+        (span,) = await spans_of(sent_to, 1)
+    assert attributes(span)["error.type"] == "client_left"
+    assert span.status.code == Status.STATUS_CODE_ERROR
+
+
+async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -> None:
+    async def respond(_request: RawRequest, peer: Peer) -> None:
+        await peer.say(answer(b"no such session", status="404 Not Found", kind="text/plain"))
+
+    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
+        await between.client.ask(post(CALL, headers=MCP_HEADERS))
+        (span,) = await spans_of(sent_to, 1)
+    assert attributes(span)["error.type"] == "404"
