@@ -1,0 +1,49 @@
+"""What a rules file refers to on this machine: scripts, and Python of the user's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.effects.machine import ThisMachine
+
+
+def test_a_module_beside_the_rules_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine_beside_the_rules.py").write_text("class A:\n    b = 'found'\n")
+    machine = ThisMachine(tmp_path)
+    assert machine.import_object("mine_beside_the_rules:A.b") == "found"
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module:f", "no_such_module cannot be imported: No module named"),
+        ("json:no_such", "json has no no_such"),
+        ("raises_when_imported:f", "raises_when_imported cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_imported_has_a_reason(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "raises_when_imported.py").write_text("raise ZeroDivisionError")
+    with pytest.raises(ValueError, match=said):
+        ThisMachine(tmp_path).import_object(name)
+
+
+def test_a_script_is_found_from_the_folder_of_the_rules_file(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.touch(0o755)
+    assert ThisMachine(tmp_path).find_script("./script") == str(script)
+    assert ThisMachine(tmp_path / "other").find_script(str(script)) == str(script)
+
+
+def test_a_script_that_cannot_run_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "script").touch(0o644)
+    machine = ThisMachine(tmp_path)
+    with pytest.raises(ValueError, match=r"script cannot be executed; chmod \+x"):
+        machine.find_script("script")
+    with pytest.raises(ValueError, match="cannot be executed"):
+        machine.find_script(".")
+    with pytest.raises(ValueError, match="there is no script missing"):
+        machine.find_script("missing")
