@@ -14,6 +14,7 @@ import h2.config
 import h2.connection
 import h2.events
 
+from tests.raw_message import RawMessage
 from tests.raw_upstream import hang_up
 
 TIMEOUT = 20.0  # generous, and only met by what hangs
@@ -46,21 +47,12 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(RawMessage):
     """A response as it came over the wire, its body without the chunk framing."""
-
-    head: bytes
-    body: bytes
 
     @property
     def status(self) -> int:
         return int(self.head.split(b" ", 2)[1])
-
-    def all(self, name: str) -> list[str]:
-        """Every value of one header, in order."""
-        found = re.findall(rb"(?im)^" + re.escape(name.encode()) + rb":[ \t]*(.*?)\r$", self.head)
-        return [value.decode("latin-1") for value in found]
 
 
 @dataclass

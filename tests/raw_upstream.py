@@ -21,6 +21,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from tests.raw_message import RawMessage
+
 type Script = Callable[[Peer], Awaitable[None]]
 
 SSE_HEAD = (
@@ -44,22 +46,13 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-@dataclass(frozen=True)
-class RawRequest:
+class RawRequest(RawMessage):
     """A request as it came over the wire."""
-
-    head: bytes
-    body: bytes
 
     @property
     def line(self) -> str:
         """Method, target and version."""
         return self.head.split(b"\r\n", 1)[0].decode("latin-1")
-
-    def all(self, name: str) -> list[str]:
-        """Every value of one header, in order."""
-        found = re.findall(rb"(?im)^" + re.escape(name.encode()) + rb":[ \t]*(.*?)\r$", self.head)
-        return [value.decode("latin-1") for value in found]
 
 
 @dataclass

@@ -9,7 +9,8 @@ import json
 import re
 import secrets
 import urllib.request
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from time import process_time
 from timeit import repeat
@@ -25,9 +26,9 @@ from mcp_tool_filter.adapters.mitmproxy.hidden import _PARAMETER
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.adapters.mitmproxy.login_through import fetched
 from tests.cli.launched import launched
-from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool
+from tests.mcp_upstream import RESULT, Respond, mcp_upstream, saying, tool
 from tests.oauth_upstream import oauth_upstream
-from tests.proxy import SCRIPT, RunningTool, proxy
+from tests.proxy import SCRIPT, RunningProxy, RunningTool, proxy
 from tests.proxy import tool as run_tool
 from tests.raw_client import MCP_HEADERS, Answer, RawClient, get, h2_client, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, RawRequest, answer, chunk
@@ -187,6 +188,20 @@ def all_in_mitmweb(at: str) -> str:
     return flows + "".join(parts)
 
 
+@asynccontextmanager
+async def recorded(
+    to: Path, respond: Respond, *addons: object, **options: Any
+) -> AsyncIterator[tuple[RunningProxy, RawClient]]:
+    """Open a proxy that records its flows, and a client."""
+    given = {"endpoint": ["/mcp"], "save_stream_file": str(to), **options}
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
+        proxy(ToolFilter(), *addons, Save(), to=upstream.url, home=to.parent, **given) as it,
+        raw_client(it.port) as client,
+    ):
+        yield it, client
+
+
 EVENT = b"data: " + RESULT + b"\n\n"
 KEY = b"X-Api-Key: from-the-client\r\nCookie: sid=s-1; theme=dark\r\n"
 
@@ -200,16 +215,8 @@ async def test_the_upstream_gets_what_the_client_sent(tmp_path: Path) -> None:
         await saying(RESULT)(request, peer)
 
     recording = tmp_path / "all.flow"
-    given: dict[str, Any] = {
-        "endpoint": ["/mcp"],
-        "save_stream_file": str(recording),
-        "upstream_headers": ["X-Tenant-Token: t-0815"],
-    }
-    async with (
-        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
-        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
-        raw_client(it.port) as client,
-    ):
+    ours = ["X-Tenant-Token: t-0815"]
+    async with recorded(recording, respond, upstream_headers=ours) as (it, client):
         target = "/mcp?session_id=s-9&access_token=in-the-url"
         await client.ask(post(CALL, path=target, headers=MCP_HEADERS + KEY))
         await client.ask(post(CALL))
@@ -237,12 +244,7 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
         heard.append(request.head)
         await saying(RESULT)(request, peer)
 
-    given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(tmp_path / "a.flow")}
-    async with (
-        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
-        proxy(ToolFilter(), Changing(), Save(), to=upstream.url, home=tmp_path, **given) as it,
-        raw_client(it.port) as client,
-    ):
+    async with recorded(tmp_path / "a.flow", respond, Changing()) as (_, client):
         await client.ask(post(CALL, headers=MCP_HEADERS + KEY))
     assert b"X-Api-Key: from-the-client" in heard[0]
     assert b"x-added: by a script" in heard[0]
@@ -259,16 +261,8 @@ async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None
         await peer.say(answer(RESULT).replace(b"\r\n", echo, 1))
 
     recording = tmp_path / "all.flow"
-    given: dict[str, Any] = {
-        "endpoint": ["/mcp"],
-        "save_stream_file": str(recording),
-        "upstream_headers": ["X-Tenant-Token: t-0815"],
-    }
-    async with (
-        mcp_upstream(tools=[tool("read_file")], respond=respond) as upstream,
-        proxy(ToolFilter(), Save(), to=upstream.url, home=tmp_path, **given) as it,
-        raw_client(it.port) as client,
-    ):
+    ours = ["X-Tenant-Token: t-0815"]
+    async with recorded(recording, respond, upstream_headers=ours) as (it, client):
         await client.ask(post(CALL))
         it.master.addons.trigger(hooks.DoneHook())
         (flow,) = read_flows(recording)

@@ -9,8 +9,8 @@ import pytest
 
 from mcp_tool_filter.conversation.in_order import InOrder
 from tests.adapters.mitmproxy.filtered import call, lost
-from tests.adapters.mitmproxy.gated import event, gated, hosts, news, result
-from tests.raw_client import MCP_HEADERS, get, post
+from tests.adapters.mitmproxy.gated import Gated, event, gated, hosts, news, result
+from tests.raw_client import MCP_HEADERS, RawClient, get, post
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, chunk
 
 
@@ -83,6 +83,15 @@ async def test_an_event_that_waits_is_sent_after_the_upstream_has_hung_up(
         assert rest == event(result("slow", id="1")) + event(lost("2"))
 
 
+async def waiting_client(on: Gated) -> RawClient:
+    """Open a stream; wait until its event waits."""
+    client = await on.client()
+    await client.say(get(path="/mcp"))
+    await client.head()
+    await on.gate.reached()
+    return client
+
+
 async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,10 +100,7 @@ async def test_a_client_that_leaves_while_its_event_waits_leaves_nothing_behind(
         await peer.left()
 
     async with gated(tmp_path, monkeypatch, respond) as on:
-        client = await on.client()
-        await client.say(get(path="/mcp"))
-        await client.head()
-        await on.gate.reached()
+        client = await waiting_client(on)
         client.writer.close()
         await on.gate.reached(0)
         assert on.tool_filter._effects.under_way == 0
@@ -111,10 +117,7 @@ async def test_a_shutdown_cancels_decisions_that_wait(
         await peer.left()
 
     async with gated(tmp_path, monkeypatch, respond) as on:
-        client = await on.client()
-        await client.say(get(path="/mcp"))
-        await client.head()
-        await on.gate.reached()
+        client = await waiting_client(on)
         on.tool_filter.done()
         await on.gate.reached(0)
         client.writer.close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.make import asking, calling
 from tests.session_upstream import session_upstream
-from tests.stdio_client import filtered, upstream
+from tests.stdio_client import StdioClient, filtered, upstream
 
 RULES = """
 interceptor:
@@ -122,6 +124,17 @@ def test_an_edit_is_in_force_while_the_session_goes_on(tmp_path: Path) -> None:
         assert client.leaves() == 0
 
 
+@contextmanager
+def ruled(home: Path, program: str, rule: str) -> Iterator[StdioClient]:
+    """Run a command, a Python program, behind one rule."""
+    script, policy = home / "program.py", home / "rules.yaml"
+    script.write_text(program)
+    policy.write_text(f"interceptor: {{rules: [{rule}]}}")
+    words = ("--rules", str(policy), "--", sys.executable, str(script))
+    with filtered(*words, home=home) as client:
+        yield client
+
+
 ASKING = """
 import sys
 ask = '{"jsonrpc":"2.0","id":%d,"method":"sampling/createMessage"}'
@@ -133,14 +146,11 @@ print('{"jsonrpc":"2.0","method":"told","params":{"lines":[%s,%s]}}' %
 
 
 def test_what_a_command_asks_in_a_batch_is_answered(tmp_path: Path) -> None:
-    script, policy = tmp_path / "asking.py", tmp_path / "rules.yaml"
-    script.write_text(ASKING)
-    policy.write_text(
-        "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: "
-        "sampling/createMessage], actions: [block: no]}]}"
+    rule = (
+        "{id: r, conditions: [from: server, method_equals: sampling/createMessage], "
+        "actions: [block: no]}"
     )
-    words = ("--rules", str(policy), "--", sys.executable, str(script))
-    with filtered(*words, home=tmp_path) as client:
+    with ruled(tmp_path, ASKING, rule) as client:
         assert client.hears() == [{"jsonrpc": "2.0", "id": 9, "method": "ping"}]
         one, batch = client.hears()["params"]["lines"]
     assert (one["id"], one["error"]["message"]) == (7, "no")
@@ -158,14 +168,11 @@ print('{"jsonrpc":"2.0","id":1,"result":{"t":"secret"}}', flush=True)
 
 def test_an_id_used_twice_does_not_hide_what_is_answered(tmp_path: Path) -> None:
     """The command gets no second request under the id, so its answer is to the first."""
-    script, policy = tmp_path / "twice.py", tmp_path / "rules.yaml"
-    script.write_text(TWICE)
-    policy.write_text(
-        "interceptor: {rules: [{id: r, on: response, conditions: [method_equals: vendor/get], "
-        "actions: [redact: {pattern: secret}]}]}"
+    rule = (
+        "{id: r, on: response, conditions: [method_equals: vendor/get], "
+        "actions: [redact: {pattern: secret}]}"
     )
-    words = ("--rules", str(policy), "--", sys.executable, str(script))
-    with filtered(*words, home=tmp_path) as client:
+    with ruled(tmp_path, TWICE, rule) as client:
         client.say(asking("vendor/get"))
         assert client.hears()["method"] == "ready"
         assert client.asks("vendor/other", id="1")["error"]["code"] == -32600
