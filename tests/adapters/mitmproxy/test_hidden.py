@@ -216,7 +216,7 @@ async def test_the_upstream_gets_what_the_client_sent(tmp_path: Path) -> None:
 
     recording = tmp_path / "all.flow"
     ours = ["X-Tenant-Token: t-0815"]
-    async with recorded(recording, respond, upstream_headers=ours) as (it, client):
+    async with recorded(recording, respond, upstream_headers=ours) as (_, client):
         target = "/mcp?session_id=s-9&access_token=in-the-url"
         await client.ask(post(CALL, path=target, headers=MCP_HEADERS + KEY))
         await client.ask(post(CALL))
