@@ -228,7 +228,7 @@ class Raising(SpanExporter):
 def test_an_exporter_that_raises_changes_no_message() -> None:
     traced = Traced(Raising())
     for id in range(3):
-        traced.ask(id)
+        assert traced.ask(id) == Forward()
         traced.hear(id)
     traced.tracer.close()
 

@@ -65,20 +65,6 @@ async def test_unfinished_bodies_are_held_within_the_budget(
 async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
     host: str, tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            hosted(host, upstream.url, tmp_path) as it,
-            h2_client(it.port) as client,
-        ):
-            before = megabytes(it)
-            numbers = [await _begin(client) for _ in range(MANY)]
-            first = await client.over(numbers[0])
-            assert first.headers[b":status"] == b"503"
-            async with raw_client(it.port) as other:
-                assert (await other.ask(FINE)).body == RESULT
-            assert megabytes(it) - before < MOST
-
     async def _begin(client: H2Client) -> int:
         number = client.ask(headers=[(b"content-length", b"19800000")], end=False)
         rest = memoryview(LONG)[:-100]
@@ -92,7 +78,18 @@ async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
             rest = rest[piece:]
         return number
 
-    await scene()
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        h2_client(it.port) as client,
+    ):
+        before = megabytes(it)
+        numbers = [await _begin(client) for _ in range(MANY)]
+        first = await client.over(numbers[0])
+        assert first.headers[b":status"] == b"503"
+        async with raw_client(it.port) as other:
+            assert (await other.ask(FINE)).body == RESULT
+        assert megabytes(it) - before < MOST
 
 
 @in_each_host

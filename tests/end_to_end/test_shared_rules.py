@@ -40,13 +40,9 @@ async def outcome(client: RawClient, method: str) -> str:
 
 
 async def test_limits_and_caches_are_shared_and_a_lost_redis_is_told(tmp_path: Path) -> None:
-    await shared(tmp_path)
-
-
-async def shared(home: Path) -> None:
-    redis = Server(home)
+    redis = Server(tmp_path)
     redis.start()
-    rules = home / "rules.yaml"
+    rules = tmp_path / "rules.yaml"
     rules.write_text(RULES.format(url=redis.url, on_error="block"))
     try:
         async with mcp_upstream(tools=[tool("read_file")], respond=saying(OK)) as upstream:
@@ -56,8 +52,8 @@ async def shared(home: Path) -> None:
                 "--set", f"rules={rules}",
             )  # fmt: skip
             async with (
-                running_tool(*words, home=home / "a") as one,
-                running_tool(*words, home=home / "b") as two,
+                running_tool(*words, home=tmp_path / "a") as one,
+                running_tool(*words, home=tmp_path / "b") as two,
                 raw_client(await one.listening()) as a,
                 raw_client(await two.listening()) as b,
             ):

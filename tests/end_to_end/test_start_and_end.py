@@ -74,35 +74,27 @@ async def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 
-    async def main() -> tuple[int, str, str]:
-        async with raw_upstream(script) as upstream:
-            mode = f"reverse:{upstream.url}"
-            return *await end("mitmdump", tmp_path, mode, "connection_timeout=300"), upstream.url
-
-    code, stderr, url = await main()
-    text = f"Error: Failed to connect to upstream MCP at {url}\nConnection timeout after 300ms"
-    assert_says((code, stderr), text)
+    async with raw_upstream(script) as upstream:
+        mode = f"reverse:{upstream.url}"
+        code, stderr = await end("mitmdump", tmp_path, mode, "connection_timeout=300")
+    what = f"Error: Failed to connect to upstream MCP at {upstream.url}"
+    assert_says((code, stderr), f"{what}\nConnection timeout after 300ms")
 
 
 async def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) -> None:
-    async def main() -> tuple[int, str]:
-        async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
-            mode = f"reverse:{upstream.url}"
-            return await end("mitmdump", tmp_path, mode, "tool_list_timeout=300")
-
     text = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 300ms"
-    assert_says(await main(), text)
+    async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
+        mode = f"reverse:{upstream.url}"
+        found = await end("mitmdump", tmp_path, mode, "tool_list_timeout=300")
+    assert_says(found, text)
 
 
 async def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
     def lists(_request: RawRequest, _id: str) -> bytes:
         return answer(b"no", status="503 Service Unavailable", kind="text/plain")
 
-    async def main() -> tuple[int, str]:
-        async with mcp_upstream(tools=[], lists=lists) as upstream:
-            return await end("mitmdump", tmp_path, f"reverse:{upstream.url}")
-
-    code, stderr = await main()
+    async with mcp_upstream(tools=[], lists=lists) as upstream:
+        code, stderr = await end("mitmdump", tmp_path, f"reverse:{upstream.url}")
     assert (code, stderr.split("\n")[0]) == (
         1,
         "Error: Failed to fetch tool list from upstream MCP",
@@ -139,22 +131,19 @@ async def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
     async def silent(_request: RawRequest, peer: Peer) -> None:
         await peer.left()
 
-    async def main() -> tuple[int, str, list[bytes]]:
-        async with (
-            mcp_upstream(tools=[tool("read_file")], respond=silent) as upstream,
-            serving(name, tmp_path, upstream) as it,
-            raw_client(it.port) as one,
-            raw_client(it.port) as other,
-        ):
-            await one.say(post(CALL % 1))
-            await other.say(post(CALL % 2))
-            while len(upstream.of("tools/call")) < 2:
-                await asyncio.sleep(0.01)
-            await upstream.raw.stop()
-            got = [(await client.answer()).body for client in (one, other)]
-            return await it.exit_code(), it.stderr.replace("\r\n", "\n"), got
-
-    code, stderr, got = await main()
+    async with (
+        mcp_upstream(tools=[tool("read_file")], respond=silent) as upstream,
+        serving(name, tmp_path, upstream) as it,
+        raw_client(it.port) as one,
+        raw_client(it.port) as other,
+    ):
+        await one.say(post(CALL % 1))
+        await other.say(post(CALL % 2))
+        while len(upstream.of("tools/call")) < 2:
+            await asyncio.sleep(0.01)
+        await upstream.raw.stop()
+        got = [(await client.answer()).body for client in (one, other)]
+        code, stderr = await it.exit_code(), it.stderr.replace("\r\n", "\n")
     assert got == [LOST % 1, LOST % 2]
     assert code == 1
     assert stderr.rstrip().endswith("Error: Lost connection to upstream MCP\nShutting down proxy")
@@ -174,33 +163,29 @@ async def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None
 
 
 async def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
-    async def main() -> int:
-        async with (
-            mcp_upstream(tools=[tool("read_file")]) as upstream,
-            serving("mitmdump", tmp_path, upstream) as it,
-        ):
-            async with raw_client(it.port) as client:
-                await client.ask(post(CALL % 1))
-            it.interrupt()
-            return await it.exit_code()
-
-    assert await main() == 0
+    async with (
+        mcp_upstream(tools=[tool("read_file")]) as upstream,
+        serving("mitmdump", tmp_path, upstream) as it,
+    ):
+        async with raw_client(it.port) as client:
+            await client.ask(post(CALL % 1))
+        it.interrupt()
+        found = await it.exit_code()
+    assert found == 0
 
 
 async def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
-    async def main() -> str:
-        tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
-        async with (
-            mcp_upstream(tools=[*tools, b'{"name":"broken"}']) as upstream,
-            serving(
-                "mitmdump", tmp_path, upstream, "deny=^delete_,^nothing", "deny=.*_database$"
-            ) as it,
-        ):
-            await it.says("Warning: a tool without")
-            return it.stderr.replace(upstream.url, "UPSTREAM")
-
     saved = len(tool("delete_file")) + len(tool("drop_database"))
-    report = re.sub(r"127.0.0.1:\d+", "HERE", await main())
+    tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
+    async with (
+        mcp_upstream(tools=[*tools, b'{"name":"broken"}']) as upstream,
+        serving(
+            "mitmdump", tmp_path, upstream, "deny=^delete_,^nothing", "deny=.*_database$"
+        ) as it,
+    ):
+        await it.says("Warning: a tool without")
+        found = it.stderr.replace(upstream.url, "UPSTREAM")
+    report = re.sub(r"127.0.0.1:\d+", "HERE", found)
     assert report == (
         "MCP tool filter: http://HERE/mcp -> UPSTREAM/mcp\n"
         "  Upstream: raw 1, Streamable HTTP, 2025-06-18\n"

@@ -119,16 +119,14 @@ async def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_a
 
 
 async def test_a_response_that_is_not_read_costs_its_connection() -> None:
-    async def main() -> int:
-        async with raw_upstream(saying(answer(b"1"), answer(b"2"))) as upstream:
-            client = HttpClient(parse_origin(upstream.url))
-            async with client.exchange(b"GET", "/"):
-                pass
-            await get(client)
-            await client.close()
-            return len(upstream.peers)
-
-    assert await main() == 2
+    async with raw_upstream(saying(answer(b"1"), answer(b"2"))) as upstream:
+        client = HttpClient(parse_origin(upstream.url))
+        async with client.exchange(b"GET", "/"):
+            pass
+        await get(client)
+        await client.close()
+        found = len(upstream.peers)
+    assert found == 2
 
 
 async def test_a_header_that_cannot_be_written_has_a_reason() -> None:

@@ -14,21 +14,17 @@ from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
 async def test_an_upstream_is_reached_where_somebody_listens() -> None:
-    async def main() -> list[Reach]:
-        async with raw_upstream(Peer.left) as upstream:
-            there = await probe(Origin("127.0.0.1", upstream.port, tls=False), None, 5.0)
-        return [there, await probe(Origin("127.0.0.1", free_port(), tls=False), None, 5.0)]
-
-    assert await main() == [Reach.REACHED, Reach.LOST]
+    async with raw_upstream(Peer.left) as upstream:
+        there = await probe(Origin("127.0.0.1", upstream.port, tls=False), None, 5.0)
+    found = [there, await probe(Origin("127.0.0.1", free_port(), tls=False), None, 5.0)]
+    assert found == [Reach.REACHED, Reach.LOST]
 
 
 async def test_a_listener_that_never_shakes_hands_is_lost() -> None:
-    async def main() -> Reach:
-        async with raw_upstream(Peer.left) as upstream:
-            origin = Origin("127.0.0.1", upstream.port, tls=True)
-            return await probe(origin, make_tls_context(), timeout=0.05)
-
-    assert await main() is Reach.LOST
+    async with raw_upstream(Peer.left) as upstream:
+        origin = Origin("127.0.0.1", upstream.port, tls=True)
+        found = await probe(origin, make_tls_context(), timeout=0.05)
+    assert found is Reach.LOST
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,11 @@ async def test_a_website_is_no_mcp_server() -> None:
 
 @pytest.mark.parametrize("endpoint", ["/mcp", None])
 async def test_a_401_ends_the_search(endpoint: str | None) -> None:
-    async def main() -> tuple[str, int]:
-        script = refusing("401 Unauthorized")
-        async with raw_upstream(script) as upstream:
-            with pytest.raises(FetchFailed) as caught:
-                await fetch(target(upstream.url, endpoint))
-            return caught.value.why, sum(one.startswith("POST") for one in asked(upstream))
-
-    said, posts = await main()
+    script = refusing("401 Unauthorized")
+    async with raw_upstream(script) as upstream:
+        with pytest.raises(FetchFailed) as caught:
+            await fetch(target(upstream.url, endpoint))
+        said, posts = caught.value.why, sum(one.startswith("POST") for one in asked(upstream))
     assert said == (
         "HTTP 401 Unauthorized: the upstream wants credentials: give them with upstream_headers"
     )

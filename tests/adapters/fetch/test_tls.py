@@ -124,16 +124,14 @@ async def test_without_the_certificate_that_is_wanted_there_is_no_answer(tmp_pat
 
 
 async def test_an_upstream_without_tls_has_a_reason() -> None:
-    async def main() -> None:
-        async def script(peer: Peer) -> None:
-            await peer.reader.read(10)
-            await peer.say(answer(b"", status="400 Bad Request"))
+    async def script(peer: Peer) -> None:
+        await peer.reader.read(10)
+        await peer.say(answer(b"", status="400 Bad Request"))
 
-        async with raw_upstream(script) as upstream:
-            await get(HttpClient(Origin("127.0.0.1", upstream.port, tls=True)))
-
-    with pytest.raises(NotConnected) as caught:
-        await main()
+    async with raw_upstream(script) as upstream:
+        http = HttpClient(Origin("127.0.0.1", upstream.port, tls=True))
+        with pytest.raises(NotConnected) as caught:
+            await get(http)
     assert str(caught.value) == "TLS error: wrong version number"
 
 

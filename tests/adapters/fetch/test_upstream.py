@@ -105,14 +105,12 @@ async def test_an_upstream_may_refuse_to_close_its_session() -> None:
 
 
 async def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
-    async def main() -> list[str]:
-        say = streamable({"no": "tools"}, session="s1")
-        async with raw_upstream(dialogue(say)) as upstream:
-            with pytest.raises(FetchFailed):
-                await fetch(target(upstream.url))
-            return asked(upstream)
-
-    assert (await main())[-1] == "DELETE /mcp"
+    say = streamable({"no": "tools"}, session="s1")
+    async with raw_upstream(dialogue(say)) as upstream:
+        with pytest.raises(FetchFailed):
+            await fetch(target(upstream.url))
+        found = asked(upstream)
+    assert found[-1] == "DELETE /mcp"
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])

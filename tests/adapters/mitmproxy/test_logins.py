@@ -279,28 +279,24 @@ async def test_the_token_is_in_no_log_no_flow_and_no_recording(
 
     recording, looking = tmp_path / "all.flow", Looking()
 
-    async def main() -> None:
-        with oauth_upstream() as upstream:
-            await log_in_to(upstream)
-            given = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
-            addons = (ToolFilter(), looking, Save())
-            async with (
-                proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
-                raw_client(it.port) as client,
-            ):
-                await client.ask(post(CALL))
-                upstream.end_access()
-                await client.ask(post(CALL))
-                upstream.end_access()
-                upstream.refuses_renewal = "invalid_grant"
-                await client.ask(post(CALL))
-            shown = caplog.text + "".join(looking.seen) + recording.read_bytes().decode("latin-1")
-            assert len(looking.seen) >= 12
-            assert not any(secret in shown for secret in upstream.all_secrets())
-            assert "access-" not in shown
-
-    with caplog.at_level("DEBUG"):
-        await main()
+    with caplog.at_level("DEBUG"), oauth_upstream() as upstream:
+        await log_in_to(upstream)
+        given = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
+        addons = (ToolFilter(), looking, Save())
+        async with (
+            proxy(*addons, to=upstream.origin, home=tmp_path, **given) as it,
+            raw_client(it.port) as client,
+        ):
+            await client.ask(post(CALL))
+            upstream.end_access()
+            await client.ask(post(CALL))
+            upstream.end_access()
+            upstream.refuses_renewal = "invalid_grant"
+            await client.ask(post(CALL))
+        shown = caplog.text + "".join(looking.seen) + recording.read_bytes().decode("latin-1")
+        assert len(looking.seen) >= 12
+        assert not any(secret in shown for secret in upstream.all_secrets())
+        assert "access-" not in shown
 
 
 async def test_https_on_both_sides(tmp_path: Path) -> None:

@@ -33,19 +33,16 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream:
-            words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
-            settings = read_settings([*words, "--set", f"confdir={tmp_path}"], {})
-            settings.config()
-            ready = asyncio.Event()
-            master = await prepare(settings, lambda _report: ready.set())
-            running = asyncio.create_task(master.run())
-            await asyncio.wait_for(ready.wait(), 20)
-            await leave(master)
-            await running
-
-    await main()
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
+        settings = read_settings([*words, "--set", f"confdir={tmp_path}"], {})
+        settings.config()
+        ready = asyncio.Event()
+        master = await prepare(settings, lambda _report: ready.set())
+        running = asyncio.create_task(master.run())
+        await asyncio.wait_for(ready.wait(), 20)
+        await leave(master)
+        await running
     assert parsed == ["^rm", "e"]
 
 

@@ -1,4 +1,4 @@
-"""One session in front of a real HTTP server; ``cli/commands/test_pipe.py`` has more."""
+"""One session in front of a real HTTP server; ``tests/cli/commands/test_pipe.py`` has more."""
 
 from __future__ import annotations
 

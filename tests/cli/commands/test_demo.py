@@ -86,21 +86,16 @@ async def test_its_server_speaks_the_newest_revision() -> None:
     ],
 )
 async def test_its_server_refuses_as_a_real_one(message: object, status: int, code: int) -> None:
-    async def main() -> Answer:
-        async with demo_upstream() as upstream:
-            return await ask(upstream, message)
-
-    answer = await main()
+    async with demo_upstream() as upstream:
+        answer = await ask(upstream, message)
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
 
 
 async def test_its_server_has_no_stream_and_no_other_path() -> None:
-    async def main() -> list[int]:
-        async with demo_upstream() as upstream, raw_client(upstream.port) as client:
-            asked = [get(), post(b"{}", path="/other")]
-            return [(await client.ask(one)).status for one in asked]
-
-    assert await main() == [405, 404]
+    async with demo_upstream() as upstream, raw_client(upstream.port) as client:
+        asked = [get(), post(b"{}", path="/other")]
+        found = [(await client.ask(one)).status for one in asked]
+    assert found == [405, 404]
 
 
 def test_its_tools_look_like_those_of_a_real_server() -> None:

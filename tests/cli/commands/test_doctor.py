@@ -90,13 +90,10 @@ async def test_nobody_there(tmp_path: Path) -> None:
     ],
 )
 async def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
-    async def main() -> tuple[int, str]:
-        async with demo_upstream() as upstream:
-            there = url.format(upstream.port)
-            async with launched("doctor", "-u", there, home=tmp_path) as it:
-                return await it.exit_code(), it.stdout
-
-    status, said = await main()
+    async with demo_upstream() as upstream:
+        there = url.format(upstream.port)
+        async with launched("doctor", "-u", there, home=tmp_path) as it:
+            status, said = await it.exit_code(), it.stdout
     assert status == 1
     assert advice in said
 
@@ -107,14 +104,11 @@ async def test_credentials_are_wanted(tmp_path: Path) -> None:
             await peer.request()
             await peer.say(answer(b"no", status="401 Unauthorized", kind="text/plain"))
 
-    async def main() -> tuple[int, str]:
-        async with (
-            raw_upstream(script) as upstream,
-            launched("doctor", "-u", f"{upstream.url}/mcp", home=tmp_path) as it,
-        ):
-            return await it.exit_code(), it.stdout
-
-    status, said = await main()
+    async with (
+        raw_upstream(script) as upstream,
+        launched("doctor", "-u", f"{upstream.url}/mcp", home=tmp_path) as it,
+    ):
+        status, said = await it.exit_code(), it.stdout
     assert status == 1
     assert "HTTP 401" in said
     assert "--header 'Authorization: Bearer $TOKEN' sends them" in said

@@ -107,18 +107,15 @@ async def test_an_unreachable_upstream_is_an_error_of_two_lines(tmp_path: Path) 
 
 
 async def test_a_taken_port_is_an_error_before_the_upstream_is_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with mcp_upstream(tools=TOOLS) as upstream:
-            port = str(upstream.raw.port)
-            async with launched("-u", upstream.url, "-p", port, home=tmp_path) as it:
-                assert await it.exit_code() == 1
-                assert it.stderr == (
-                    f"Error: Cannot listen on 127.0.0.1:{port}\n"
-                    "Address already in use; --port 0 takes a free port\n"
-                )
-            assert upstream.raw.requests == []
-
-    await main()
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        port = str(upstream.raw.port)
+        async with launched("-u", upstream.url, "-p", port, home=tmp_path) as it:
+            assert await it.exit_code() == 1
+            assert it.stderr == (
+                f"Error: Cannot listen on 127.0.0.1:{port}\n"
+                "Address already in use; --port 0 takes a free port\n"
+            )
+        assert upstream.raw.requests == []
 
 
 async def test_quiet_reports_no_filter_that_works(tmp_path: Path) -> None:

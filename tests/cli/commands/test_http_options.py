@@ -20,16 +20,13 @@ from tests.raw_client import raw_client
 async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
     file = tmp_path / "all.flow"
 
-    async def main() -> None:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--record", str(file)) as it,
-        ):
-            await ask(it.port, CALL % (1, b"read_file"))
-            it.interrupt()
-            assert await it.exit_code() == 0
-
-    await main()
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--record", str(file)) as it,
+    ):
+        await ask(it.port, CALL % (1, b"read_file"))
+        it.interrupt()
+        assert await it.exit_code() == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with file.open("rb") as recording:
         [flow] = FlowReader(recording).stream()

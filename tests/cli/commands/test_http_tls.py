@@ -35,15 +35,13 @@ async def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: P
     certified(tmp_path)
     pem = tmp_path / "upstream-server.pem"
 
-    async def main() -> str:
-        async with (
-            mcp_upstream(tools=TOOLS) as upstream,
-            serving(upstream, tmp_path, "--cert", str(pem)) as it,
-        ):
-            address = ("127.0.0.1", it.port)
-            return await asyncio.to_thread(ssl.get_server_certificate, address)
-
-    assert (await main()).strip() in pem.read_text()
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        serving(upstream, tmp_path, "--cert", str(pem)) as it,
+    ):
+        address = ("127.0.0.1", it.port)
+        found = await asyncio.to_thread(ssl.get_server_certificate, address)
+    assert found.strip() in pem.read_text()
 
 
 async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:

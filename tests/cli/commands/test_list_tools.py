@@ -103,11 +103,8 @@ async def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_upstream_that_is_not_there_is_exit_status_1(tmp_path: Path) -> None:
-    async def main() -> tuple[int, str]:
-        async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
-            return await it.exit_code(), it.stderr
-
-    status, stderr = await main()
+    async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
+        status, stderr = await it.exit_code(), it.stderr
     assert status == 1
     assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
 
@@ -118,19 +115,15 @@ async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
     (tmp_path / "mitmproxy" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
 
-    async def main() -> tuple[int, str]:
-        from tests.cli.launched import ADDON
+    from tests.cli.launched import ADDON
 
-        environment = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
-        async with (
-            demo_upstream() as upstream,
-            launched(
-                "-u", upstream.url, "--list-tools", home=tmp_path, environment=environment
-            ) as it,
-        ):
-            return await it.exit_code(), it.stderr
-
-    assert (await main())[0] == 0
+    environment = {"PYTHONPATH": f"{tmp_path}:{ADDON}"}
+    async with (
+        demo_upstream() as upstream,
+        launched("-u", upstream.url, "--list-tools", home=tmp_path, environment=environment) as it,
+    ):
+        found = await it.exit_code(), it.stderr
+    assert found[0] == 0
 
 
 async def test_json_can_be_asked_for_with_one_flag(tmp_path: Path) -> None:

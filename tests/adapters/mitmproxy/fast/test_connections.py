@@ -200,12 +200,10 @@ def test_who_serves_no_client_is_asked_for_nothing() -> None:
 
 
 async def test_all_that_has_come_is_read_at_once() -> None:
-    async def main() -> tuple[int, int, int]:
-        reader = GreedyReader()
-        reader.feed_data(b"x" * 200_000)
-        first = len(await reader.read(65535))
-        reader.feed_data(b"x" * 10)
-        reader.feed_eof()
-        return first, len(await reader.read(-1)), len(await reader.read(65535))
-
-    assert await main() == (200_000, 10, 0)
+    reader = GreedyReader()
+    reader.feed_data(b"x" * 200_000)
+    first = len(await reader.read(65535))
+    reader.feed_data(b"x" * 10)
+    reader.feed_eof()
+    found = first, len(await reader.read(-1)), len(await reader.read(65535))
+    assert found == (200_000, 10, 0)

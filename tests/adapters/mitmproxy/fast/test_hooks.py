@@ -100,17 +100,14 @@ async def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> N
     log: list[str] = []
     deaf: Any = Deaf()
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = QuickAddonManager(master)
-        manager.chain[:] = [deaf]
-        await manager.trigger_event(SomethingHook("0"))
-        deaf.something = log.append
-        manager.trigger(ConfigureHook(set()))
-        await manager.trigger_event(SomethingHook("1"))
-
-    await main()
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    manager = QuickAddonManager(master)
+    manager.chain[:] = [deaf]
+    await manager.trigger_event(SomethingHook("0"))
+    deaf.something = log.append
+    manager.trigger(ConfigureHook(set()))
+    await manager.trigger_event(SomethingHook("1"))
     assert log == ["1"]
 
 
@@ -161,16 +158,13 @@ async def test_a_group_runs_the_addons_that_it_has_now() -> None:
     log: list[str] = []
     group = Group([Heard("a", log)])
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = QuickAddonManager(master)
-        manager.chain[:] = [group]
-        await manager.trigger_event(SomethingHook("0"))
-        group.addons = [Heard("b", log)]
-        await manager.trigger_event(SomethingHook("1"))
-
-    await main()
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    manager = QuickAddonManager(master)
+    manager.chain[:] = [group]
+    await manager.trigger_event(SomethingHook("0"))
+    group.addons = [Heard("b", log)]
+    await manager.trigger_event(SomethingHook("1"))
     assert log == ["a 0", "b 1"]
 
 
@@ -188,47 +182,38 @@ async def test_addons_that_watch_flows_are_told_of_every_change(chain: list[obje
     """mitmweb's view lives from that."""
     log: list[str] = []
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = QuickAddonManager(master)
-        manager.chain[:] = [*chain, Updated("a", log)]
-        await manager.handle_lifecycle(HttpRequestHook(tflow()))
-        await manager.handle_lifecycle(SomethingHook("no flow"))
-
-    await main()
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    manager = QuickAddonManager(master)
+    manager.chain[:] = [*chain, Updated("a", log)]
+    await manager.handle_lifecycle(HttpRequestHook(tflow()))
+    await manager.handle_lifecycle(SomethingHook("no flow"))
     assert log == ["a 1"]
 
 
 async def test_hooks_that_finish_at_once_leave_nothing_to_await() -> None:
     log: list[str] = []
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        manager = QuickAddonManager(master)
-        manager.chain[:] = [Heard("a", log)]
-        assert manager.begin(SomethingHook("0")) is None
-        manager.chain[:] = [HeardLater("b", log), Heard("c", log)]
-        rest = manager.begin(SomethingHook("1"))
-        assert rest is not None
-        assert log == ["a 0"]
-        await rest
-
-    await main()
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    manager = QuickAddonManager(master)
+    manager.chain[:] = [Heard("a", log)]
+    assert manager.begin(SomethingHook("0")) is None
+    manager.chain[:] = [HeardLater("b", log), Heard("c", log)]
+    rest = manager.begin(SomethingHook("1"))
+    assert rest is not None
+    assert log == ["a 0"]
+    await rest
     assert log == ["a 0", "b 1", "c 1"]
 
 
 async def test_a_manager_in_use_keeps_its_addons() -> None:
     log: list[str] = []
 
-    async def main() -> None:
-        master = Master(Options())
-        master._legacy_log_events.uninstall()
-        master.addons.chain[:] = [Heard("a", log)]
-        make_quick(master.addons)
-        assert isinstance(master.addons, QuickAddonManager)
-        await master.addons.trigger_event(SomethingHook("0"))
-
-    await main()
+    master = Master(Options())
+    master._legacy_log_events.uninstall()
+    master.addons.chain[:] = [Heard("a", log)]
+    make_quick(master.addons)
+    assert isinstance(master.addons, QuickAddonManager)
+    await master.addons.trigger_event(SomethingHook("0"))
     assert log == ["a 0"]
