@@ -249,10 +249,13 @@ async def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
     "options", [{"login": ["off"]}, {"upstream_headers": ["Authorization: Bearer mine"]}]
 )
 async def test_no_login_is_used_where_nobody_wants_it(
-    tmp_path: Path, options: dict[str, list[str]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, list[str]]
 ) -> None:
     with oauth_upstream() as upstream:
         await log_in_to(upstream)
+        # Else the refusal of the user's own header would end the process, sooner or later.
+        grants = {"Bearer mine": Grant(["tools"], upstream.url)}
+        monkeypatch.setattr(upstream, "grant_of", grants.get)
         given = {"endpoint": ["/mcp"], **options}
         async with (
             proxy(ToolFilter(), to=upstream.origin, home=tmp_path, **given) as it,
