@@ -9,6 +9,7 @@ import pytest
 from mitmproxy import ctx
 
 from mcp_tool_filter.adapters.effects import carry_out
+from mcp_tool_filter.adapters.mitmproxy.streams import open_flows
 from mcp_tool_filter.policy.effects import Decision
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Forward, Verdict
@@ -128,6 +129,34 @@ async def test_a_call_that_waits_is_judged_by_the_patterns_in_force_when_it_goes
         on.gate.opened.set()
         assert (await waiting).body == not_found("read_file")
         assert on.upstream.asked == []
+
+
+async def test_a_request_that_another_script_changes_while_it_waits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has judged what it says now."""
+    async with gated(tmp_path, monkeypatch, echo) as on:
+        waiting = asyncio.create_task(on.ask(slow("1")))
+        await on.gate.reached()
+        [flow] = open_flows()
+        flow.request.content = call("delete_file")
+        on.gate.opened.set()
+        assert (await waiting).status == 500
+        assert on.upstream.asked == []
+
+
+async def test_an_answer_that_another_script_changes_while_it_waits_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gated(tmp_path, monkeypatch, echo) as on:
+        monkeypatch.setattr(DelaysSlow, "decide", _only_results)
+        waiting = asyncio.create_task(on.ask(call("read_file", '{"x":"slowly"}')))
+        await on.gate.reached()
+        [flow] = open_flows()
+        assert flow.response
+        flow.response.content = tool_list([DELETE], id="1")
+        on.gate.opened.set()
+        assert b"delete_file" not in (await waiting).body
 
 
 async def test_a_list_that_waits_is_judged_by_the_patterns_in_force_when_it_goes_on(

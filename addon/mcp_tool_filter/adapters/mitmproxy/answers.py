@@ -38,6 +38,7 @@ from mcp_tool_filter.adapters.mitmproxy.logins import (
     renew,
 )
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Parts, parts_of_answer
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream, stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import (
     cut,
@@ -177,7 +178,8 @@ class Answers:
             elif not has_left:
                 answered = self.judge_body(flow, response, known)
                 if not (answered is None or isinstance(answered, Answered)):
-                    return self._answer_later(flow, response, known, answered)
+                    parts = parts_of_answer(response)
+                    return self._answer_later(flow, response, known, answered, parts)
                 self.replace(flow, response, known, answered)
             if self._hidden.is_on:
                 self._hidden.hide_answer(flow)
@@ -242,9 +244,13 @@ class Answers:
         response: Response,
         known: Known,
         answered: Deciding[Answered | None],
+        judged: Parts,
     ) -> None:
         try:
-            self.replace(flow, response, known, await self._effects.outcome_of(answered))
+            decided = await self._effects.outcome_of(answered)
+            if flow.response is not response or parts_of_answer(response) != judged:
+                raise ProtocolError("an answer that was changed while it waited")
+            self.replace(flow, response, known, decided)
             self._hidden.hide_answer(flow)
         except Exception as error:
             fail_closed(flow, error, self.refuse_body)

@@ -60,6 +60,10 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.oauth.through import Through
 
 
+type _Asked = tuple[bytes, bytes, bytes | None]
+"""A request's method, path and body."""
+
+
 class Requests:
     """Judges each request, and sends it on or answers it."""
 
@@ -178,14 +182,22 @@ class Requests:
             raise ProtocolError("a body went by before it could be judged")
         head = head_of(request, flow.client_conn)
         if through := self._through.asked(flow, head):
-            return self._log_in_through(flow, through, listener, head, raw)
+            return self._log_in_through(flow, through, listener, head, raw, _asked_in(flow))
         return self._judge_message(flow, listener, head, raw)
 
     async def _log_in_through(
-        self, flow: HTTPFlow, through: Through, listener: Listener, head: Head, raw: bytes
+        self,
+        flow: HTTPFlow,
+        through: Through,
+        listener: Listener,
+        head: Head,
+        raw: bytes,
+        asked: _Asked,
     ) -> None:
         try:
-            if response := await self._through.answer(flow, through, head, raw):
+            response = await self._through.answer(flow, through, head, raw)
+            _refuse_changed(flow, asked)
+            if response:
                 self._known.of(flow).login_at = response.headers.get("location")
                 flow.response = response
                 self._hidden.hide_answer(flow)
@@ -209,13 +221,19 @@ class Requests:
         outcome = listener.judge_request(head, raw, flow)
         if isinstance(outcome, Passed | Answered):
             return self._send_on(flow, listener, head, outcome)
-        return self._send_on_later(flow, listener, head, outcome)
+        return self._send_on_later(flow, listener, head, outcome, _asked_in(flow))
 
     async def _send_on_later(
-        self, flow: HTTPFlow, listener: Listener, head: Head, outcome: Deciding[Passed | Answered]
+        self,
+        flow: HTTPFlow,
+        listener: Listener,
+        head: Head,
+        outcome: Deciding[Passed | Answered],
+        asked: _Asked,
     ) -> None:
         try:
             decided = await self._effects.outcome_of(outcome)
+            _refuse_changed(flow, asked)
             if self._ending.has_begun:
                 decided = Answered(200, lost_to(flow.request))
             if waiting := self._send_on(flow, listener, head, decided):
@@ -295,3 +313,14 @@ class Requests:
     def is_admitted(self, flow: HTTPFlow) -> bool:
         """Tell whether its head was judged, and there is something to judge the rest by."""
         return flow in self._admitted and self._ready.is_set()
+
+
+def _asked_in(flow: HTTPFlow) -> _Asked:
+    data = flow.request.data
+    return data.method, data.path, data.content
+
+
+def _refuse_changed(flow: HTTPFlow, asked: _Asked) -> None:
+    """Raise ProtocolError if another script has changed what was asked while that was judged."""
+    if _asked_in(flow) != asked:
+        raise ProtocolError("a request that was changed while it waited")
