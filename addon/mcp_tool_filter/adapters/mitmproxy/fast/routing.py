@@ -68,7 +68,7 @@ class QuickHttpLayer(FilteredHttpLayer):
                     yield from self.make_stream(event.stream_id)
                 stream = self.streams.get(event.stream_id)
                 if stream is not None:  # it may be over already
-                    yield from self.event_to_child(stream, event)
+                    yield from self._carry(stream, stream.handle_event(event))
             else:
                 yield from self._carry_rarer(child, command)
 

@@ -226,11 +226,12 @@ class SafeStream(RepeatingStream):
                     steps.close()
                     break
                 elif type(command) is SendHttp:
-                    if isinstance(command.event, _LOOKED_AT):
-                        is_due = False
-                        instead = yield from self._send_head(command)
-                    else:
-                        is_due = self._may_send(command)
+                    if not isinstance(command.event, _LOOKED_AT):
+                        if self._may_send(command):
+                            yield command
+                        continue
+                    is_due = False
+                    instead = yield from self._send_head(command)
                 elif isinstance(command, commands.StartHook):
                     if type(command) is HttpResponseHook and self._headers_sent:
                         yield from self._send_rest(self.last or b"")
