@@ -1,0 +1,101 @@
+"""What a command said, as HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.stdio.bridge_answers import (
+    answer_from,
+    error_response,
+    events_from,
+)
+from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from tests.make import answering
+
+NOTE = b'{"jsonrpc":"2.0","method":"notifications/progress"}'
+ONE, TWO = answering("{}", id="1"), answering("{}", id="2")
+BOTH = b"application/json, text/event-stream"
+
+
+async def answered(
+    *said: bytes, accept: bytes = BOTH, count: int = 1, as_batch: bool = False
+) -> tuple[int, str, bytes]:
+    """Return status, type and body."""
+    outbox = Outbox()
+    for one in said:
+        await outbox.put(one)
+    outbox.end()
+    request = ServedRequest("POST", "/mcp", ((b"accept", accept),))
+    given = await answer_from(outbox, request, count, (), lambda: None, as_batch=as_batch)
+    return given.status, dict(given.headers)[b"content-type"].decode(), await body_of(given)
+
+
+async def body_of(response: ServedResponse) -> bytes:
+    if isinstance(response.body, bytes):
+        return response.body
+    return b"".join([part async for part in response.body])
+
+
+async def test_one_answer_is_json() -> None:
+    assert await answered(ONE) == (200, "application/json", ONE)
+
+
+@pytest.mark.parametrize(("count", "as_batch"), [(2, False), (1, True)])
+async def test_the_answers_to_a_batch_are_a_batch(count: int, as_batch: bool) -> None:
+    said = (ONE, TWO)[:count]
+    _, kind, body = await answered(*said, count=count, as_batch=as_batch)
+    assert (kind, body) == ("application/json", b"[" + b",".join(said) + b"]")
+
+
+async def test_what_comes_beside_the_answer_makes_it_a_stream() -> None:
+    _, kind, body = await answered(NOTE, ONE)
+    assert kind == "text/event-stream"
+    assert body.index(NOTE) < body.index(ONE)
+
+
+async def test_a_client_that_takes_no_events_gets_the_answer_alone() -> None:
+    assert await answered(NOTE, ONE, accept=b"application/json") == (200, "application/json", ONE)
+
+
+async def test_a_request_that_was_cancelled_has_no_answer() -> None:
+    assert await answered() == (200, "text/event-stream", b"")
+    _, kind, body = await answered(accept=b"application/json")
+    assert kind == "application/json"
+    assert b"The server sent no answer" in body
+
+
+async def test_a_late_answer_is_a_stream_and_leaving_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._JSON_SOON", 0.01)
+    left: list[bool] = []
+    outbox = Outbox()
+    request = ServedRequest("POST", "/mcp", ((b"accept", BOTH),))
+    given = await answer_from(outbox, request, 1, (), lambda: left.append(True))
+    await outbox.put(ONE)
+    outbox.end()
+    assert ONE in await body_of(given)
+    assert left == [True]
+
+
+async def test_a_quiet_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._HEARTBEAT", 0.01)
+    outbox = Outbox()
+    events: AsyncIterator[bytes] = events_from(outbox)
+    assert await anext(events) == b": alive\n\n"
+    await outbox.put(ONE)
+    heard = await anext(events)
+    while heard == b": alive\n\n":
+        heard = await anext(events)
+    assert ONE in heard
+
+
+def test_an_error_is_json_rpc() -> None:
+    response = error_response(404, "7", -32600, "Session not found")
+    assert response.status == 404
+    assert response.body == (
+        b'{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"Session not found"}}'
+    )

@@ -1,0 +1,116 @@
+"""Real commands behind the bridge: started, counted and ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions, TooMany
+from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.errors import ConnectFailed
+from mcp_tool_filter.protocol.limits import Limits
+from tests.make import calling
+from tests.stdio_client import upstream
+
+
+@asynccontextmanager
+async def sessions(
+    *words: str, said: list[str] | None = None, **settings: Any
+) -> AsyncIterator[BridgeSessions]:
+    say = (said if said is not None else []).append
+    command = list(words) or upstream()
+    made = BridgeSessions(lambda: Child(command), Limits(), say=say, **settings)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_each_session_has_a_command_and_a_name_of_its_own() -> None:
+    async with sessions() as ours:
+        (one, first), (two, second) = await ours.begin(), await ours.begin()
+        assert (ours.open_session(one), ours.open_session(two)) == (first, second)
+        assert first is not second
+        await ours.end(first)
+        assert first.ended.done()
+        assert ours.open_session(one) is None
+        assert ours.open_session(two) is second
+
+
+async def test_a_session_that_nobody_uses_makes_room_for_a_new_one() -> None:
+    async with sessions(most=2) as ours:
+        (_, oldest), (name, used) = await ours.begin(), await ours.begin()
+        used.listen()
+        new, _ = await ours.begin()
+        assert oldest.ended.done()
+        assert ours.open_session(name) is used
+        assert ours.open_session(new)
+
+
+async def test_the_session_that_was_not_used_for_longest_is_ended_first() -> None:
+    async with sessions(most=2) as ours:
+        (_, first), (_, second) = await ours.begin(), await ours.begin()
+        await first.tell(calling("read_file"))
+        await ours.begin()
+        assert second.ended.done()
+        assert not first.ended.done()
+
+
+async def test_there_is_no_room_if_all_are_in_use() -> None:
+    async with sessions(most=1) as ours:
+        _, only = await ours.begin()
+        only.listen()
+        with pytest.raises(TooMany, match="--max-children 1"):
+            await ours.begin()
+        with pytest.raises(TooMany):
+            await ours.shared()
+
+
+async def test_requests_without_a_session_share_a_command_until_it_ends() -> None:
+    async with sessions() as ours:
+        shared = await ours.shared()
+        assert await ours.shared() is shared
+        ours.end_shared(shared)
+        assert await ours.shared() is not shared
+
+
+async def test_a_command_that_ends_by_itself_is_told_and_forgotten() -> None:
+    said: list[str] = []
+    async with sessions(said=said) as ours:
+        name, session = await ours.begin()
+        await session.tell(calling("crash"))
+        await session.ended
+        while ours.open_session(name) or not said:
+            await asyncio.sleep(0.001)
+        assert said == ["Warning: The command of one session has ended with exit code 3"]
+
+
+async def test_a_session_that_nobody_has_used_for_long_is_ended() -> None:
+    async with sessions(idle=0.05) as ours:
+        _, idle = await ours.begin()
+        _, used = await ours.begin()
+        assert used.expect(["1"], Outbox())  # somebody waits for it
+        await idle.ended
+        assert not used.ended.done()
+
+
+async def test_at_the_end_all_commands_are_gone_and_none_begins() -> None:
+    async with sessions() as ours:
+        _, session = await ours.begin()
+        shared = await ours.shared()
+    assert session.ended.done()
+    assert shared.session.ended.done()
+    with pytest.raises(TooMany, match="Shutting down"):
+        await ours.begin()
+
+
+async def test_a_command_that_cannot_start_is_no_session() -> None:
+    async with sessions("no-such-command", most=1) as ours:
+        for _ in range(2):
+            with pytest.raises(ConnectFailed):
+                await ours.begin()
