@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import READ, call, filtered, not_found
+from tests.adapters.mitmproxy.filtered import READ, call, not_found
 from tests.adapters.mitmproxy.ruled import BLOCK, SECRET, blocked, ruled, write
 from tests.mcp_upstream import mcp_upstream, saying
 from tests.proxy import proxy
@@ -118,43 +116,6 @@ async def test_headers_follow_a_changed_message(tmp_path: Path) -> None:
     (request,) = upstream.asked
     assert request.all("mcp-method") == ["tools/call"]
     assert request.all("mcp-name") == ["=?base64?csOpYWQ=?="]
-
-
-async def test_fork_sends_a_copy_whose_answer_nobody_gets(tmp_path: Path) -> None:
-    rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
-
-    async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
-        got = await between.ask(call("read_file"), b"User-Agent: c\r\nMcp-Session-Id: s\r\n")
-        assert got.body == SECRET
-        async with asyncio.timeout(20):
-            while len(between.upstream.asked) < 3:
-                await asyncio.sleep(0.01)
-        ids = [json.loads(request.body)["id"] for request in between.upstream.asked]
-        assert len(set(map(str, ids))) == 3
-        sessions = [request.all("mcp-session-id") for request in between.upstream.asked]
-        assert sessions == [["s"]] * 3
-
-
-async def test_copies_of_a_renamed_call_have_its_new_name_in_the_header_too(tmp_path: Path) -> None:
-    """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
-    rules = """
-  - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}
-  - {id: fork, actions: [fork: {copies: 1}]}
-"""  # noqa: E501 - one rule, one line
-    given: dict[str, Any] = {"rules": [write(tmp_path, rules)], "deny": ["^never$"]}
-    async with filtered(tmp_path, respond=saying(SECRET), **given) as between:
-        meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
-        body = call("read_file").replace(b'"arguments":{}', b'"arguments":{},' + meta.encode())
-        headers = b"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
-        got = await between.ask(body, headers + b"User-Agent: c\r\nMcp-Name: read_file\r\n")
-        assert got.body == SECRET
-        async with asyncio.timeout(20):
-            while len(asked := between.upstream.of("tools/call")) < 2:
-                await asyncio.sleep(0.01)
-    for request in asked:
-        assert json.loads(request.body)["params"]["name"] == "delete_file"
-        assert request.all("mcp-name") == ["delete_file"]
-        assert request.all("mcp-method") == ["tools/call"]
 
 
 async def test_a_script_decides(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.adapters.mitmproxy.filtered import INITIALIZE, LIST, call
-from tests.adapters.mitmproxy.ruled import HIDDEN, REDACT, SECRET, WAIT, blocked, ruled, streaming
+from tests.adapters.mitmproxy.ruled import HIDDEN, REDACT, SECRET, WAIT, ruled, streaming
 from tests.mcp_upstream import saying
 from tests.raw_client import MCP_HEADERS, get
 from tests.raw_upstream import Peer, RawRequest, answer
@@ -50,30 +49,6 @@ async def test_a_delay_in_both_directions(tmp_path: Path) -> None:
     async with ruled(tmp_path, WAIT, respond=streaming(b"data: " + SECRET + b"\n\n")) as between:
         got = await between.ask(call("read_file"))
         assert got.body == b"data: " + SECRET + b"\n\n"
-
-
-async def test_a_request_from_the_upstream_is_answered_for_the_client(tmp_path: Path) -> None:
-    rules = """
-  - {id: no-sampling, conditions: [from: server, method_equals: sampling/createMessage],
-     actions: [block: no models here]}
-"""
-    ask = b'{"jsonrpc":"2.0","id":77,"method":"sampling/createMessage","params":{}}'
-    answered: asyncio.Queue[RawRequest] = asyncio.Queue()
-
-    async def respond(request: RawRequest, peer: Peer) -> None:
-        if b"-32001" in request.body:
-            answered.put_nowait(request)
-            await peer.say(answer(b"", status="202 Accepted"))
-        else:
-            await streaming(b"data: " + ask + b"\n\n", b"data: " + SECRET + b"\n\n")(request, peer)
-
-    async with ruled(tmp_path, rules, respond=respond) as between:
-        headers = b"User-Agent: c\r\nAuthorization: Bearer t\r\n"
-        got = await between.ask(call("read_file"), headers)
-        assert got.body == b"data: " + SECRET + b"\n\n"
-        request = await asyncio.wait_for(answered.get(), 20)
-        assert request.body == blocked("no-sampling", "no models here", "77")
-        assert request.all("authorization") == ["Bearer t"]
 
 
 CACHE = """

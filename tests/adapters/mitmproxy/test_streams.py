@@ -1,188 +1,177 @@
-"""How a stream under way is ended or cut."""
+"""Bytes put into a stream under way: where they appear, and where none may."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from mitmproxy.http import HTTPFlow
+from mitmproxy.http import HTTPFlow, Response
+from mitmproxy.test.tflow import tflow
 
-from mcp_tool_filter.adapters.mitmproxy.streams import cut, end, inject, open_flows
-from tests.adapters.mitmproxy.open_streams import OURS, endless, opened, pairs
-from tests.adapters.mitmproxy.streaming import FIRST, Streaming, before
-from tests.proxy import proxy
-from tests.raw_client import get, h2_client, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, answer, chunk, raw_upstream
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Injected
+from mcp_tool_filter.adapters.mitmproxy.streams import cut, end, inject
+from tests.adapters.mitmproxy.open_streams import OURS, brief, endless, h1_stream, opened, pairs
+from tests.adapters.mitmproxy.streaming import FIRST, Streaming, before, until
+from tests.raw_client import get, h2_client, post, raw_client
 
 
 @pairs
-async def test_an_ended_stream_ends_well_for_the_client(pair: str, tmp_path: Path) -> None:
+async def test_injected_bytes_reach_the_client(pair: str, tmp_path: Path) -> None:
     addon = Streaming()
     async with opened(pair, tmp_path, addon) as (_, stream):
-        assert end(addon.flows[0], OURS)
+        assert inject(addon.flows[0], OURS)
         await stream.see(OURS)
-        assert await stream.rest()
-        await stream.left()
-        assert addon.responses == addon.flows
-        assert addon.errors == []
-        assert open_flows() == []
+        injected = addon.chunks[addon.flows[0].id][-1]
+        assert isinstance(injected, Injected)
+        assert injected.flow_id == addon.flows[0].id
 
 
-@pairs
-async def test_a_cut_stream_ends_badly_for_the_client(pair: str, tmp_path: Path) -> None:
+async def test_a_stream_that_has_ended_can_be_neither_injected_into_nor_cut(tmp_path: Path) -> None:
+    """mitmproxy would put it into the next response on the same connection."""
+
     addon = Streaming()
-    async with opened(pair, tmp_path, addon) as (_, stream):
-        cut(addon.flows[0], "enough")
-        assert not await stream.rest()
-        await stream.left()
-        assert addon.responses == []
-        assert addon.errors == ["enough"]
-        assert open_flows() == []
+    async with before(brief, addon, tmp_path) as running, raw_client(running.port) as client:
+        assert (await client.ask(get())).body == FIRST
+        await client.say(post(b"{}"))
+        await client.head()
+        assert await client.chunk() == FIRST
+        ended, going_on = addon.flows
+        gc.collect()
+        assert not inject(ended, OURS)
+        assert not end(ended)
+        cut(ended)
+        assert inject(going_on, OURS)
+        assert await client.chunk() == OURS
 
 
-async def test_only_one_of_several_streams_is_cut(tmp_path: Path) -> None:
+async def test_nothing_is_injected_for_a_client_that_left(tmp_path: Path) -> None:
     addon = Streaming()
-    async with before(endless, addon, tmp_path) as running, h2_client(running.port) as client:
-        numbers = [client.ask("GET") for _ in range(3)]
-        for number in numbers:
-            await client.until(number, lambda it: FIRST in it.data)
-        cut(addon.flows[1])
-        resets = [number for number in numbers if client.streams[number].reset is not None]
-        while not resets:
-            await client.read()
-            resets = [n for n in numbers if client.streams[n].reset is not None]
-        assert len(resets) == 1
-        for flow in (addon.flows[0], addon.flows[2]):
-            assert inject(flow, OURS)
-        for number in set(numbers) - set(resets):
-            await client.until(number, lambda it: OURS in it.data)
+    async with before(endless, addon, tmp_path) as running:
+        async with h1_stream(running.port, tls=False):
+            pass
+        await addon.failed(1)
+        assert not inject(addon.flows[0], OURS)
+        assert not end(addon.flows[0])
+        cut(addon.flows[0])
 
 
-@pytest.mark.parametrize("body", [b"", b"data: theirs\n\n"])
-@pytest.mark.parametrize("client", ["h1", "h2"])
-async def test_a_response_can_be_ended_before_it_begins(
-    client: str, body: bytes, tmp_path: Path
-) -> None:
-    """In the ``responseheaders`` hook: what body the upstream sends is then of no account."""
+async def test_nothing_is_injected_into_a_flow_of_another_addon(tmp_path: Path) -> None:
+    async with before(endless, Streaming(), tmp_path):
+        assert not inject(tflow(resp=True), OURS)
+        assert not end(tflow(resp=True))
+        cut(tflow(resp=True))
 
-    class Refusing(Streaming):
+
+async def test_nothing_is_injected_into_an_answer_that_is_not_streamed(tmp_path: Path) -> None:
+    """It would be put before the upstream's bytes."""
+    refused: list[bool] = []
+
+    class Impatient(Streaming):
+        def responseheaders(self, flow: HTTPFlow) -> None:
+            refused.append(inject(flow, OURS))
+
+        def response(self, flow: HTTPFlow) -> None:
+            refused.append(inject(flow, OURS))
+
+    async with before(endless, Impatient(), tmp_path) as it, raw_client(it.port) as client:
+        assert (await client.ask(post(b"{}"))).body == b"{}"
+        assert refused == [False, False]
+
+
+async def test_nothing_is_injected_into_a_copy_or_behind_the_end(tmp_path: Path) -> None:
+    refused: list[bool] = []
+
+    class Late(Streaming):
+        def response(self, flow: HTTPFlow) -> None:
+            copy = flow.copy()
+            copy.id = flow.id
+            refused.extend([inject(copy, OURS), inject(flow, OURS), end(flow)])
+
         def responseheaders(self, flow: HTTPFlow) -> None:
             super().responseheaders(flow)
-            assert flow.response
-            flow.response.headers.pop("content-length")
-            if client == "h1":
-                flow.response.headers["transfer-encoding"] = "chunked"
-            assert end(flow, OURS)
+            copy = flow.copy()
+            copy.id = flow.id
+            refused.append(inject(copy, OURS))
 
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(answer(body, kind="text/event-stream"))
-        await peer.left()
-
-    addon = Refusing(on_chunk=lambda _flow, _data: [])
-    async with before(script, addon, tmp_path) as running:
-        if client == "h1":
-            async with raw_client(running.port) as h1:
-                assert (await h1.ask(get())).body == OURS
-        else:
-            async with h2_client(running.port) as h2:
-                assert (await h2.over(h2.ask("GET"))).data == OURS
-        assert addon.responses == addon.flows
+    async with before(brief, Late(), tmp_path) as it, raw_client(it.port) as client:
+        assert (await client.ask(get())).body == FIRST
+        assert refused == [False] * 4
 
 
-@pytest.mark.parametrize("when", ["chunk", "end"])
-async def test_a_stream_can_be_ended_from_inside(when: str, tmp_path: Path) -> None:
-    def judge(flow: HTTPFlow, data: bytes) -> list[bytes]:
-        if bool(data) is (when == "chunk"):
-            end(flow, OURS)
-        return []
+async def test_nothing_is_read_from_the_upstream_while_the_last_hook_waits(tmp_path: Path) -> None:
+    """Its connection is closed by then; the failure would hit the client's next request."""
+    may_go_on = asyncio.Event()
 
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(SSE_HEAD + chunk(FIRST) + LAST_CHUNK)
-        await peer.left()
+    class Slow(Streaming):
+        async def response(self, flow: HTTPFlow) -> None:  # type: ignore[override]  # mitmproxy awaits it
+            super().response(flow)
+            await may_go_on.wait()
 
-    addon = Streaming(on_chunk=judge)
-    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
-        assert (await client.ask(get())).body == OURS
+    addon = Slow()
+    async with opened("h1-h1", tmp_path, addon) as (_, stream):
+        assert end(addon.flows[0], OURS)
+        await stream.left()
+        may_go_on.set()
+        await stream.see(OURS)
+        assert await stream.rest()
+        await stream.again()
+        assert addon.errors == []
 
 
-@pytest.mark.parametrize("when", ["chunk", "end"])
-async def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> None:
-    """The upstream's last bytes may come with the ones that we cannot judge."""
+async def test_bytes_injected_from_inside_the_stream_follow_the_chunk(tmp_path: Path) -> None:
+    def both(flow: HTTPFlow, data: bytes) -> list[bytes]:
+        if not isinstance(data, Injected):
+            assert inject(flow, OURS)
+        return [data]
 
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(SSE_HEAD + chunk(FIRST) + LAST_CHUNK)
-        await peer.left()
-
-    def judge(flow: HTTPFlow, data: bytes) -> list[bytes]:
-        if bool(data) is (when == "chunk"):
-            cut(flow)
-        return []
-
-    addon = Streaming(on_chunk=judge)
-    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
+    addon = Streaming(on_chunk=both)
+    async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
         await client.say(get())
         await client.head()
-        assert await client.rest() == b""
-        assert addon.responses == []
+        assert await client.chunk() == FIRST
+        assert await client.chunk() == OURS
 
 
-async def test_a_cut_resets_where_closing_would_mean_a_complete_answer(tmp_path: Path) -> None:
-    addon = Streaming()
-    request = get().replace(b"HTTP/1.1", b"HTTP/1.0")
+async def test_bytes_injected_while_a_hook_waits_are_not_lost(tmp_path: Path) -> None:
+    may_go_on = asyncio.Event()
+
+    class Slow(Streaming):
+        async def responseheaders(self, flow: HTTPFlow) -> None:  # type: ignore[override]  # mitmproxy awaits it
+            super().responseheaders(flow)
+            await may_go_on.wait()
+
+    addon = Slow()
     async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
-        await client.say(request)
-        await client.until(FIRST)
-        cut(addon.flows[0])
-        with pytest.raises(ConnectionResetError):
-            await client.rest()
-
-
-async def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: Path) -> None:
-    async def script(peer: Peer) -> None:
-        await peer.request()
-        await peer.say(answer(b"data: whole\n\n", kind="text/event-stream")[:-3])
-        await peer.left()
-
-    addon = Streaming()
-    async with before(script, addon, tmp_path) as running, raw_client(running.port) as client:
         await client.say(get())
-        await client.until(b"data: whol")
-        assert not end(addon.flows[0], OURS)
-        cut(addon.flows[0])
-        assert await client.rest() == b""
+        await until(lambda: bool(addon.flows))
+        assert inject(addon.flows[0], OURS)
+        may_go_on.set()
+        await client.head()
+        assert {await client.chunk(), await client.chunk()} == {FIRST, OURS}
 
 
-async def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
-    """mitmproxy cancels the task of each twice, and so the closing of its socket."""
+@pytest.mark.parametrize("same_connection", [True, False])
+async def test_another_requests_hook_can_inject(same_connection: bool, tmp_path: Path) -> None:
+    """The reply to a POST belongs on the GET stream of the session, in legacy SSE."""
 
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            raw_upstream(endless) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-        ):
-            async with h2_client(running.port) as client:
-                for number in [client.ask("GET") for _ in range(3)]:
-                    await client.until(number, lambda it: FIRST in it.data)
-            async with asyncio.timeout(20):
-                for peer in upstream.peers:
-                    await peer.gone.wait()
+    class Legacy(Streaming):
+        def request(self, flow: HTTPFlow) -> None:
+            super().request(flow)
+            if flow.request.method == "POST":
+                assert inject(self.flows[0], OURS)
+                flow.response = Response.make(202)
 
-    with uncollected():
-        await scenario()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """The garbage collector would close the sockets in the end."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(before(endless, Legacy(), tmp_path))
+        client = await stack.enter_async_context(h2_client(running.port))
+        listening = client.ask("GET")
+        await client.until(listening, lambda it: FIRST in it.data)
+        other = client
+        if not same_connection:
+            other = await stack.enter_async_context(h2_client(running.port))
+        posted = await other.over(other.ask(body=b"{}"))
+        assert posted.headers[b":status"] == b"202"
+        await client.until(listening, lambda it: OURS in it.data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mitmproxy import contentviews, hooks
+from mitmproxy import hooks
 from mitmproxy.addons.save import Save
 from mitmproxy.http import HTTPFlow
 
@@ -18,14 +18,18 @@ from mcp_tool_filter.adapters.recordings import flow_dump
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, read_flows, read_recording
 from tests.adapters.mitmproxy.streaming import until
 from tests.mcp_upstream import RESULT, McpUpstream, Respond, mcp_upstream, saying, tool, tool_list
-from tests.proxy import REPOSITORY, RunningProxy, proxy
+from tests.proxy import RunningProxy, proxy
 from tests.raw_client import MCP_HEADERS, RawClient, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 
 READ, DELETE = tool("read_file"), tool("delete_file")
+
 LIST = b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'
+
 EVENT = b"data: " + RESULT + b"\n\n"
+
 NOT_JSON = b"data: nothing\n\n"
+
 ENDPOINT = b"event: endpoint\ndata: /messages?s=1\n\n"
 
 
@@ -314,51 +318,3 @@ class TestCommands:
                 "  calls: 1, refused: 2",
             ]
             assert run("mcp.sessions") == [f"{where}: 0 sessions"]
-
-
-class TestContentView:
-    def shown(self, recording: str, number: int, part: str = "response") -> str:
-        flows = read_flows(REPOSITORY / "recordings" / f"{recording}.flow")
-        flow = sorted(flows, key=lambda one: one.request.timestamp_start)[number]
-        result = contentviews.prettify_message(getattr(flow, part), flow)
-        assert result.view_name == "MCP"
-        assert result.syntax_highlight == "yaml"
-        return result.text
-
-    def test_a_call_is_readable(self) -> None:
-        assert (
-            "request tools/call\n  id: 2\n  tool: read_file\n  arguments:\n    path: /ä/b.txt"
-            in (self.shown("mcp1-streamable-json", 4, "request"))
-        )
-
-    def test_a_list_says_what_was_removed_and_why(self) -> None:
-        text = self.shown("ts1-batch", 2)
-        assert text.startswith(
-            "# hidden 2 tools\n#   ^(delete|drop)_: delete_file, drop_database\n"
-            "# removed: delete_file, drop_database\n# before: "
-        )
-        assert "- read_file(path, lines?): Reads a text file." in text
-        assert "- delete_file" not in text
-
-    def test_the_events_of_a_stream_are_messages(self) -> None:
-        text = self.shown("mcp1-sse", 0)
-        assert "event 1: endpoint\n  /messages/?session_id=" in text
-        assert "notification notifications/progress" in text
-        assert "request sampling/createMessage" in text
-        assert 'message: "Tool not found: delete_file"' in text
-
-    def test_what_was_there_before_can_be_chosen(self) -> None:
-        flows = read_flows(REPOSITORY / "recordings" / "ts1-batch.flow")
-        [flow] = [one for one in flows if "hidden" in one.comment]
-        assert flow.response
-        result = contentviews.prettify_message(flow.response, flow, "mcp-before")
-        assert "- delete_file(path)" in result.text
-
-    def test_what_is_no_message_is_left_to_others(self) -> None:
-        view = contentviews.registry["mcp"]
-        for content_type, data in [
-            ("text/html", b"<p>"),
-            ("application/json", b'{"a":1}'),
-            ("application/json", b""),
-        ]:
-            assert view.render_priority(data, contentviews.Metadata(content_type=content_type)) < 0
