@@ -7,6 +7,8 @@ cannot judge. Anything else that is raised is a bug of ours.
 
 from __future__ import annotations
 
+import os
+
 
 class StartError(Exception):
     """The start cannot go on. ``str()`` is the text for stderr."""
@@ -116,3 +118,9 @@ class LostUpstream(StartError):
 
 class ProtocolError(Exception):
     """A peer sent what cannot be judged. ``str()`` says what, without quoting it at length."""
+
+
+def reason_of(error: OSError) -> str:
+    """Say it in the system's words; asyncio writes a sentence of its own when it cannot listen."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

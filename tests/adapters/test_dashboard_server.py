@@ -108,5 +108,6 @@ async def test_a_taken_port_stops_the_start(tmp_path: Path) -> None:
         flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", port]
         async with launched(*flags, home=tmp_path) as it:
             assert await it.exit_code() == 1
-            assert f"Error: Cannot serve the dashboard on 127.0.0.1:{port}" in it.stderr
+            what = f"Error: Cannot serve the dashboard on 127.0.0.1:{port}"
+            assert f"{what}\nAddress already in use\n" in it.stderr
             assert "Traceback" not in it.stderr

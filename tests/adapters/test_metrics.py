@@ -110,8 +110,9 @@ async def test_it_is_not_ready_before_lists_can_be_answered() -> None:
 def test_a_taken_port_stops_the_start() -> None:
     first = Metrics(dict).serve(0)
     try:
-        with pytest.raises(StartError, match="Cannot serve metrics"):
+        with pytest.raises(StartError, match="Cannot serve metrics") as stopped:
             Metrics(dict).serve(first.port)
+        assert stopped.value.why == "Address already in use"
     finally:
         first.close()
 

@@ -8,15 +8,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
 
 from tests import websocket
-from tests.adapters.mitmproxy.filtered import DELETE, LIST, READ, Filtered, call, filtered
+from tests.adapters.mitmproxy.filtered import (
+    DELETE,
+    INITIALIZE,
+    LIST,
+    READ,
+    Filtered,
+    call,
+    filtered,
+)
 from tests.attacks.faults import Place, noting_lines, raising_at
 from tests.mcp_upstream import RESULT, tool_list
-from tests.raw_client import get, post, raw_client
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 
 pytestmark = pytest.mark.filterwarnings(
@@ -27,7 +36,12 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 PATIENCE = 10.0  # generous, and only met by what hangs
-_LAST_GUARDS = ("_Shortened.handle_event", "OutermostLayer.handle_event", "close_after_error")
+_LAST_GUARDS = (
+    "_Shortened.handle_event",
+    "QuickConnectionHandler._wait",
+    "OutermostLayer.handle_event",
+    "close_after_error",
+)
 """They close the connection when anything within them raises; nothing guards them."""
 
 type Go = Callable[[int], Awaitable[bytes]]
@@ -39,6 +53,8 @@ class Scenario:
 
     go: Go
     options: dict[str, Any] = field(default_factory=dict)
+    beyond: Go | None = None
+    """Another scenario tries the lines that this one has."""
 
 
 def asking(*requests: bytes) -> Go:
@@ -63,12 +79,21 @@ async def on_a_websocket(port: int) -> bytes:
     return heard
 
 
+async def as_a_new_asker(port: int) -> bytes:
+    """Nobody knows this user's list yet, so a call waits until it has been fetched."""
+    user = b"Authorization: Bearer %s\r\n" % token_hex(4).encode()
+    said = (INITIALIZE, call("unknown"), call("delete_file"), LIST)
+    requests = [post(one, headers=MCP_HEADERS + user) for one in said]
+    return await asking(*requests)(port)
+
+
 SCENARIOS = {
     "denied call": Scenario(asking(post(call("delete_file")))),
     "batch": Scenario(asking(post(b"[%s,%s]" % (call("read_file", id="2"), call("delete_file"))))),
     "list in an answer": Scenario(asking(post(LIST)), {"tools_list": ["upstream"]}),
     "list in events": Scenario(asking(post(call("read_file", '{"as":"events"}')))),
     "list on a stream": Scenario(asking(get())),
+    "new asker": Scenario(as_a_new_asker, beyond=asking(post(call("delete_file")))),
     "list on a WebSocket": Scenario(on_a_websocket),
 }
 
@@ -132,11 +157,21 @@ async def outcome_of(go: Go, between: Filtered) -> list[str]:
     return leaked(between, got)
 
 
-async def lines_of(go: Go, between: Filtered) -> list[Place]:
-    await go(between.port)
+async def lines_of(scenario: Scenario, between: Filtered) -> list[Place]:
+    await scenario.go(between.port)
+    tried = await lines_run_by(scenario.beyond, between) if scenario.beyond else []
+    places = await lines_run_by(scenario.go, between)
+    return [
+        place
+        for place in places
+        if place.code.co_qualname not in _LAST_GUARDS and place not in tried
+    ]
+
+
+async def lines_run_by(go: Go, between: Filtered) -> list[Place]:
     with noting_lines() as places:
         await go(between.port)
-    return [place for place in places if place.code.co_qualname not in _LAST_GUARDS]
+    return places
 
 
 @pytest.mark.parametrize("host", ["lean", "dump"])
@@ -148,7 +183,7 @@ async def test_nothing_passes_and_nobody_waits_whichever_line_raises(
     wrong: list[str] = []
     raised = 0
     async with standing(tmp_path, host, scenario) as between:
-        for place in await lines_of(scenario.go, between):
+        for place in await lines_of(scenario, between):
             with raising_at(place) as has_raised:
                 wrong += [f"{what}: {place}" for what in await outcome_of(scenario.go, between)]
             raised += bool(has_raised)

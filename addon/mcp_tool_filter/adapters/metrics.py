@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.audit.entry import Entry
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class MetricsServer:
         self._thread.start()
         self._begun.wait()
         for problem in self._problems:
-            why = problem.strerror or str(problem)
-            raise StartError(f"Cannot serve metrics on 127.0.0.1:{port}", why=why)
+            what = f"Cannot serve metrics on 127.0.0.1:{port}"
+            raise StartError(what, why=reason_of(problem))
 
     def close(self) -> None:
         if self._loop and self._stop:

@@ -16,7 +16,7 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.flows import names_of
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
@@ -145,4 +145,4 @@ async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], 
             await asyncio.Event().wait()
     except OSError as error:
         what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
-        raise StartError(what, why=error.strerror or str(error)) from error
+        raise StartError(what, why=reason_of(error)) from error

@@ -23,6 +23,7 @@ from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, reg
 from mcp_tool_filter.adapters.oauth.store import Store
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code, revoke
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
+from mcp_tool_filter.errors import reason_of
 from mcp_tool_filter.http.challenges import missing_scopes
 
 _OFFLINE = "offline_access"
@@ -138,7 +139,7 @@ async def _listen(found: Discovered, port: int, listening: AsyncExitStack) -> Ca
     try:
         return await listening.enter_async_context(callback(port, state, found.server))
     except OSError as error:
-        why = f"Cannot listen on 127.0.0.1:{port}: {error.strerror or error}"
+        why = f"Cannot listen on 127.0.0.1:{port}: {reason_of(error)}"
         raise LoginFailed(found.endpoint, why=why) from None
 
 

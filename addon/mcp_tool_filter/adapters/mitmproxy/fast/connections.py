@@ -99,12 +99,11 @@ class QuickConnectionHandler(ProxyConnectionHandler):
                     await rest
                 if isinstance(data, Flow):
                     await data.wait_for_resume()
+            if hook.blocking:
+                await self.server_event(events.HookCompleted(hook))
         except Exception:
             log.exception("internal error; connection closed")
             self.close_connection(self.client)
-            return
-        if hook.blocking:
-            await self.server_event(events.HookCompleted(hook))
 
 
 class GreedyReader(StreamReader):

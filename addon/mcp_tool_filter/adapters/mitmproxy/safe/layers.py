@@ -104,6 +104,8 @@ class FilteredHttpLayer(layers.HttpLayer):
             # mitmproxy would log a crash and leave both sides waiting.
             log.exception("cannot go on with a connection")
             yield from self._give_up(event)
+            if self._speaks_http1:  # what raised may have been about to read its next request
+                yield commands.CloseConnection(self.context.client)
 
     def _read_on(self, reader: BoundedHttp1Server) -> Steps:
         """Read the requests that came behind one that has been answered."""
@@ -135,8 +137,6 @@ class FilteredHttpLayer(layers.HttpLayer):
         for stream in list(self.streams.values()):
             if isinstance(stream, SafeStream) and stream.context.server is peer:
                 yield from self.event_to_child(stream, stream.upstream_error(why))
-                if stream.child_layer is not None:  # a WebSocket, which may be half closed
-                    yield commands.CloseConnection(self.context.client)
 
 
 def _forked(context: Context) -> Context:
