@@ -6,28 +6,13 @@ import json
 import stat
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-from mitmproxy.io import tnetstring
-
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows, read_recording
 from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
 from mcp_tool_filter.adapters.recordings.replay import replay
-from mcp_tool_filter.adapters.recordings.tnetstring import write_value
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Why
 from tests.cli.launched import run
 from tests.make import answering, asking, calling, listing
 from tests.stdio_client import filtered, upstream
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.binary() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text("abc"), inner),
-)
-
-
-@given(value=VALUES)
-def test_mitmproxy_reads_each_value_as_it_was(value: object) -> None:
-    assert tnetstring.loads(write_value(value)) == value  # type: ignore[arg-type]  # any of these
 
 
 def recorded(path: Path) -> LineRecorder:

@@ -33,15 +33,6 @@ def test_a_person_logs_in_and_out(tmp_path: Path) -> None:
         assert (status, err.splitlines()[0]) == (1, f"Error: Not logged in to {upstream.url}")
 
 
-def test_all_logins_can_be_ended(tmp_path: Path) -> None:
-    with oauth_upstream() as first, oauth_upstream() as second:
-        for upstream in (first, second):
-            assert run("login", upstream.url, home=tmp_path)[0] == 0
-        status, out, _ = run("logout", "--all", home=tmp_path)
-        assert status == 0
-        assert set(out.splitlines()) == {f"Logged out of {one.url}" for one in (first, second)}
-
-
 def test_a_device_without_a_browser_prints_the_page(tmp_path: Path) -> None:
     """The user opens it elsewhere, and copies the address at which that browser ends."""
     with oauth_upstream() as upstream:

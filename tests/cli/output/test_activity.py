@@ -22,6 +22,12 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s"}}'
 LIST = b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}'
 
 
+@pytest.fixture(autouse=True)
+def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
 def entry(more: dict[str, object]) -> dict[str, object]:
     usual: dict[str, object] = {
         "time": "2026-11-18T09:30:00.123Z",

@@ -8,7 +8,6 @@ import sys
 from threading import RLock
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
-_CLEAR = "\r\x1b[K"  # the line that the cursor is on
 _lock = RLock()
 _status = ""
 _ALL = 2
@@ -33,7 +32,7 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
 def say(text: str) -> None:
     """Write a text for people where it disturbs no pipe."""
     with _lock:
-        sys.stderr.write(f"{_CLEAR if _status else ''}{text}\n{_fitting(_status)}")
+        sys.stderr.write(f"{_clear()}{text}\n{_fitting(_status)}")
         sys.stderr.flush()
 
 
@@ -42,9 +41,18 @@ def set_status(text: str) -> None:
     global _status
     with _lock:
         if text != _status:
-            sys.stderr.write(f"{_CLEAR if _status else ''}{_fitting(text)}")
+            sys.stderr.write(f"{_clear()}{_fitting(text)}")
             sys.stderr.flush()
         _status = text
+
+
+def _clear() -> str:
+    """Return what takes the status away; not every terminal knows escape sequences."""
+    if not _status:
+        return ""
+    if os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):
+        return f"\r{' ' * len(_fitting(_status))}\r"
+    return "\r\x1b[K"
 
 
 def _fitting(status: str) -> str:

@@ -1,0 +1,56 @@
+"""What each client needs to come to a URL of ours, or to start the filter itself."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from mcp_tool_filter.cli.commands.client_snippets import Place, Program, snippet_for
+from mcp_tool_filter.cli.settings.commands import CLIENTS
+
+URL = "http://127.0.0.1:6273/mcp"
+SSE = Place("http://127.0.0.1:6273/sse", is_sse=True, name="files")
+PROGRAM = Program("files", ["mcp-tool-filter", "--", "npx", "server"], {"KEY": "a b"})
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("server", [Place(URL, is_sse=False, name="files"), SSE, PROGRAM])
+def test_each_client_has_one_that_names_the_server(client: str, server: Place | Program) -> None:
+    snippet = snippet_for(client, server)
+    assert "files" in snippet.text
+    assert snippet.where.endswith(":")
+    for word in [server.url] if isinstance(server, Place) else [*server.words, "a b"]:
+        assert word in snippet.text
+
+
+@pytest.mark.parametrize("client", ["claude-code", "gemini"])
+def test_clients_that_know_http_sse_are_told(client: str) -> None:
+    words = shlex.split(snippet_for(client, SSE).text)
+    assert words[words.index("--transport") + 1] == "sse"
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "codex", "zed"])
+def test_clients_that_do_not_get_it_carried_over(client: str) -> None:
+    snippet = snippet_for(client, SSE)
+    assert "mcp-remote" in snippet.text
+    assert "eeds Node.js" in snippet.where
+
+
+@pytest.mark.parametrize(
+    ("url", "allows"), [("http://127.0.0.1:1/mcp", False), ("http://10.0.0.1:1/mcp", True)]
+)
+def test_mcp_remote_is_told_where_http_leaves_this_machine(url: str, allows: bool) -> None:
+    text = snippet_for("claude-desktop", Place(url, is_sse=False, name="files")).text
+    [entry] = json.loads(text)["mcpServers"].values()
+    assert ("--allow-http" in entry["args"]) is allows
+
+
+def test_variables_are_kept_apart_from_the_command() -> None:
+    assert json.loads(snippet_for("cursor", PROGRAM).text)["mcpServers"]["files"] == {
+        "command": "mcp-tool-filter",
+        "args": ["--", "npx", "server"],
+        "env": {"KEY": "a b"},
+    }
+    assert "a b" not in repr(PROGRAM)

@@ -1,0 +1,29 @@
+"""``mcp-tool-filter rules explain``: why a message passes or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.cli.launcher import main
+
+SEED = "tests/policy/rules/seed.yaml"
+CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
+
+
+def test_explain_tells_what_was_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "explain", SEED, CALL.replace("delete", "read")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tools/call (method interceptor): let it pass",
+        "block-dangerous-tools: did not match",
+        "  yes method_equals: tools/call",
+        '  no  param_in: {"field":"name","values":["execute_command","delete_file"]}',
+        "Outcome: pass",
+    ]
+    assert main(["rules", "explain", SEED, CALL]) == 0
+    shown = capsys.readouterr().out
+    assert "block by tools/call: -32001 \"Tool 'delete_file' not allowed\"" in shown
+
+
+def test_explain_refuses_what_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "explain", SEED, "{}"]) == 2
+    assert "no message" in capsys.readouterr().err

@@ -1,0 +1,20 @@
+"""One line of ``doctor``, for people and for programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.cli.output.finding import Finding
+
+
+def test_what_is_wrong_comes_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    Finding(True, "all is well").print()
+    Finding(False, "the port is taken", "Take another").print()
+    assert capsys.readouterr().out == (
+        "ok   all is well\nFAIL the port is taken\n     Take another\n"
+    )
+
+
+def test_programs_get_the_same_members_each_time() -> None:
+    assert Finding(True, "t").as_json() == {"ok": True, "text": "t", "advice": None}
+    assert Finding(False, "t", "a").as_json() == {"ok": False, "text": "t", "advice": "a"}
