@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from mcp_tool_filter.adapters.effects.redis_state import RedisState
@@ -22,6 +24,7 @@ from mcp_tool_filter.policy.rule_effects import (
     WriteCache,
 )
 from tests.programs import need_program
+from tests.raw_upstream import free_port
 
 LIMITS = ((2, 60.0),)
 
@@ -29,7 +32,8 @@ LIMITS = ((2, 60.0),)
 class Server:
     """A redis-server that can be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._flags = flags
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -44,7 +48,7 @@ class Server:
         program = need_program("redis-server")
         self._process = subprocess.Popen(
             [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", str(self._folder)],
+             "--dir", str(self._folder), *self._flags],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         while True:
@@ -126,7 +130,7 @@ async def bytes_in(server: Server) -> int:
     """Return how many bytes all keys take; check that each of them ends by itself."""
     async with Redis.from_url(server.url) as redis:
         keys = [key async for key in redis.scan_iter()]
-        assert [key for key in keys if await redis.pttl(key) < 0] in ([], [b"mcp:salt"])
+        assert [key for key in keys if await redis.pttl(key) < 0] in ([], [b"{mcp:}salt"])
         return sum([await redis.memory_usage(key) or 0 for key in keys])
 
 
@@ -193,3 +197,52 @@ async def test_a_redis_that_hangs_is_given_up(tmp_path: Path) -> None:
         await state.carry_out(CountUse("k", LIMITS, 0.2))
     await state.close()
     server.close()
+
+
+def _join(servers: list[Server]) -> None:
+    one: Any = redis.Redis(port=servers[0].port)  # its execute_command has no types
+    two: Any = redis.Redis(port=servers[1].port)
+    with one, two:
+        one.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        two.execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        bus = servers[1]._flags[-1]
+        one.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[1].port, bus)
+        while any("'cluster_state': 'ok'" not in str(node.cluster("INFO")) for node in (one, two)):
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Server]]:
+    """A cluster of two nodes, each with half of the slots."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    servers = []
+    try:
+        for folder in folders:
+            folder.mkdir()
+            bus = str(free_port())
+            servers.append(Server(folder, "--cluster-enabled", "yes", "--cluster-port", bus))
+            servers[-1].start()
+        _join(servers)
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
+
+
+async def test_proxies_share_their_state_in_a_cluster(nodes: list[Server]) -> None:
+    """One of them is given the node that does not have their keys."""
+    one, two = (RedisState(node.url, "mcp:", most_bytes=5000) for node in nodes)
+    use = CountUse("k", LIMITS, 5.0)
+    assert await one.carry_out(use) is None
+    assert await two.carry_out(use) is None
+    assert isinstance(await one.carry_out(use), float)
+
+    for number in range(10):  # more than there is room for: the oldest are forgotten
+        await one.carry_out(WriteCache(f"key{number}", b"x" * 1000, 60.0, "g", 100))
+    assert await two.carry_out(ReadCache("key0", 5.0)) is None
+    assert await two.carry_out(ReadCache("key9", 5.0)) == b"x" * 1000
+    whose = Identify(b"secret")
+    assert await one.carry_out(whose) == await two.carry_out(whose)
+
+    await one.close()
+    await two.close()

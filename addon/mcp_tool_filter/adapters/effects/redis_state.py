@@ -1,13 +1,18 @@
 """Rate limits and caches in Redis, so that several proxies share them.
 
+In a cluster, a script may only touch keys of one slot: all names begin with the same hash tag.
+
 The library ``redis`` is an extra: it is imported only if a policy names a Redis.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp_tool_filter.errors import StartError
@@ -28,6 +33,7 @@ _CONNECT_TIMEOUT = 2.0
 _LOST = "the state in Redis cannot be reached"
 _PER_ENTRY = 300  # bytes that an entry costs beside its value
 _PER_USE = 80  # bytes
+_HASH_TAG = re.compile(r"[^{]*\{[^}]+\}", re.DOTALL)
 # Clients choose how many keys there are, so what is kept is registered: all of a kind together
 # takes no more than so many bytes, and what ends first is forgotten first. The last three KEYS are
 # what is kept, a sorted set of all names by their end (in milliseconds), and a hash of their sizes.
@@ -110,6 +116,18 @@ return false
 """
 
 
+def tagged(prefix: str) -> str:
+    """Put a prefix in braces, unless it has some: Redis finds a key's slot by what is in them.
+
+    >>> tagged("mcp:"), tagged("{team}:mcp:"), tagged("")
+    ('{mcp:}', '{team}:mcp:', '{mcp}')
+    """
+    for name in (prefix, f"{{{prefix}}}"):
+        if _HASH_TAG.match(name):
+            return name
+    return f"{{mcp}}{prefix}"
+
+
 class NoRedis(StartError):
     def __init__(self) -> None:
         super().__init__(
@@ -125,23 +143,25 @@ class RedisState:
         Raises StartError if the library is missing or the URL cannot be read.
         """
         try:
-            from redis.asyncio import Redis
+            from redis.asyncio import Redis, RedisCluster
             from redis.asyncio.retry import Retry
             from redis.backoff import NoBackoff
-            from redis.exceptions import RedisError
+            from redis.exceptions import MovedError, RedisError
         except ImportError:
             raise NoRedis from None
+        options: Any = {
+            "socket_connect_timeout": _CONNECT_TIMEOUT,
+            "retry": Retry(NoBackoff(), 1),
+            "health_check_interval": 30,
+        }
         try:
-            self._redis: Any = Redis.from_url(
-                url,
-                socket_connect_timeout=_CONNECT_TIMEOUT,
-                retry=Retry(NoBackoff(), 1),
-                health_check_interval=30,
-            )
+            self._redis: Any = Redis.from_url(url, **options)
         except ValueError as error:
             raise StartError(f"Invalid URL of the rules' state: {url}", why=str(error)) from None
         self._errors = (RedisError, OSError)
-        self._prefix = prefix
+        self._moved = MovedError
+        self._open_cluster: Callable[[], Any] = partial(RedisCluster.from_url, url, **options)
+        self._prefix = tagged(prefix)
         self._most_bytes = most_bytes
         self._salt: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,7 +182,11 @@ class RedisState:
         within = getattr(effect, "within", _CONNECT_TIMEOUT)
         try:
             async with asyncio.timeout(within):
-                return await self._ask(effect)
+                try:
+                    return await self._ask(effect)
+                except self._moved:  # the URL names one node of a cluster; another has our keys
+                    await self._find_node()
+                    return await self._ask(effect)
         except TimeoutError:
             raise EffectFailed("Redis took too long") from None
         except self._errors:
@@ -173,6 +197,11 @@ class RedisState:
             task.cancel()
         with suppress(*self._errors):
             await self._redis.aclose()
+
+    async def _find_node(self) -> None:
+        one_node, self._redis = self._redis, self._open_cluster()
+        with suppress(*self._errors):
+            await one_node.aclose()
 
     async def _ask(self, effect: StateEffect) -> object:
         match effect:
