@@ -15,6 +15,7 @@ from mcp_tool_filter.cli.output import log
 from mcp_tool_filter.cli.output.activity import Activity, line_of
 from mcp_tool_filter.cli.output.terminal import leads_nowhere
 from tests.cli.launched import launched
+from tests.cli.output.screen import Screen
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.raw_client import post, raw_client
 
@@ -73,8 +74,9 @@ def test_a_text_does_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -
     log.say("a line")
     log.set_status("2 calls")
     log.set_status("")
-    shown = [part.rpartition("\r\x1b[K")[2] for part in capsys.readouterr().err.split("\n")]
-    assert shown == ["a line", ""]
+    screen = Screen(80)
+    screen.write(capsys.readouterr().err)
+    assert screen.rows == ["a line", ""]
 
 
 def test_what_leads_nowhere() -> None:
@@ -126,8 +128,30 @@ def test_a_status_never_needs_a_second_row(
     log.set_status("11 sessions · 7 calls · 3 refused")
     log.say("a line")
     log.set_status("")
-    drawn = re.split(r"\r\x1b\[K|\n", capfd.readouterr().err)
-    assert drawn == ["11 sessions · 7 cal", "a line", "11 sessions · 7 cal", ""]
+    drawn = re.split(r"\r\x1b\[J|\n", capfd.readouterr().err)
+    assert drawn == ["11 sessions · 7 cal\r", "a line", "11 sessions · 7 cal\r", ""]
+
+
+@pytest.mark.parametrize("breaks_rows", [True, False])
+@pytest.mark.parametrize("columns", [5, 12, 30, 60])
+def test_no_part_of_a_status_stays_when_the_terminal_is_resized(
+    columns: int,
+    breaks_rows: bool,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some terminals break a row that is too long by now, others cut it."""
+    screen = Screen(40, breaks_rows=breaks_rows)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((screen.columns, 24)))
+    log.say("above")
+    log.set_status("11 sessions · 7 calls · 3 refused")
+    screen.write(capfd.readouterr().err)
+    screen.resize(columns)
+    log.say("line")
+    log.set_status("12 sessions")
+    log.set_status("")
+    screen.write(capfd.readouterr().err)
+    assert screen.rows == ["above", "line", ""]
 
 
 @pytest.mark.parametrize(("flag", "is_shown"), [("-v", False), ("-vv", True)])

@@ -32,7 +32,7 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
 def say(text: str) -> None:
     """Write a text for people where it disturbs no pipe."""
     with _lock:
-        sys.stderr.write(f"{_clear()}{text}\n{_fitting(_status)}")
+        sys.stderr.write(f"{_clear()}{text}\n{_drawn(_status)}")
         sys.stderr.flush()
 
 
@@ -41,7 +41,7 @@ def set_status(text: str) -> None:
     global _status
     with _lock:
         if text != _status:
-            sys.stderr.write(f"{_clear()}{_fitting(text)}")
+            sys.stderr.write(f"{_clear()}{_drawn(text)}")
             sys.stderr.flush()
         _status = text
 
@@ -52,11 +52,20 @@ def _clear() -> str:
         return ""
     if os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):
         return f"\r{' ' * len(_fitting(_status))}\r"
-    return "\r\x1b[K"
+    return "\r\x1b[J"  # to the end of the screen
+
+
+def _drawn(status: str) -> str:
+    """Return a status with the cursor at its beginning.
+
+    A terminal that gets narrower may break the row into several: what is to be cleared then is all
+    that comes after the cursor, and nothing that stands before it.
+    """
+    return f"{_fitting(status)}\r" if status else ""
 
 
 def _fitting(status: str) -> str:
-    """Cut a status to one row: only the row that the cursor is on can be cleared."""
+    """Cut a status to one row."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # no terminal
