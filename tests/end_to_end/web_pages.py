@@ -6,8 +6,8 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from mcp_tool_filter.cli.commands.demo_upstream import demo_upstream
 from tests.browser import Page
 from tests.end_to_end.filtering import SCRIPT, started
+from tests.mcp_upstream import Respond, mcp_upstream, tool
 from tests.raw_upstream import free_port
 
 PASSWORD = "only-for-tests"
@@ -100,12 +101,37 @@ class Web:
 @contextmanager
 def running_demo() -> Iterator[int]:
     """Run the demo's upstream in a thread."""
+
+    @asynccontextmanager
+    async def demo() -> AsyncIterator[int]:
+        async with demo_upstream() as it:
+            yield it.port
+
+    with _in_a_thread(demo()) as port:
+        yield port
+
+
+@contextmanager
+def running_upstream(respond: Respond) -> Iterator[int]:
+    """Run an upstream in a thread, which lists one tool."""
+
+    @asynccontextmanager
+    async def upstream() -> AsyncIterator[int]:
+        async with mcp_upstream(tools=[tool("file_read")], respond=respond) as it:
+            yield int(it.url.rpartition(":")[2])
+
+    with _in_a_thread(upstream()) as port:
+        yield port
+
+
+@contextmanager
+def _in_a_thread(server: AbstractAsyncContextManager[int]) -> Iterator[int]:
     ports: list[int] = []
     started, over = threading.Event(), threading.Event()
 
     async def main() -> None:
-        async with demo_upstream() as demo:
-            ports.append(demo.port)
+        async with server as port:
+            ports.append(port)
             started.set()
             await asyncio.to_thread(over.wait)
 

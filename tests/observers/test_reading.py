@@ -68,6 +68,12 @@ def test_events_are_counted_and_comments_shown() -> None:
     )
 
 
+def test_events_without_data_are_called_empty() -> None:
+    """Before a colon, or of white space alone: there is nothing to read."""
+    body = b"id: 1\ndata:\n\nevent: x\ndata:  \n\n"
+    assert render_body(body, "text/event-stream") == "event 1: empty\n\nevent 2: empty"
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a":1}', b"[]x", b"\xff", b"[1]"])
 def test_what_is_no_message_is_not_readable(body: bytes) -> None:
     with pytest.raises(NotReadable):

@@ -84,7 +84,7 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         yield f"event {number}: too long to be shown"
         return
     data = event.data
-    if data == b"":
+    if data is not None and not data.strip():
         yield f"event {number}: empty"
         return
     if data is None:
