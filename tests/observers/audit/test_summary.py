@@ -1,0 +1,44 @@
+"""What an audit log adds up to."""
+
+from __future__ import annotations
+
+from mcp_tool_filter.observers.audit.entry import Entry
+from mcp_tool_filter.observers.audit.summary import summarise
+
+
+def call(tool: str, **more: object) -> Entry:
+    usual = {"time": "2026-11-18T09:00:00.000Z", "method": "tools/call", "session": "s"}
+    return {**usual, "tool": tool, "verdict": "forwarded", **more}
+
+
+def test_calls_refusals_and_errors_are_counted_by_tool() -> None:
+    summary = summarise([
+        call("read", upstream_ms=2.0, answered=True),
+        call("read", upstream_ms=5, error_code=-1, time="2026-11-18T08:00:00.000Z"),
+        call("slow", answered=False),
+        call("rm", verdict="refused", session=None, client="127.0.0.1:9"),
+        {"time": "", "verdict": "dropped"},
+        {"method": "tools/list", "verdict": "answered", "saved_bytes": 400},
+    ])  # fmt: skip
+    assert summary.calls == {"read": 2, "slow": 1}
+    assert summary.refused == {"rm": 1, "unreadable": 1}
+    assert summary.errors == {"read": 1}
+    assert (summary.unanswered, summary.saved_bytes, summary.entries) == (1, 400, 6)
+    assert (summary.first[11:13], summary.last[11:13]) == ("08", "09")
+    assert summary.sessions["127.0.0.1"] == 1
+    assert summary.as_json()["slowest"] == [
+        {"tool": "read", "ms": 5.0},
+        {"tool": "read", "ms": 2.0},
+    ]
+
+
+def test_only_the_slowest_are_kept() -> None:
+    summary = summarise(call("read", upstream_ms=float(ms)) for ms in range(100))
+    assert [took for took, _ in summary.slowest] == [float(ms) for ms in range(90, 100)]
+
+
+def test_lines_that_are_no_message_are_not_counted_as_one() -> None:
+    summary = summarise([
+        {"event": "dropped", "count": 3}, {"event": "dropped", "count": "x"}, {"event": "rule"},
+    ])  # fmt: skip
+    assert (summary.dropped, summary.entries) == (3, 0)
