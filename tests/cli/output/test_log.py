@@ -70,7 +70,7 @@ def test_what_was_said_already_is_not_logged_again(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("variable", "value", "clear"),
     [
-        ("TERM", "xterm", "\r\x1b[K"),
+        ("TERM", "xterm", "\r\x1b[J"),
         ("TERM", "dumb", "\r        \r"),
         ("NO_COLOR", "1", "\r        \r"),
     ],
@@ -90,4 +90,4 @@ def test_lines_stand_above_the_status(
     say("a line")
     set_status("")
     say("another")
-    assert capsys.readouterr().err == f"asking …{clear}a line\nasking …{clear}another\n"
+    assert capsys.readouterr().err == f"asking …\r{clear}a line\nasking …\r{clear}another\n"
