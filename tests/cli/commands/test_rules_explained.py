@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mcp_tool_filter.cli.launcher import main
@@ -27,3 +29,22 @@ def test_explain_tells_what_was_evaluated(capsys: pytest.CaptureFixture[str]) ->
 def test_explain_refuses_what_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "explain", SEED, "{}"]) == 2
     assert "no message" in capsys.readouterr().err
+
+
+def test_explain_says_why_a_message_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor:\n  rules:\n    - id: inside\n"
+        "      conditions: [{param_matches: {field: arguments.path, pattern: '^/work'}}]\n"
+        "      actions: [{block: no}]\n"
+    )
+    twice = '"params":{"name":"read","arguments":{"path":"/etc","path":"/work"}}'
+
+    said = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call",{twice}}}'
+    assert main(["rules", "explain", str(rules), said]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        'Outcome: block by inside: -32600 "Invalid Request" '
+        "(clients are not told: the key 'path' stands twice or in another spelling)"
+    )

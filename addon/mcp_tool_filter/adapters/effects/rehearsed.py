@@ -31,6 +31,8 @@ class Rehearsed:
     """The error's message, or the changed message."""
     message: Single | None = None
     """As it goes on."""
+    detail: str = ""
+    """Why, where the client is not told."""
 
 
 def rehearse(
@@ -63,7 +65,8 @@ def _outcome(judged: Judgement) -> Rehearsed:
         case Drop():
             return Rehearsed("drop", refusal.rule if refusal else "")
         case Reply() | Rewrite() if refusal:
-            return Rehearsed("block", refusal.rule, refusal.code, refusal.message)
+            told, detail = refusal.message, refusal.detail
+            return Rehearsed("block", refusal.rule, refusal.code, told, detail=detail)
         case Rewrite(text):
             rules = [one.rule for one in judged.done]
             shown = text.decode()
@@ -89,7 +92,8 @@ def lines_of(trace: list[Evaluated]) -> Iterator[str]:
 def shown_outcome(outcome: Rehearsed) -> str:
     by = f" by {outcome.rule}" if outcome.rule else ""
     if outcome.word == "block":
-        return f"block{by}: {outcome.code} {json.dumps(outcome.text)}"
+        why = f" (clients are not told: {outcome.detail})" if outcome.detail else ""
+        return f"block{by}: {outcome.code} {json.dumps(outcome.text)}{why}"
     if outcome.word == "modify":
         return f"modify{by}: {outcome.text}"
     return f"{outcome.word}{by if outcome.word == 'drop' else ''}"
