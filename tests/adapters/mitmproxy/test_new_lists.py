@@ -1,37 +1,16 @@
-"""SIGHUP takes new snapshots and says in one line what has changed."""
+"""New snapshots while we run: each upstream's by itself, and one line says what has changed."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import signal
-import sys
 from pathlib import Path
 
-import pytest
-
-from tests.adapters.mitmproxy.filtered import call, not_found
+from tests.adapters.mitmproxy.filtered import not_found
+from tests.adapters.mitmproxy.relisting import Changing, ask
 from tests.mcp_upstream import RESULT, mcp_upstream, saying, tool, tool_list
-from tests.proxy import REPOSITORY, SCRIPT, TIMEOUT
+from tests.proxy import SCRIPT
 from tests.proxy import tool as run_tool
-from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import RawRequest, answer, free_port
-
-
-async def ask(port: int, name: str) -> bytes:
-    async with raw_client(port) as client:
-        return (await client.ask(post(call(name), headers=MCP_HEADERS))).body
-
-
-class Changing:
-    """An upstream's tools, which a test changes."""
-
-    def __init__(self) -> None:
-        self.names = ["stays", "goes"]
-
-    def __call__(self, request: RawRequest, id: str) -> bytes:
-        assert json.loads(request.body)["method"] == "tools/list"
-        return answer(tool_list([tool(name) for name in self.names], id=id))
 
 
 async def test_mitmdump_takes_new_snapshots_on_sighup(tmp_path: Path) -> None:
@@ -51,55 +30,6 @@ async def test_mitmdump_takes_new_snapshots_on_sighup(tmp_path: Path) -> None:
             it.interrupt(signal.SIGHUP)
             await it.says("its tools are the same")
             assert it.stderr.count("took a new list") == 2
-
-
-@pytest.mark.parametrize("more", [(), ("-q",)], ids=["usual", "quiet"])
-async def test_the_launcher_takes_new_snapshots_on_sighup(more: tuple[str, ...]) -> None:
-    lists, port = Changing(), free_port()
-    async with mcp_upstream(respond=saying(RESULT), lists=lists) as upstream:
-        words = ["-m", "mcp_tool_filter", *more, "-u", f"{upstream.url}/mcp", "--deny", "^delete_"]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *words, "--port", str(port), stderr=asyncio.subprocess.PIPE
-        )
-        assert process.stderr
-        try:
-            async with asyncio.timeout(TIMEOUT):
-                while True:
-                    try:
-                        assert await ask(port, "goes") == RESULT
-                        break
-                    except ConnectionRefusedError:
-                        await asyncio.sleep(0.02)
-                lists.names = ["stays", "comes"]
-                process.send_signal(signal.SIGHUP)
-                while b"took a new list" not in (line := await process.stderr.readline()):
-                    assert line, await process.wait()
-            assert b"new tool comes, tool goes is gone" in line
-            assert await ask(port, "comes") == RESULT
-            assert await ask(port, "goes") == not_found("goes")
-        finally:
-            process.terminate()
-            await process.wait()
-
-
-async def test_a_command_is_asked_again_on_sighup() -> None:
-    words = ["-m", "mcp_tool_filter", "--deny", "^x", "--port", "0", "--", sys.executable]
-    words += [str(REPOSITORY / "tests" / "stdio_upstream.py")]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stderr
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            while b"Saved" not in (line := await process.stderr.readline()):
-                assert line, await process.wait()
-            process.send_signal(signal.SIGHUP)
-            while b"SIGHUP" not in (line := await process.stderr.readline()):
-                assert line, await process.wait()
-        assert b"took a new list: its tools are the same" in line
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def test_each_upstream_keeps_its_old_list_if_it_cannot_give_a_new_one(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,9 +10,8 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, end, inject, open_flows
 from tests.adapters.mitmproxy.open_streams import OURS, endless, opened, pairs
 from tests.adapters.mitmproxy.streaming import FIRST, Streaming, before
-from tests.proxy import proxy
 from tests.raw_client import get, h2_client, raw_client
-from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, answer, chunk, raw_upstream
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, answer, chunk
 
 
 @pairs
@@ -157,32 +152,3 @@ async def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: P
         assert not end(addon.flows[0], OURS)
         cut(addon.flows[0])
         assert await client.rest() == b""
-
-
-async def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
-    """mitmproxy cancels the task of each twice, and so the closing of its socket."""
-
-    async def scenario() -> None:
-        addon = Streaming()
-        async with (
-            raw_upstream(endless) as upstream,
-            proxy(addon, to=upstream.url, home=tmp_path) as running,
-        ):
-            async with h2_client(running.port) as client:
-                for number in [client.ask("GET") for _ in range(3)]:
-                    await client.until(number, lambda it: FIRST in it.data)
-            async with asyncio.timeout(20):
-                for peer in upstream.peers:
-                    await peer.gone.wait()
-
-    with uncollected():
-        await scenario()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """The garbage collector would close the sockets in the end."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()

@@ -1,20 +1,20 @@
-"""A client that leaves is not a failure of the upstream, and HTTP/3 connections are closed."""
+"""Clients that leave: no failure of the upstream, and nothing that stays open."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from aioquic.asyncio.client import connect
-from aioquic.quic.configuration import QuicConfiguration
 
-from tests.adapters.mitmproxy.streaming import Streaming, before
-from tests.adapters.mitmproxy.upstream_failures import mute, ok, one_event
-from tests.proxy import certified, proxy
+from tests.adapters.mitmproxy.open_streams import endless
+from tests.adapters.mitmproxy.streaming import FIRST, Streaming, before
+from tests.adapters.mitmproxy.upstream_failures import mute, one_event
+from tests.proxy import proxy
 from tests.raw_client import get, h2_client, raw_client
 from tests.raw_upstream import Script, raw_upstream
 
@@ -61,25 +61,6 @@ async def test_a_client_that_leaves_while_we_connect_is_not_the_upstreams_fault(
             assert (addon.blamed, addon.blamed_connects) == ([False], [False])
 
 
-async def test_http_3_connections_are_closed(tmp_path: Path) -> None:
-    """mitmproxy would ask the upstream by QUIC, and we would take it for lost."""
-    quic = QuicConfiguration(
-        is_client=True, alpn_protocols=["h3"], verify_mode=ssl.CERT_NONE, idle_timeout=0.5
-    )
-
-    addon = Streaming()
-    async with (
-        raw_upstream(ok, tls=certified(tmp_path)) as upstream,
-        proxy(addon, to=upstream.url, home=tmp_path) as running,
-    ):
-        with pytest.raises(ConnectionError):
-            async with connect("127.0.0.1", running.port, configuration=quic):
-                pass
-        assert (addon.requests, addon.connects) == ([], 0)
-        async with raw_client(running.port) as client:
-            assert (await client.ask(get())).body == b"fine"
-
-
 @contextmanager
 def unreachable() -> Iterator[int]:
     """A port that neither accepts nor refuses: nobody takes connections from its full queue."""
@@ -88,3 +69,32 @@ def unreachable() -> Iterator[int]:
         listener.listen(0)
         with closing(socket.create_connection(listener.getsockname())):
             yield listener.getsockname()[1]
+
+
+async def test_a_client_that_leaves_several_streams_leaves_none_open(tmp_path: Path) -> None:
+    """mitmproxy cancels the task of each twice, and so the closing of its socket."""
+
+    async def scenario() -> None:
+        addon = Streaming()
+        async with (
+            raw_upstream(endless) as upstream,
+            proxy(addon, to=upstream.url, home=tmp_path) as running,
+        ):
+            async with h2_client(running.port) as client:
+                for number in [client.ask("GET") for _ in range(3)]:
+                    await client.until(number, lambda it: FIRST in it.data)
+            async with asyncio.timeout(20):
+                for peer in upstream.peers:
+                    await peer.gone.wait()
+
+    with uncollected():
+        await scenario()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The garbage collector would close the sockets in the end."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -1,0 +1,79 @@
+"""Forward proxies: which URLs are MCP endpoints, and by which listener each is judged."""
+
+from __future__ import annotations
+
+import pytest
+from mitmproxy.http import HTTPFlow, Request, Response
+from mitmproxy.test.tflow import tflow
+
+from mcp_tool_filter.adapters.mitmproxy import endpoints
+from mcp_tool_filter.adapters.mitmproxy.endpoints import Endpoints
+from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
+from mcp_tool_filter.http.listener import Listener
+
+SERVER = "http://server.example"
+
+
+def flow_to(url: str, status: int = 200) -> HTTPFlow:
+    return tflow(req=Request.make("POST", url), resp=Response.make(status))
+
+
+@pytest.fixture
+def attached() -> list[Listener]:
+    return []
+
+
+@pytest.fixture
+def known(attached: list[Listener]) -> Endpoints:
+    return Endpoints(Listeners(), attached.append)
+
+
+def test_each_url_has_a_listener_of_its_own(known: Endpoints, attached: list[Listener]) -> None:
+    one = known.listener_of(flow_to(f"{SERVER}/mcp"))
+    assert known.listener_of(flow_to(f"{SERVER}/mcp")) is one
+    other = known.listener_of(flow_to(f"{SERVER}/other"))
+    assert other is not one
+    assert attached == [one, other]
+    assert one.is_forward
+    assert known.urls == {f"{SERVER}/mcp", f"{SERVER}/other"}
+
+
+def test_no_query_is_in_a_url_that_is_shown(known: Endpoints) -> None:
+    known.listener_of(flow_to(f"{SERVER}/mcp?token=secret"))
+    assert known.urls == {f"{SERVER}/mcp"}
+
+
+@pytest.mark.parametrize(("status", "is_endpoint"), [(200, True), (202, True), (404, False)])
+def test_mcp_is_spoken_where_it_was_answered_well(
+    known: Endpoints, status: int, is_endpoint: bool
+) -> None:
+    known.note_answer(flow_to(f"{SERVER}/mcp?a", status))
+    assert known.has(SERVER, "/mcp") is is_endpoint
+    assert known.has(SERVER, "/mcp?b") is is_endpoint
+    assert not known.has(SERVER, "/other")
+    assert not known.has("http://other.example", "/mcp")
+
+
+def test_the_listener_used_least_recently_is_forgotten(
+    known: Endpoints, attached: list[Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "MOST_LISTENERS", 2)
+    one, two = (known.listener_of(flow_to(f"{SERVER}/{name}")) for name in ("one", "two"))
+    assert known.listener_of(flow_to(f"{SERVER}/one")) is one
+    known.listener_of(flow_to(f"{SERVER}/three"))
+    assert known.listener_of(flow_to(f"{SERVER}/one")) is one
+    assert known.listener_of(flow_to(f"{SERVER}/two")) is not two
+    assert len(known._listeners.by_mode) == 2
+
+
+def test_as_many_endpoints_are_remembered_as_there_may_be(
+    known: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 2)
+    for name in ("one", "two", "three"):
+        known.note_answer(flow_to(f"{SERVER}/{name}"))
+        known.listener_of(flow_to(f"{SERVER}/{name}"))
+    assert [known.has(SERVER, f"/{name}") for name in ("one", "two", "three")] == [
+        False, True, True,
+    ]  # fmt: skip
+    assert len(known.urls) == 2
