@@ -135,10 +135,10 @@ def refuse_head(head: Head) -> str | None:
     names = head.names
     if names.problem:
         return names.problem
-    if not _is_utf8(head.said.content_type or ""):
-        return "a charset other than UTF-8"
     if not _CODINGS.isdisjoint(names.places) and (why := _problem_in_codings(head)):
         return why
+    if not _is_utf8(head.said.content_type or ""):
+        return "a charset other than UTF-8"
     if "?" in head.target and _spells_a_call(head.target.partition("?")[2]):
         return "a message in the URL"
     return None
