@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from mcp_tool_filter.cli.launcher import main
 from mcp_tool_filter.observers.audit.chain import START, hash_of, link, render
+from tests.mcp_upstream import mcp_upstream, tool
 
 ADDON = Path(__file__).parents[3] / "addon"
 
@@ -190,3 +192,43 @@ def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     for argv in ([str(file)], ["suggest", str(file)]):
         assert "\x1b" not in said(argv, capsys)
+
+
+async def test_a_tool_that_was_refused_is_not_called_unused(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is suggested hides it all the same: nothing that is hidden comes back."""
+    refused = entry("rm", "2026-11-18T09:00:00.000Z") | {"verdict": "refused"}
+    with file.open("ab") as out:
+        out.write(link(render(refused), START) + b"\n")
+    async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("unused")]) as upstream:
+        argv = ["suggest", str(file), "--upstream", upstream.url]
+        text = await asyncio.to_thread(said, argv, capsys)
+        found = json.loads(await asyncio.to_thread(said, [*argv, "--json"], capsys))
+    assert "Never called: 1 of 3 tools" in text
+    assert "Called and always refused: 1 tool" in text
+    assert "rm" in text.partition("--deny ")[2].partition("\n")[0]
+    assert (found["never_called"], found["only_refused"]) == (["unused"], ["rm"])
+
+
+def test_a_log_of_one_line_that_was_cut_is_still_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "audit.jsonl"
+    cut.write_bytes(link(render(entry("a", "2026-11-18T09:00:00.000Z")), START)[:60])
+    assert main(["audit", "verify", str(cut)]) == 1
+    assert "line 1: it was cut while it was written" in capsys.readouterr().out
+
+
+def test_a_summary_counts_as_people_write(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said([str(file)], capsys)
+    assert text.startswith("4 entries from 2026-11-18T")
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    assert said([str(empty)], capsys) == "0 entries\n0 sessions, 0 calls without an answer\n"
+    one = tmp_path / "one.jsonl"
+    one.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+    assert said([str(one)], capsys).startswith("1 entry from ")
+    assert "\n1 session, " in said([str(one)], capsys)

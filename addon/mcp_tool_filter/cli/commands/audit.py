@@ -28,6 +28,7 @@ from mcp_tool_filter.observers.audit.suggest import (
     Seen,
     look_through,
     never_called,
+    only_refused,
     policy_lines,
     unusual_calls,
 )
@@ -63,12 +64,14 @@ def _suggest(seen: Seen, typed: Given) -> int:
         print("\n".join(policy_lines(seen)))
         return 0
     names, sizes = _tools_of(typed) if "upstream" in typed else ([], {})
-    unused = never_called(seen, names)
+    refused = only_refused(seen, names)
+    unused = [name for name in never_called(seen, names) if name not in refused]
     if "json" in typed:
         unusual = [asdict(one) for one in unusual_calls(seen)]
-        print(json.dumps({"calls": seen.total, "never_called": unused, "unusual": unusual}))
+        found = {"never_called": unused, "only_refused": refused, "unusual": unusual}
+        print(json.dumps({"calls": seen.total, **found}))
         return 0
-    print("\n".join(_suggestions(seen, unused, names, sizes)))
+    print("\n".join(_suggestions(seen, unused, refused, sizes)))
     return 0
 
 
@@ -86,18 +89,25 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
 
 
 def _suggestions(
-    seen: Seen, unused: list[str], names: list[str], sizes: dict[str, int]
+    seen: Seen, unused: list[str], refused: list[str], sizes: dict[str, int]
 ) -> Iterator[str]:
+    """Yield what is suggested; ``sizes`` are those of the upstream's tools."""
     calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")
     yield f"{calls} of {tools} in {count(len(seen.sessions), 'session')}"
     if unused:
         from mcp_tool_filter.policy.exact import deny_for
 
         tokens = estimate_tokens(sum(sizes[name] for name in unused))
-        yield f"\nNever called: {len(unused)} of {len(names)} tools, about {tokens} tokens per list"
+        yield f"\nNever called: {len(unused)} of {len(sizes)} tools, about {tokens} tokens per list"
         yield from (f"  {estimate_tokens(sizes[name]):>7}  {shown(name)}" for name in unused)
-        yield f"Hide them: --deny {shlex.quote(deny_for(unused, names))}"
+        hidden = [name for name in sizes if name in {*unused, *refused}]  # none comes back
+        also = " (and those below, which are refused already)" if refused else ""
+        yield f"Hide them{also}: --deny {shlex.quote(deny_for(hidden, list(sizes)))}"
         yield "Sure: no call in this log names them. Not sure: that nobody will need them."
+    if refused:
+        yield f"\nCalled and always refused: {count(len(refused), 'tool')}"
+        yield from (f"  {seen.refused[name]:>7}  {shown(name)}" for name in refused)
+        yield "Sure: no call went through. Not sure: whether those who called should have them."
     unusual = unusual_calls(seen)
     if unusual:
         yield "\nUnlike the other calls, which need not be wrong:"
@@ -140,7 +150,7 @@ def _verify(paths: Sequence[Path], known: str) -> int:
                 first = str((_parse(line) or {}).get("prev", ""))
             yield line
 
-    if not any(map(_parse, _lines_of(paths))) and any(_lines_of(paths)):
+    if not any(map(_is_like_ours, _lines_of(paths))) and any(_lines_of(paths)):
         raise _not_a_log(paths)
     problems = 0
     for problem in check(counted()):
@@ -163,6 +173,11 @@ def _verify(paths: Sequence[Path], known: str) -> int:
             " the last hash\nelsewhere, and ask for it later: audit verify FILE --last HASH"
         )
     return 0
+
+
+def _is_like_ours(line: bytes) -> bool:
+    """Tell whether a line is one of an audit log, or was to become one."""
+    return line.startswith(b'{"v":') or _parse(line) is not None
 
 
 def _not_a_log(paths: Sequence[Path]) -> UsageError:
@@ -294,10 +309,12 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary.as_json(), indent=2))
         return
-    print(f"{summary.entries} entries from {summary.first or '-'} to {summary.last or '-'}")
-    print(f"{len(summary.sessions)} sessions, {summary.unanswered} calls without an answer")
+    when = f" from {summary.first} to {summary.last}" if summary.first else ""
+    print(f"{summary.entries:,} {'entry' if summary.entries == 1 else 'entries'}{when}")
+    unanswered = count(summary.unanswered, "call")
+    print(f"{count(len(summary.sessions), 'session')}, {unanswered} without an answer")
     if summary.dropped:
-        print(f"{summary.dropped} lines could not be written")
+        print(f"{count(summary.dropped, 'line')} could not be written")
     for title, counts in (
         ("calls", summary.calls),
         ("refused", summary.refused),
@@ -305,8 +322,10 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     ):
         if counts:
             print(f"\n{title}")
-            for name, count in counts.most_common(20):
-                print(f"  {count:>7}  {shown(name)}")
+            for name, times in counts.most_common(20):
+                print(f"  {times:>7}  {shown(name)}")
+            if (more := len(counts) - 20) > 0:
+                print(f"  and {more} more")
     if summary.slowest:
         print("\nslowest calls")
         for took, tool in reversed(summary.slowest):

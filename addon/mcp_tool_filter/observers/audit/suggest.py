@@ -36,6 +36,8 @@ class Seen:
     """What a log says of calls."""
 
     calls: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Calls that did not go through, by the tool that they name."""
     sessions: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
     """Time and tool of each call, by session."""
     sizes: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -49,15 +51,16 @@ class Seen:
 
 
 def look_through(entries: Iterable[Entry]) -> Seen:
-    """Collect the calls that went through."""
+    """Collect the calls."""
     seen = Seen()
     for entry in entries:
         tool, time = entry.get("tool"), str(entry.get("time", ""))
         if "event" in entry:
             continue
-        if entry.get("method") != "tools/call" or entry.get("verdict") in ("refused", "dropped"):
+        if entry.get("method") != "tools/call" or not isinstance(tool, str):
             continue
-        if not isinstance(tool, str):
+        if entry.get("verdict") in ("refused", "dropped"):
+            seen.refused[tool] += 1
             continue
         seen.calls[tool] += 1
         seen.sessions[caller_of(entry)].append((time, tool))
@@ -70,8 +73,13 @@ def look_through(entries: Iterable[Entry]) -> Seen:
 
 
 def never_called(seen: Seen, names: Collection[str]) -> list[str]:
-    """Return the tools that no call in the log names."""
+    """Return the tools of which no call went through."""
     return [name for name in names if name not in seen.calls]
+
+
+def only_refused(seen: Seen, names: Collection[str]) -> list[str]:
+    """Return the tools that somebody wanted and nobody got."""
+    return [name for name in names if name in seen.refused and name not in seen.calls]
 
 
 def unusual_calls(seen: Seen) -> list[Unusual]:
