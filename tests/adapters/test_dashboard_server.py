@@ -71,7 +71,7 @@ async def test_it_shows_and_changes_what_the_filter_does(tmp_path: Path) -> None
         ("/mcp", {}),
         ("/mcp/state", {}),
         ("/mcp?token=wrong", {}),
-        ("/mcp/state", {"Cookie": "mcp_tool_filter_token=wrong"}),
+        ("/mcp/state", {"Cookie": "mcp_tool_filter_token_{port}=wrong"}),
         ("{path}", {"Host": "evil.example"}),
         ("{path}", {"Origin": "http://evil.example"}),
         ("{path}", {"Sec_Fetch_Site": "cross-site"}),
@@ -84,9 +84,29 @@ async def test_nobody_else_gets_in(path: str, headers: dict[str, str], tmp_path:
         async with launched(*flags, home=tmp_path) as it:
             await it.serving()
             port, own = await address_of(it)
-            status, text, cookie = asked(port, path.format(path=own), **headers)
+            named = {name: value.format(port=port) for name, value in headers.items()}
+            status, text, cookie = asked(port, path.format(path=own), **named)
             assert (status, cookie) == (403, None)
             assert "rm" not in re.sub(r"<[^>]*>|form|Form", "", text)
+
+
+async def test_two_dashboards_can_be_open_in_one_browser(tmp_path: Path) -> None:
+    """A browser sends the cookies of one port to all others of the same host."""
+    kept: dict[str, str] = {}
+    flags = ["-d", "^rm$", "--dashboard", "0"]
+    async with (
+        mcp_upstream(tools=TOOLS) as upstream,
+        launched("-u", upstream.url, *flags, home=tmp_path / "one") as one,
+        launched("-u", upstream.url, *flags, home=tmp_path / "two") as two,
+    ):
+        addresses = [await address_of(it) for it in (one, two)]
+        for port, path in addresses:
+            cookie = asked(port, path)[2] or ""
+            name, _, value = cookie.partition(";")[0].partition("=")
+            kept[name] = value
+        sent = "; ".join(f"{name}={value}" for name, value in kept.items())
+        for port, _ in addresses:
+            assert asked(port, "/mcp/state", Cookie=sent)[0] == 200
 
 
 async def test_a_browser_shows_it(tmp_path: Path) -> None:

@@ -50,20 +50,21 @@ class DashboardServer:
             given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
         except ValueError:  # such as //[
             return _plain(400, b"Bad request")
+        cookie = _cookie_name(request)
         if given and self._is_token(given):
-            return self._let_in()
+            return self._let_in(cookie)
         if request.method == "GET" and request.path == "/mcp/page.css":
             return _file("page.css")  # for the next page, too
-        if not self._is_token(_cookie_in(request)):
+        if not self._is_token(_cookie_in(request, cookie)):
             return _response(403, TYPES["page.html"], _NO_TOKEN)
         return self._page(request)
 
     def _is_token(self, text: str) -> bool:
         return compare_digest(text.encode(), self.token.encode())
 
-    def _let_in(self) -> ServedResponse:
+    def _let_in(self, name: str) -> ServedResponse:
         """Keep the token in a cookie, and take it out of the address."""
-        cookie = f"{_COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"location", b"/mcp"), (b"set-cookie", cookie.encode()), *_SAFE]
         return ServedResponse(303, headers)
 
@@ -100,10 +101,16 @@ def _comes_from_here(request: ServedRequest) -> bool:
     return origin is None or origin == f"http://{host}"
 
 
-def _cookie_in(request: ServedRequest) -> str:
+def _cookie_name(request: ServedRequest) -> str:
+    """A browser has the same cookies for all ports: two dashboards must not share a name."""
+    port = (request.header(b"host") or "").rpartition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isdecimal() and port.isascii() else _COOKIE
+
+
+def _cookie_in(request: ServedRequest, cookie: str) -> str:
     for part in (request.header(b"cookie") or "").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == _COOKIE:
+        if name == cookie:
             return value
     return ""
 
