@@ -31,6 +31,12 @@ def test_json_is_not_shown(line: bytes) -> None:
     assert shown(line) == (False, [])
 
 
+def test_what_is_too_long_is_not_called_no_json() -> None:
+    said: list[str] = []
+    assert not show_stray_line(b'{"a":1}', Limits(message=5), said.append)
+    assert said == []
+
+
 def test_a_broken_message_is_shown_and_told_from_text() -> None:
     """Somebody may wait for it."""
     is_text, said = shown(b'{"jsonrpc":"2.0","id":1,"result":')

@@ -25,7 +25,6 @@ class RuleThread:
 
     def __init__(self, path: str, upstream: str, send_copy: Callable[[bytes], object]) -> None:
         """Raises StartError if the rules file cannot be used."""
-        self._loop = asyncio.new_event_loop()
         self._effects = Effects()
         self._waiting: dict[str, int] = {}
         self._changed = Condition()
@@ -33,7 +32,9 @@ class RuleThread:
         self.rules = RulesInForce(path, self._copies.send, copies=self._copies.id_prefix)
         self.link = self.rules.link(upstream)
         self._effects.rule_host = self.rules.host
-        Thread(target=self._run, daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def do[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
         """Do something in this thread, and wait for it."""
@@ -71,11 +72,20 @@ class RuleThread:
                 lambda: not self._waiting.get(side), timeout=end - time.monotonic()
             )
 
+    def close(self) -> None:
+        """End the thread; what still waits is not decided any more."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        watching = self._loop.create_task(self.rules.watch())
+        self._loop.create_task(self.rules.watch())
         self._loop.run_forever()
-        watching.cancel()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.close()
 
 
 def _in_a_thread(work: Callable[[Any], None], outcome: Any) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
 from mcp_tool_filter.protocol.scan import scan
 
 _MOST_SHOWN = 2000  # bytes
 
 
 def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> bool:
-    """Say a line that is not JSON, marked; return False if it is JSON."""
+    """Say a line that is not JSON, marked; return False if it is or may be JSON."""
     try:
         scan(line, {}, limits)
+    except OverLimit:  # it may be JSON: the warning says what is wrong with it
+        return False
     except ProtocolError:
         text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
         more = "…" if len(line) > _MOST_SHOWN else ""

@@ -1,0 +1,115 @@
+"""A real command that runs for one session, and who waits for what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.adapters.stdio.child_session import ChildSession
+from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.protocol.limits import Limits
+from tests.make import calling
+from tests.stdio_client import upstream
+
+CHANGED = '{"tools":"a"}'
+
+
+@asynccontextmanager
+async def session(
+    *flags: str, said: list[str] | None = None, limits: Limits | None = None
+) -> AsyncIterator[ChildSession]:
+    ended: list[int] = []
+    made = ChildSession(
+        Child(upstream(*flags)),
+        limits or Limits(),
+        say=(said if said is not None else []).append,
+        on_end=lambda _, code: ended.append(code),
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
+        assert ended == [await made.ended]
+
+
+async def ask(ours: ChildSession, line: bytes, *ids: str) -> Outbox:
+    outbox = Outbox()
+    assert ours.expect(ids, outbox)
+    await ours.tell(line)
+    return outbox
+
+
+async def heard(outbox: Outbox) -> list[Any]:
+    """Return all that comes, up to the end."""
+    said = []
+    while (one := await outbox.get()) is not None:
+        said.append(json.loads(one))
+    return said
+
+
+async def test_an_answer_goes_to_who_waits_for_it() -> None:
+    async with session() as ours:
+        one = await ask(ours, calling("read_file", id="1"), "1")
+        two = await ask(ours, calling("write_file", id='"1"'), '"1"')
+        [first], [second] = await heard(one), await heard(two)
+        assert (first["id"], second["id"]) == (1, "1")
+        assert not ours.is_in_use
+
+
+async def test_an_id_is_waited_for_once() -> None:
+    async with session() as ours:
+        assert ours.expect(["1"], Outbox())
+        assert not ours.expect(["1.0"], Outbox())
+        assert not ours.expect(["2", "2"], Outbox())
+        assert ours.forget(["1"])
+        assert not ours.forget(["1"])
+        assert ours.expect(["1"], Outbox())
+
+
+async def test_a_cancelled_request_ends_without_an_answer() -> None:
+    async with session() as ours:
+        outbox = await ask(ours, b"{}", "1")
+        ours.cancel("1")
+        assert await heard(outbox) == []
+
+
+async def test_what_answers_nobody_goes_to_the_stream_or_is_kept_for_it() -> None:
+    async with session() as ours:
+        outbox = await ask(ours, calling("change", arguments=CHANGED), "1")
+        await heard(outbox)
+        stream = ours.listen()
+        await ours.tell(calling("change", id="2", arguments=CHANGED))
+        async with asyncio.timeout(20):
+            note = await stream.get()
+        assert note
+        assert json.loads(note)["method"] == "notifications/tools/list_changed"
+        newer = ours.listen()
+        assert stream.has_ended
+        ours.stop_listening(newer)
+        assert not ours.is_in_use
+
+
+async def test_those_who_wait_for_a_command_that_ends_get_an_error() -> None:
+    async with session() as ours:
+        outbox = await ask(ours, calling("crash"), "1")
+        [answer] = await heard(outbox)
+        assert answer["error"] == {"code": -32000, "message": "Upstream connection lost"}
+        assert await ours.ended == 3
+        assert ours.is_closing
+        late = Outbox()
+        assert ours.expect(["2"], late)
+        await heard(late)
+
+
+async def test_an_answer_that_cannot_be_passed_on_is_replaced_by_an_error() -> None:
+    said: list[str] = []
+    async with session(said=said, limits=Limits(message=1000)) as ours:
+        outbox = await ask(ours, calling("big", arguments='{"bytes":5000}'), "1")
+        [answer] = await heard(outbox)
+        assert answer["id"] == 1
+        assert answer["error"]["message"] == "The server sent an invalid response"
+    assert said[0].startswith("Warning: The command sent an invalid message: ")

@@ -1,0 +1,61 @@
+"""The thread in which a relay's rules live."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.effects import Deciding, Delay
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Iterator[RuleThread]:
+    file = tmp_path / "policy.yaml"
+    file.write_text("interceptor: {rules: [{id: a, actions: [allow]}]}")
+    made = RuleThread(str(file), "a command", lambda _text: None)
+    yield made
+    made.close()
+
+
+def waiting(seconds: float, made: str) -> Deciding[str]:
+    yield Delay(seconds)
+    return made
+
+
+def test_work_is_done_in_one_thread_and_waited_for(rules: RuleThread) -> None:
+    found = {rules.do(threading.get_ident) for _ in range(3)}
+    assert len(found) == 1
+    assert threading.get_ident() not in found
+    with pytest.raises(ZeroDivisionError):
+        rules.do(lambda: 1 / 0)
+
+
+def test_decisions_wait_side_by_side_and_the_end_waits_for_them(rules: RuleThread) -> None:
+    made: SimpleQueue[object] = SimpleQueue()
+    rules.decide_later("client", waiting(0.3, "slow"), made.put)
+    rules.decide_later("client", waiting(0.0, "quick"), made.put)
+    rules.wait_for("command")  # on which nobody waits
+    rules.wait_for("client")
+    assert [made.get_nowait(), made.get_nowait()] == ["quick", "slow"]
+
+
+def test_a_decision_that_raises_is_told_and_waited_for(rules: RuleThread) -> None:
+    def raising() -> Deciding[str]:
+        yield Delay(0.0)
+        raise ZeroDivisionError
+
+    made: SimpleQueue[object] = SimpleQueue()
+    rules.decide_later("client", raising(), made.put)
+    rules.wait_for("client")
+    assert isinstance(made.get_nowait(), ZeroDivisionError)
+
+
+def test_a_file_that_cannot_be_used_is_an_error_of_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError):
+        RuleThread(str(tmp_path / "missing.yaml"), "a command", lambda _text: None)
