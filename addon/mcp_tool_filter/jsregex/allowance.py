@@ -1,8 +1,8 @@
-"""What matching may cost. Whoever names a tool is not asked to be kind.
+"""What matching may cost: an upstream or a client may choose names that are slow to match.
 
-Each name has its own steps: a long list of costly names takes nothing away from the next one. No
-accepted pattern needs more for a name that may be exposed (see ``cost``); for a longer text the
-answer may be "too costly", never a wrong one.
+Each name gets its own steps, so costly names in a long list leave the next name as many. No
+accepted pattern needs more steps for a name that may be exposed (see ``cost``); for a longer text
+the result may be "too costly", but never a wrong one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 LONGEST_NAME = 256  # UTF-16 code units of a name that may be exposed
 FOR_A_NAME = 1_000_000
 FOR_A_MESSAGE = 10_000_000  # for all patterns and texts of a message: about half a second
-_QUICK = 256  # short texts of a message that Python's ``re``, which counts nothing, may match
+_QUICK = 256  # so many short texts of a message may go to Python's ``re``, which counts no steps
 
 
 class TooCostly(Exception):
@@ -23,7 +23,7 @@ class Budget:
     def __init__(self, steps: int = FOR_A_MESSAGE) -> None:
         self.steps = steps
         self.known: dict[tuple[str, str], bool] = {}
-        """Whether a pattern is in a long text: a chain may ask for it again."""
+        """Earlier results for long texts: a chain may ask for the same one again."""
         self._quick = _QUICK
 
     def spend(self, steps: int) -> None:
@@ -41,7 +41,7 @@ class Budget:
 
 
 class Allowance:
-    """``longest`` limits the steps, and the characters, of one text."""
+    """The steps for one text; ``longest`` limits both its steps and its characters."""
 
     def __init__(self, *, longest: int = FOR_A_NAME) -> None:
         self.longest = longest
@@ -52,7 +52,7 @@ class Allowance:
         return self._left
 
     def begin(self, steps: int | None = None) -> None:
-        """Grant steps to the text that comes now; all of them unless told otherwise."""
+        """Start a new text with so many steps; with as many as allowed by default."""
         self._left = self.longest if steps is None else steps
 
     def spend(self, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""The characters of one pattern: all that it cannot tell apart are one letter.
+"""The alphabet of one pattern: characters that the pattern cannot tell apart share one letter.
 
 >>> alphabet = Alphabet([((97, 122),), ((97, 97),)])
 >>> [alphabet.letters[char] for char in "azA"]
@@ -37,7 +37,7 @@ class Alphabet:
     def read(self, text: str) -> Sequence[int]:
         """Return which letter each character is."""
         table = self._ascii
-        if table is not None and text.isascii():  # as most long texts are; a hundred times as quick
+        if table is not None and text.isascii():  # most long texts are; a hundred times as fast
             return text.encode().translate(table)
         return [self.letters[char] for char in text]
 

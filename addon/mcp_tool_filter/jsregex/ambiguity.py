@@ -1,4 +1,4 @@
-r"""Says whether backtracking over a pattern could take forever.
+r"""Tell whether backtracking over a pattern could take forever.
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> [is_safe(parse_regex(text).root) for text in ("^(?:ab|ac)*$", "^(?:ab|a|b)*$", "^(a+)+$")]
@@ -6,15 +6,15 @@ r"""Says whether backtracking over a pattern could take forever.
 
 Three things are refused:
 
-- nested repetition without end, ``(a+)+``: whether it can fail or not, nobody should have to ask;
-- two different ways round the same loop over the same text, ``(a|a)*``: with every round the ways
-  double (exponential ambiguity, EDA in the literature);
-- four loops or more one after the other that could share the same text, ``\w*_\w*_\w*_\w*``: with
-  n characters there are n⁴ ways to share (polynomial ambiguity, IDA). A pattern that may begin
-  anywhere has one such loop before it.
+- unbounded repetition inside unbounded repetition, ``(a+)+``, even where it could never fail;
+- two different ways round the same loop over the same text, ``(a|a)*``: every round doubles the
+  number of ways (exponential ambiguity, EDA in the literature);
+- four or more consecutive loops that could share the same text, ``\w*_\w*_\w*_\w*``: n characters
+  can be shared in n⁴ ways (polynomial ambiguity, IDA). A pattern that may match anywhere counts as
+  having one more such loop before it.
 
-Where nothing can fail any more no way is tried again, so what is repeated there does not matter.
-(Weber and Seidl, "On the degree of ambiguity of finite automata", 1991; Weideman et al.,
+A matcher backtracks only after a failure, so repetition after the last point of failure is
+harmless. (Weber and Seidl, "On the degree of ambiguity of finite automata", 1991; Weideman et al.,
 "Analyzing matching time behavior of backtracking regular expression matchers", 2016.)
 """
 
@@ -42,24 +42,24 @@ from mcp_tool_filter.jsregex.tree import (
     depth,
 )
 
-_FEW_LOOPS = 3  # one after the other, they are always safe
-_TOO_HIGH = 3.3  # the degree that is refused: 4, or what four loops up to a hundred come near
-_LENGTH = 256  # of a name: what a loop without end amounts to
-_FEW_WAYS = 5_000  # so many can be tried
+_FEW_LOOPS = 3  # so many consecutive loops are always safe
+_TOO_HIGH = 3.3  # refused from here: degree 4, and nearly 4 (four loops of a hundred rounds)
+_LENGTH = 256  # the longest name: as many rounds as an unbounded loop can make
+_FEW_WAYS = 5_000  # so many ways can all be tried
 _DEEPEST = 200
-_MOST_STEPS = 20_000  # of the program that matches
-_MOST_PAIRS = 20_000  # beyond these bounds on our own work a pattern counts as ambiguous
+_MOST_STEPS = 20_000  # of the matching program
+_MOST_PAIRS = 20_000  # a pattern counts as ambiguous when judging it would need more than this
 _ROUNDS = 30
 _LONGEST_TEXT = 100
 
 
 def is_safe(root: Node) -> bool:
-    """Say whether a pattern may be used by a matcher that backtracks."""
+    """Tell whether a backtracking matcher may use the pattern."""
     if depth(root) > _DEEPEST or code_size(root) > _MOST_STEPS or has_nested_loops(root):
         return False
     has_few_ways = count_ways(root) <= _FEW_WAYS
     loops = count_loops(root)
-    # Most patterns have few loops, each over one set, and no long way to go.
+    # The quick answer for most patterns: few loops, each over one set, and few ways.
     if has_few_ways and loops is not None and loops + (not anchored(root)) <= _FEW_LOOPS:
         return True
     try:
@@ -70,7 +70,7 @@ def is_safe(root: Node) -> bool:
 
 
 def has_nested_loops(root: Node) -> bool:
-    """Say whether a repetition without end is within another."""
+    """Tell whether an unbounded repetition is inside another."""
     return any(
         isinstance(inner, Repeat) and inner.most is None
         for outer in branches(root)
@@ -80,9 +80,9 @@ def has_nested_loops(root: Node) -> bool:
 
 
 def count_loops(root: Node, *, over: tuple[type[Node], ...] = (Unit,)) -> int | None:
-    """Return how many loops a match goes through at most; None if one is over more than a set.
+    """Return how many loops a match goes through at most; None if a loop repeats more than one set.
 
-    ``over`` may name what else a loop can be over.
+    ``over`` names what a loop may repeat.
     """
     loops = 0
     waiting = [(root, 1)]
@@ -100,7 +100,7 @@ def count_loops(root: Node, *, over: tuple[type[Node], ...] = (Unit,)) -> int | 
 
 
 def count_ways(node: Node) -> int:
-    """Return a bound on the ways through a pattern, loops apart; or just too many of them."""
+    """Return a bound on the ways through a pattern without its loops, capped above "too many"."""
     return min(_count_ways(node), 10 * _FEW_WAYS)
 
 
@@ -122,7 +122,7 @@ def _count_ways(node: Node) -> int:
 
 
 def _ways_of_choice(options: tuple[Node, ...]) -> int:
-    """Of words to choose from only those can match that begin one another."""
+    """Count the ways: words match at the same place only if one begins with the other."""
     words: Counter[str] = Counter()
     others = 0
     for option in options:
@@ -139,7 +139,7 @@ def _ways_of_choice(options: tuple[Node, ...]) -> int:
 
 
 def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
-    """Return the degree of the polynomial that bounds the ways; inf if none does."""
+    """Return the degree of the polynomial that bounds the ways; inf if they grow exponentially."""
     loops = _loops(automaton)
     if any(_is_exponential(automaton, loop) for loop in loops):
         return inf
@@ -158,8 +158,8 @@ def _degree(automaton: Automaton, *, has_few_ways: bool) -> float:
 def _loops(automaton: Automaton) -> list[set[int]]:
     """Return the sets of positions that lead to one another, the last ones first.
 
-    Left out are positions that nothing leads to, as in ``$(a|a)*``, and those from where the match
-    succeeds for certain: no way is ever tried again from there.
+    Positions that cannot be reached, as in ``$(a|a)*``, are left out, and so are those from which
+    the match certainly succeeds: a matcher never backtracks from there.
     """
     reached = _reach(automaton, set(automaton.first))
     graph = [
@@ -212,10 +212,10 @@ def _components(graph: list[list[int]]) -> list[set[int]]:
 
 
 def _is_exponential(automaton: Automaton, loop: set[int]) -> bool:
-    """Say whether two ways lead from a position of the loop back to it over the same text."""
+    """Tell whether two ways over the same text lead from a position of the loop back to it."""
     if not _has_two_ways(automaton, loop):
         return False
-    # Perhaps nothing can fail there: as in ^(?:.|\s)*$, which matches every text there is.
+    # Two ways do no harm where nothing can fail: ^(?:.|\s)*$ matches every text.
     failing = {position for position in loop if not _always_succeeds(automaton, position)}
     return _has_two_ways(automaton, failing)
 
@@ -244,10 +244,10 @@ def _has_two_ways(automaton: Automaton, loop: set[int]) -> bool:
 
 
 def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
-    """Return in how many ways one position can be reached over the same text, loops apart.
+    """Return in how many ways one position can be reached over the same text, without loops.
 
-    In a loop that would be exponential, but ``(a|a)(a|a)(a|a)…`` needs no loop to be slow. The
-    text is made by taking, letter by letter, the one that keeps most ways open.
+    ``(a|a)(a|a)(a|a)…`` is slow without any loop. We build the worst text greedily: each next
+    letter is the one that keeps most ways open.
     """
     loop_of = {position: number for number, loop in enumerate(loops) for position in loop}
     graph = [
@@ -284,7 +284,7 @@ def _bits(number: int) -> list[int]:
 
 
 def _always_succeeds(automaton: Automaton, position: int) -> bool:
-    """Say whether a match succeeds from this position on, whatever text follows."""
+    """Tell whether a match succeeds from this position whatever text follows."""
     if automaton.conditional:
         return False
     start = frozenset({position})
@@ -306,13 +306,13 @@ def _always_succeeds(automaton: Automaton, position: int) -> bool:
 
 
 def _longest_chain(automaton: Automaton, loops: list[set[int]]) -> float:
-    """Return how many loops one after the other share text, each with the one before it.
+    """Return how many consecutive loops share text, each with the one before it.
 
-    Three that share one text and two that share another make four: what is shared adds up.
+    Three that share one text and two that share another make four: the sharing adds up.
     """
     weights = [_weight(automaton, loop) for loop in loops]
     longest: list[float] = []
-    for number, loop in enumerate(loops):  # what a loop leads to has been looked at before
+    for number, loop in enumerate(loops):  # loops that this one leads to come earlier
         reached = _reach(automaton, loop)
         degree = weights[number]
         for other, later in enumerate(loops[:number]):

@@ -1,12 +1,12 @@
-"""Matches as JavaScript does, one way after the other: for patterns that refer back to a group.
+"""A backtracking matcher with JavaScript's semantics, for patterns that refer back to a group.
 
-Follows ECMA-262's pattern semantics to the letter: a round of a repetition forgets what the round
-before captured, an optional round may not be empty, a look-behind goes from right to left, and a
-reference to a group without a capture matches nothing, successfully.
+It follows ECMA-262 to the letter: each round of a repetition forgets the captures of the round
+before, an optional round must not be empty, a look-behind goes from right to left, and a reference
+to a group without a capture matches the empty text.
 
-A matcher that ``remembers`` where it has been takes no way twice: from the same step, the same
-place in the text and the same captures (those that something still refers to) everything goes on
-as it did before, and it failed then. What that can cost at most ``cost`` knows beforehand.
+A matcher that ``remembers`` never tries the same state twice: the same step, place in the text and
+captures (those that are still referred to) failed before, so they would fail again. ``cost``
+computes beforehand what this costs at most.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mcp_tool_filter.jsregex.charset import WORD
 from mcp_tool_filter.jsregex.program import Op, Program
 
 type Registers = tuple[int, ...]
-type _Standing = tuple[int, int, Registers]
+type _State = tuple[int, int, Registers]
 
 _UNSET = -1
-_STEPS_AT_ONCE = 30  # they are paid for in advance
-_PRICE = 200  # each takes as long as six or seven of the scan's
+_STEPS_AT_ONCE = 30  # paid for in advance
+_PRICE = 200  # for these thirty; each takes as long as six or seven steps of the scan
 
 
 class Backtracker:
@@ -39,7 +39,7 @@ class Backtracker:
     ) -> None:
         self._program = program
         self._remembers = remembers
-        self._captures = captures  # so many registers, the first ones, hold captures
+        self._captures = captures  # how many registers hold captures; they come first
         self._alphabet = alphabet
         self._allowance = allowance
         self._anchored = anchored
@@ -48,15 +48,16 @@ class Backtracker:
         attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
         unset = (_UNSET,) * self._captures
         starts = 1 if self._anchored else len(text) + 1
-        # Where a match begins makes no difference later on. Long texts would fill the memory.
+        # States may be shared between starts: a match goes on the same way wherever it began. For a
+        # long text the set would take too much memory.
         remembers = self._remembers and len(text) <= LONGEST_NAME
-        seen: set[_Standing] | None = set() if remembers else None
+        seen: set[_State] | None = set() if remembers else None
         return any(
             attempt.match(self._program, start, unset, seen) is not None for start in range(starts)
         )
 
     def find(self, text: str, starts: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield the matches at these places, as JavaScript's ``matchAll``, but no empty ones.
+        """Yield the matches that begin at these places, as ``matchAll`` does, without empty ones.
 
         The program must keep the whole match in its first two registers.
         """
@@ -90,9 +91,9 @@ class _Attempt:
         self._paid = 0
 
     def match(
-        self, program: Program, start: int, captures: Registers, seen: set[_Standing] | None = None
+        self, program: Program, start: int, captures: Registers, seen: set[_State] | None = None
     ) -> Registers | None:
-        """Match from one place on; return the registers as they are then, or None."""
+        """Match from one place; return the registers after the match, or None."""
         code = program.code
         masks = [self._alphabet.mask(chars) for chars in program.sets]
         unset = (_UNSET,) * (program.registers - len(captures))
@@ -104,10 +105,10 @@ class _Attempt:
                     for register in program.unneeded[place]:
                         if registers[register] != _UNSET:
                             registers = (*registers[:register], _UNSET, *registers[register + 1 :])
-                    standing = (place, at, registers)
-                    if standing in seen:
+                    state = (place, at, registers)
+                    if state in seen:
                         break
-                    seen.add(standing)
+                    seen.add(state)
                 self._count_step()
                 op, a, b = code[place]
                 place += 1
@@ -162,7 +163,7 @@ class _Attempt:
         return at + 1 if at < len(self._text) and mask >> self._letters[at] & 1 else None
 
     def _repeat(self, captured: Registers, at: int, *, backward: bool) -> int | None:
-        """Consume what was captured once more; return where that ends."""
+        """Consume the captured text again; return where it ends."""
         start, end = captured
         if start == _UNSET or end == _UNSET:
             return at

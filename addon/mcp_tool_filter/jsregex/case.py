@@ -1,7 +1,7 @@
 """Upper and lower case as the flag ``i`` of JavaScript sees it (ECMA-262, Canonicalize).
 
-Two characters are the same if their capital letters are. A letter whose capital is more than one
-character stays what it is, and none outside of ASCII becomes one of ASCII:
+Two characters are the same if their capitals are. A letter stays as it is if its capital has more
+than one character, or if it is not ASCII and its capital is:
 
 >>> fold_text("Delete_\u00df_\u017f"), fold_set(((97, 99), (95, 95)))
 ('DELETE_\u00df_\u017f', ((65, 67), (95, 95)))

@@ -1,4 +1,4 @@
-r"""How much matching a pattern can cost, known before a name is seen: with references, and without.
+r"""How much matching a pattern can cost at most, computed before any name is seen.
 
 >>> from mcp_tool_filter.jsregex.program import captures_of, compile_program
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
@@ -7,14 +7,15 @@ r"""How much matching a pattern can cost, known before a name is seen: with refe
 >>> most_steps(program, captures=captures_of(regex.groups), anchored=False) < MOST_STEPS
 True
 
-A matcher that remembers goes at most once through each standing: a step of the program, a place in
-the text, and the captures. We count the standings there could be on a text of the longest name in
-which every character fits every set: on a real text there are no others. Where a match may begin
-anywhere the place does not matter, only how far away the captures are; so standings are counted
-for one place, and multiplied.
+A matcher that remembers passes at most once through each state: a step of the program, a place in
+the text, and the captures. We count the states that are possible in a text as long as the longest
+name whose characters fit every set: a real text has no others. Where a match may begin anywhere,
+only the distance to the captures matters, not the place; so we count the states for one place and
+multiply.
 
-The scan goes at each letter through every place that the letter can lead to, and what follows it
-without consuming anything. So the letter that leads to most places bounds what a name can cost.
+At each letter, the scan visits every place of the program that the letter can lead to, and the
+places that follow without consuming anything. So the letter that leads to most places bounds the
+cost of a name.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from mcp_tool_filter.jsregex.alphabet import Alphabet
 from mcp_tool_filter.jsregex.program import Op, Program, steps_after
 
 MOST_STEPS = 20_000
-"""For one name: some 30 ms."""
+"""For one name: about 30 ms."""
 
 type _Captures = tuple[int | None, ...]
-type _Standing = tuple[int, int, _Captures]
+type _State = tuple[int, int, _Captures]
 
 
 def most_steps(program: Program, *, captures: int, anchored: bool) -> int:
-    """Return a bound on the steps for one name; just more than MOST_STEPS if there are more."""
+    """Return a bound on the steps for one name; MOST_STEPS + 1 stands for "too many"."""
     counter = _Counter(captures, anchored=anchored)
     try:
         counter.count(program)
@@ -41,7 +42,7 @@ def most_steps(program: Program, *, captures: int, anchored: bool) -> int:
 
 
 def most_scan_steps(program: Program, alphabet: Alphabet, *, anchored: bool = False) -> int:
-    """Return a bound on the steps of the scan for one name, look-aheads included."""
+    """Return a bound on the scan's steps for one name, including its look-aheads."""
     first = set() if anchored else {0}
     most = len(_without_consuming(program, {0}))
     masks = [alphabet.mask(chars) for chars in program.sets]
@@ -54,7 +55,7 @@ def most_scan_steps(program: Program, alphabet: Alphabet, *, anchored: bool = Fa
 
 
 def _without_consuming(program: Program, places: set[int]) -> set[int]:
-    """Return these places and all that a program can go on to without consuming anything."""
+    """Return these places and all that can be reached from them without consuming anything."""
     seen = set(places)
     waiting = list(places)
     while waiting:
@@ -84,10 +85,11 @@ class _Counter:
     def _follow(
         self, program: Program, start: int, captures: _Captures, *, is_whole: bool
     ) -> set[_Captures]:
-        """Count all standings that can follow; return the captures there may be in the end."""
-        # The whole of a pattern that may begin anywhere is followed from one place, which stays 0.
+        """Count all states that can follow; return the possible captures at the end."""
+        # If the match may begin anywhere, we follow it from one place only, which we call 0
+        # throughout.
         stays = is_whole and not self._anchored
-        first: _Standing = (0, start, captures + (None,) * (program.registers - len(captures)))
+        first: _State = (0, start, captures + (None,) * (program.registers - len(captures)))
         waiting, seen = [first], {first}
         finals: set[_Captures] = set()
         while waiting:
@@ -105,16 +107,16 @@ class _Counter:
                     continue
                 for onward in steps_after(place, (op, a, b)):
                     kept = _without(after, program.unneeded[onward])
-                    standing = (onward, where, kept)
-                    if standing not in seen:
-                        seen.add(standing)
-                        waiting.append(standing)
+                    state = (onward, where, kept)
+                    if state not in seen:
+                        seen.add(state)
+                        waiting.append(state)
         return finals
 
     def _step(
         self, program: Program, step: tuple[Op, int, int], at: int, registers: _Captures
     ) -> list[tuple[int, _Captures]]:
-        """Return how far each way goes, and the registers then."""
+        """Return, for each way, how far it moves and the registers after it."""
         op, a, b = step
         direction = -1 if program.backward else 1
         match op:

@@ -1,4 +1,4 @@
-r"""Globs, for people who think in them: the whole name must fit.
+r"""Globs as regexes. A glob must fit the whole name.
 
 >>> render_glob("write_*"), render_glob("*.{md,txt}"), render_glob("file_[!a-c]?")
 ('^write_', '\\.(?:md|txt)$', '^file_[^a-c][^]$')
@@ -15,7 +15,7 @@ _PIECE = re.compile(r"\[[!^]?+(?:\][^\]]*|[^\]]+)\]|\\.|.", re.DOTALL)
 
 
 def render_glob(glob: str) -> str:
-    """Return the regex that says the same. Raises NotJavaScript for braces that do not match."""
+    """Return the equivalent regex. Raises NotJavaScript for braces that do not match."""
     parts: list[str] = []
     depth = 0
     for piece in _PIECE.findall(glob):
@@ -50,7 +50,7 @@ def _render(piece: str) -> str:
 
 
 def _without_ends(regex: str) -> str:
-    """Return ``a`` for ``^[^]*a[^]*$``: a regex is searched for anywhere anyway."""
+    """Return ``a`` for ``^[^]*a[^]*$``, which means the same: a regex may match anywhere."""
     while regex.startswith("^[^]*"):
         regex = regex.removeprefix("^[^]*")
         regex = f"^{regex}" if regex.startswith("[^]*") else regex

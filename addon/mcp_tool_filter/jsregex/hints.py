@@ -1,4 +1,4 @@
-"""What someone may have meant who typed a pattern that is refused, or is odd.
+"""Hints for a refused or odd pattern: what its author probably meant.
 
 >>> hint("delete_*")
 '_* matches any number of _, even none; if you mean a glob: ^delete_'
@@ -40,7 +40,7 @@ def _hint_for_glob(text: str) -> str:
 
 
 def _hint_for_ends(text: str) -> str | None:
-    """Patterns are searched for anywhere: ``.*`` at an end adds nothing but ways to go wrong."""
+    """Suggest to drop ``.*`` at the ends: it adds nothing, because a pattern may match anywhere."""
     inner = text.removeprefix("^").removeprefix(".*").removesuffix("$").removesuffix(".*")
     if inner in {text, ""} or not _is_regex(text) or not _is_regex(inner):
         return None

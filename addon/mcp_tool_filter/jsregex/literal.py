@@ -1,10 +1,10 @@
-"""A text that must stand in whatever a pattern matches.
+"""A text that every match of a pattern must contain.
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> [required_text(parse_regex(text).root) for text in (r"^/etc/.*\\.key$", "a|b", "x+yz")]
 ['/etc/', '', 'yz']
 
-To look for it takes a fraction of the time that matching takes, and most texts lack it.
+Searching for it is much faster than matching, and most texts do not contain it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mcp_tool_filter.jsregex.tree import Edge, Group, Node, Sequence, Unit
 
 
 def required_text(root: Node) -> str:
-    """Return the longest such text that is easy to find; empty if there is none."""
+    """Return the longest such text that is easy to determine; empty if there is none."""
     runs = [""]
     for node in _in_line(root):
         if isinstance(node, Unit) and (char := _only_char(node)):
@@ -32,7 +32,7 @@ def _in_line(node: Node) -> list[Node]:
 
 
 def _only_char(unit: Unit) -> str:
-    """Return the only character of a set, if it is ASCII: then texts and code units agree."""
+    """Return the character of a set that has one ASCII character, else an empty text."""
     if len(unit.chars) == 1 and unit.chars[0][0] == unit.chars[0][1] < 128:
         return chr(unit.chars[0][0])
     return ""

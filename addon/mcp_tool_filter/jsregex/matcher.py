@@ -1,7 +1,7 @@
-"""Searches a name for a pattern, in the cheapest way that is exact for that pattern.
+"""Search a name for a pattern, in the cheapest way that is exact for that pattern.
 
-That is Python's ``re`` where the name is short and ``re`` in no danger. Else a pattern that refers
-back to a group is matched by backtracking, and any other in one pass.
+That is Python's ``re`` if the name is short and ``re`` is safe for the pattern. Otherwise a pattern
+that refers back to a group is matched by backtracking, and any other in one pass.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _PRICE_OF_REFERENCES = 16  # ``re`` takes longer for a pattern that refers back 
 
 
 class Matcher:
-    """Nothing is made before it is needed: most patterns never meet a long name."""
+    """Searches for one pattern. It builds its parts when needed: most never see a long name."""
 
     def __init__(self, regex: Regex, allowance: Allowance | None = None) -> None:
         self._regex = regex
         self._allowance = allowance or Allowance()
 
     def search(self, name: str, budget: Budget | None = None) -> bool:
-        """Say whether the pattern matches anywhere. Raises TooCostly.
+        """Tell whether the pattern matches anywhere. Raises TooCostly.
 
-        With a budget, the steps come out of it, whatever the text.
+        With a budget, its steps are spent.
         """
         if len(name) > self._allowance.longest:
             raise TooCostly
@@ -83,7 +83,7 @@ class Matcher:
         return self._scan.search(self._alphabet.read(text))
 
     def is_affordable(self) -> bool:
-        """Say whether every name that may be exposed can be judged within the allowance."""
+        """Tell whether every name that may be exposed can be judged within the allowance."""
         if self._python:
             return True
         if not self._refers_back:
@@ -93,7 +93,7 @@ class Matcher:
 
     def _is_scan_affordable(self) -> bool:
         if 2 * LONGEST_NAME * code_size(self._root, longest=LONGEST_NAME) <= FOR_A_NAME:
-            return True  # nearly every pattern, without a program
+            return True  # nearly every pattern, and no program was built
         is_anchored = anchored(self._root)
         return most_scan_steps(self._program, self._alphabet, anchored=is_anchored) <= FOR_A_NAME
 

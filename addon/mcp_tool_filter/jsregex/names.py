@@ -1,4 +1,4 @@
-r"""The names of groups: JavaScript identifiers, written plainly or with escapes.
+r"""Group names: JavaScript identifiers, written plainly or with escapes.
 
 >>> parse_group_name(r"(?<\u0061b>x)", 3)
 ('ab', 11)
@@ -10,7 +10,7 @@ import re
 
 
 class NotJavaScript(Exception):
-    """The text is no regex; ``str()`` says why in a few words."""
+    """The text is not a regex; ``str()`` says why in a few words."""
 
 
 _ESCAPE = (
@@ -20,8 +20,8 @@ _ESCAPE = (
 )
 _NAME_CHAR = re.compile(rf"{_ESCAPE}|(?P<pair>[\ud800-\udbff][\udc00-\udfff])|(?P<plain>[^\\>])")
 
-# Unicode, PropList.txt: Other_ID_Start and Other_ID_Continue; and the one letter (category Lm)
-# that is Pattern_Syntax and therefore no part of an identifier.
+# Unicode, PropList.txt: Other_ID_Start and Other_ID_Continue. _NEVER is the one letter (category
+# Lm) that is Pattern_Syntax, so identifiers must not contain it.
 _ALSO_START = frozenset("$_\u1885\u1886\u2118\u212e\u309b\u309c")
 _ALSO_CONTINUE = frozenset(
     "\u00b7\u0387\u1369\u136a\u136b\u136c\u136d\u136e\u136f\u1370\u1371\u19da\u200c\u200d\u30fb\uff65"

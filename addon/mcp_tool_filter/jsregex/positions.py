@@ -1,7 +1,7 @@
 r"""A tree as an automaton of positions: each place where a unit is consumed, and what follows it.
 
-Unlike an automaton made for matching, it counts: in how many ways a backtracking matcher gets from
-one position to the next. More than one way is what ambiguity is made of:
+Unlike an automaton for matching, it counts in how many ways a backtracking matcher can get from one
+position to the next. More than one way means ambiguity:
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> once = follow(parse_regex("^(?:a|b)*$").root)
@@ -9,8 +9,8 @@ one position to the next. More than one way is what ambiguity is made of:
 >>> once.following, twice.following
 ([{0: 1, 1: 1}, {0: 1, 1: 1}], [{1: 2, 0: 1}, {0: 1, 1: 1}])
 
-A look-ahead is a branch that leads nowhere: its ways are tried, and add to the cost, but none
-of them is continued. What is read in the other direction is an automaton of its own.
+A look-ahead is a branch that leads nowhere: its ways are tried and cost steps, but none continues.
+A look in the other direction gets its own automaton.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from mcp_tool_filter.jsregex.tree import (
     walk,
 )
 
-SMALL = 12  # a count up to this is so many copies; a greater one is taken for a loop
-_EXACT_COPIES = 200  # of one unit, without choice: they cost nothing
+SMALL = 12  # a count up to this becomes copies; a higher count is treated as a loop
+_EXACT_COPIES = 200  # of a single unit: copies without a choice cost nothing
 _MOST_WAYS = 1_000_000
 _MOST_EDGES = 100_000
 
-# On what a way depends, beside the units it consumes.
+# Conditions of a way, besides the units it consumes.
 _FREE, _AT_START, _AT_END, _OTHER = 0, 1, 2, 4
 
 type _Ways = dict[tuple[int, int], int]  # (position, condition) to number of ways
 
 
 class TooLarge(Exception):
-    """The automaton would have too many edges to judge it."""
+    """The automaton would have too many edges to be judged."""
 
 
 @dataclass(slots=True)
@@ -59,13 +59,13 @@ class Automaton:
     search: int | None = None  # the position that skips what is before a match
     succeeding: set[int] = field(default_factory=set)  # from here on nothing can fail
     ending: set[int] = field(default_factory=set)  # a match may end here if the text does
-    conditional: bool = False  # there is more that a match depends on
-    others: list[Look] = field(default_factory=list)  # looks that read in the other direction
+    conditional: bool = False  # a match also depends on word boundaries, looks or captures
+    others: list[Look] = field(default_factory=list)  # looks in the other direction
     alphabet: Alphabet = field(default_factory=lambda: Alphabet([]))
 
 
 def follow(root: Node, *, backward: bool = False, search: bool = True) -> Automaton:
-    """Return the automaton of a pattern, with a loop before it that searches if it may begin
+    """Return the automaton of a pattern, with a search loop before it if it may begin
     anywhere; or that of a look-behind, which is read backward."""
     return _Builder(root, backward=backward).build(search=search)
 
@@ -99,7 +99,7 @@ class _Builder:
             return node.chars
         assert isinstance(node, Reference)
         group = self._bodies.get(node.number)
-        if group is None:  # it is outside of this part
+        if group is None:  # the group is outside this part
             return EVERYTHING
         return union(*(unit.chars for unit in walk(group) if isinstance(unit, Unit)))
 
@@ -236,7 +236,7 @@ class _Builder:
         return whole
 
     def _exact_copies(self, node: Repeat, copies: int) -> int:
-        """Return how many of the rounds before a loop are worth copies of their own."""
+        """Return how many mandatory rounds become separate copies before the loop."""
         if isinstance(node.body, Unit):
             return node.least if node.least * copies <= _EXACT_COPIES else 0
         return node.least if 1 < node.least * copies <= SMALL else 0
@@ -260,11 +260,11 @@ class _Builder:
         body = self._part(node.body, copies)
         self._rounds = outer
         to_do = node.least - done
-        # Rounds that must be made may be empty, and it matters which of them are.
+        # Mandatory rounds may be empty, so there is more than one way to make them.
         self._join(body.last, body.first, 2 if body.empty and to_do > 1 else 1)
         if to_do > 1 or node.most is not None:
             self._made.conditional = True
-        if to_do > 1:  # what ends a round need not end the loop
+        if to_do > 1:  # the end of a round need not be the end of the loop
             body.last = {(place, how | _OTHER): ways for (place, how), ways in body.last.items()}
         if to_do <= 0:
             body.empty = {_FREE: 1}

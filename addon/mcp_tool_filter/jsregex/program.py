@@ -1,7 +1,7 @@
-r"""A tree as a program of small steps, for the two machines that match.
+r"""Compile a tree into a program of small steps for the two matchers.
 
-``scan`` follows all ways at once and keeps only where it stands; ``backtrack`` follows one way
-after the other, as JavaScript does, and keeps captures. A count becomes as many copies:
+``scan`` follows all ways at once, without captures; ``backtrack`` follows one way after the other,
+as JavaScript does, and keeps captures. A count becomes that many copies:
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> for step in compile_program(parse_regex("a{2}|^").root, for_scan=True).code:
@@ -48,12 +48,12 @@ class Op(IntEnum):
     LOOK = 7  # look number a must succeed, or fail if b
     SAVE = 8  # keep the position in register a
     CLEAR = 9  # forget the registers from a to b
-    MOVED = 10  # fail where the position is still that in register a
+    MOVED = 10  # fail if the position is still the one in register a
     REFERENCE = 11  # consume what group a captured
     MATCH = 12
 
 
-LONGEST_COUNT = 1000  # of the copies that are made of something
+LONGEST_COUNT = 1000  # so many copies of a repetition at most
 
 type Step = tuple[Op, int, int]
 
@@ -72,9 +72,9 @@ class Program:
     looks: tuple[Program, ...]
     backward: bool  # it consumes from right to left
     registers: int
-    exact_up_to: int | None  # longer texts it may judge wrongly
+    exact_up_to: int | None  # the program may judge longer texts wrongly
     unneeded: tuple[tuple[int, ...], ...] = ()
-    """At each step the registers that nothing will read before they are set again."""
+    """For each step, the registers that nothing reads before they are set again."""
 
 
 def compile_program(
@@ -86,13 +86,13 @@ def compile_program(
     kept: frozenset[int] | None = None,
     longest: int = LONGEST_COUNT,
 ) -> Program:
-    """Return the program for one of the machines; the pattern as a whole has so many groups.
+    """Return the program for one of the matchers; ``groups`` counts those of the whole pattern.
 
-    The scan looks ahead by going backward from the end of the text, and so learns for every
-    place at once where a look-ahead would succeed. JavaScript, and ``backtrack``, look behind by
-    going backward from where they stand. Captures are ``kept`` of the groups that something refers
-    to, and of group 0, the whole match; a look-ahead may be told which those are. More
-    copies of something than a text of the ``longest`` length can hold are not made.
+    The scan runs a look-ahead backward from the end of the text, and so learns for every place at
+    once whether it succeeds there. JavaScript and ``backtrack`` run a look-behind backward from the
+    current place. ``kept`` are the groups whose captures count: those that are referred to, and
+    group 0, the whole match; a look-ahead gets them from its pattern. A repetition gets no more
+    copies than fit into a text of the ``longest`` length.
     """
     is_look = kept is not None
     if kept is None:
@@ -102,12 +102,12 @@ def compile_program(
 
 
 def captures_of(groups: int) -> int:
-    """Return how many registers hold captures: a start and an end each, and a pair unused."""
+    """Return how many registers hold captures: two for each group and two for the whole match."""
     return 2 * groups + 2
 
 
 def code_size(root: Node, *, longest: int = LONGEST_COUNT) -> int:
-    """Return how many steps a program for texts of that length has, more or less."""
+    """Return roughly how many steps a program for texts of that length has."""
     looks = [node.body for node in branches(root) if isinstance(node, Look)]
     return sum(_size(part, longest) for part in (root, *looks))
 
@@ -128,9 +128,9 @@ def _size(node: Node, longest: int) -> int:
 
 
 def _copies(node: Repeat, longest: int) -> tuple[int, int | None]:
-    """Return the least and most copies to make.
+    """Return the least and the most copies.
 
-    In a text of n units at most n copies consume anything, so n + 1 copies are as good as more.
+    In a text of n units at most n copies consume anything, so n + 1 copies are enough.
     """
     enough = longest // max(1, least_length(node.body)) + 1
     most = None if node.most is None or node.most > enough else node.most
@@ -143,9 +143,10 @@ def find_unneeded(
     captures: int,
     lasting: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return for each step the registers that may be set and are not read before they are again.
+    """Return, for each step, the registers that may be set but are not read before they are set
+    again.
 
-    Registers are the bits of a number here; ``lasting`` are those that count after the match.
+    Register sets are the bits of a number; ``lasting`` are those that are read after the match.
     """
     needed = [0] * len(code)
     changed = True
@@ -231,7 +232,7 @@ class _Compiler:
         self._emit(Op.MATCH)
         looks = tuple(program for _, program in self._looks.values())
         captures = sum(3 << 2 * number for number in self._kept)
-        lasting = captures if is_look else 0  # what someone reads after the match
+        lasting = captures if is_look else 0  # read by the outer pattern after the match
         unneeded = () if self._for_scan else find_unneeded(self._code, looks, captures, lasting)
         return Program(
             tuple(self._code),
@@ -296,13 +297,13 @@ class _Compiler:
             self._aim(splits, lazy=node.lazy)
 
     def _aim(self, splits: list[int], *, lazy: bool) -> None:
-        """Let each of the splits go on, or leave the repetition that ends here."""
+        """Make each split choose between another round and the end of the repetition."""
         out = len(self._code)
         for split in splits:
             self._code[split] = (Op.SPLIT, out, split + 1) if lazy else (Op.SPLIT, split + 1, out)
 
     def _compile_once(self, body: Node) -> None:
-        """Compile one round of a repetition: what the round before captured is forgotten."""
+        """Compile one round of a repetition; it forgets the captures of the round before."""
         if not self._for_scan:
             self._forget_captures(body)
         self._compile(body)
@@ -313,7 +314,7 @@ class _Compiler:
             self._emit(Op.CLEAR, 2 * min(groups), 2 * max(groups) + 2)
 
     def _compile_further(self, body: Node) -> None:
-        """Compile a round that need not be: it may not be empty (ECMA-262, RepeatMatcher)."""
+        """Compile an optional round, which must not be empty (ECMA-262, RepeatMatcher)."""
         if self._for_scan or least_length(body):
             self._compile_once(body)
             return
@@ -332,7 +333,7 @@ class _Compiler:
         self._emit(Op.SAVE, 2 * number + (not self._backward))
 
     def _look_number(self, look: Look) -> int:
-        if id(look) not in self._looks:  # copies of a repetition share it
+        if id(look) not in self._looks:  # the copies of a repetition share it
             backward = look.behind != self._for_scan
             program = compile_program(
                 look.body,

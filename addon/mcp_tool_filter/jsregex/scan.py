@@ -1,9 +1,9 @@
-"""Matches in one pass over the text, whatever the pattern; captures are the price.
+"""Match any pattern without references in one pass over the text; captures are not kept.
 
-All places of the program where a match could stand are followed at once; a set of places is a
-state, and states are remembered with where each letter led (a DFA made on the way). What depends
-on the place in the text, ``^`` and ``\\b``, is settled with the next letter in hand. A look-ahead
-or look-behind is scanned for beforehand, over the whole text, so it costs one pass too.
+We follow all places of the program at once. A set of places is a state, and each state remembers
+where each letter led (a DFA built on the way). Conditions on the place in the text, ``^`` and
+``\\b``, are decided when the next letter is known. Each look-ahead and look-behind is scanned over
+the whole text beforehand, so it costs one pass too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Two loops, one after the other: can they share a text in many ways?
+"""Tell whether two consecutive loops can share a text in many ways.
 
-They can if some text leads round the first, on to the second, and round that. But where much of
-that text would make the pattern match, no second way is ever tried: ``.*a.*a.*a`` fails only on
-texts with two a's or less, and there is little to share among those.
+They can if some text leads round the first, on to the second, and round that. But if repeating that
+text makes the pattern match, a matcher never backtracks: ``.*a.*a.*a`` fails only on texts with at
+most two a's, and those leave little to share.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mcp_tool_filter.jsregex.positions import Automaton
 
 type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
 
-_MOST_STEPS = 500  # beyond these bounds on our own work two loops count as sharing
+_MOST_STEPS = 500  # two loops count as sharing when judging them would need more than this
 _FEW_STEPS = 12  # the same, where each step costs more
 _MOST_ROUNDS = 30
 
 
 def can_share(automaton: Automaton, loop: set[int], later: set[int]) -> bool:
-    """Say whether some text leads round one loop, on to a later one, and round that."""
+    """Tell whether some text leads round one loop, on to a later one, and round that."""
     return any(_can_share_at(automaton, loop, later, start, end) for start in loop for end in later)
 
 
@@ -62,10 +62,10 @@ def _find_text(
 def _can_share_and_fail(
     automaton: Automaton, loop: set[int], later: set[int], start: int, end: int
 ) -> bool:
-    """Say whether there is such a text that never makes the pattern match.
+    """Tell whether the loops can share a text whose repetition never makes the pattern match.
 
-    The more of it there is, the more places it leads to from the start, till there are no new
-    ones: so we look for a text that leads from all these places to the same places again.
+    Each repetition leads to more places, until there are no new ones. So we look for a text that
+    leads from all these places back to the same places.
     """
     first = (start, frozenset({start}))
     waiting = [first]
@@ -98,7 +98,7 @@ def _leads_back(
     end: int,
     places: frozenset[int],
 ) -> bool:
-    """Say whether some text that the loops can share leads from these places to the same ones."""
+    """Tell whether some text that the loops can share leads from these places back to them."""
     first = (start, start, end, places)
     waiting = [first]
     seen = {first}
@@ -136,7 +136,7 @@ def _go(automaton: Automaton, place: int, within: Set[int], letter: int) -> list
 
 
 def _succeeds(automaton: Automaton, start: int, text: _Text) -> bool:
-    """Say whether the text, repeated, leads from a position to where a match succeeds."""
+    """Tell whether repeating the text leads from a position to a successful match."""
     places = frozenset({start})
     before: set[frozenset[int]] = set()
     while places not in before and len(before) < _MOST_ROUNDS:

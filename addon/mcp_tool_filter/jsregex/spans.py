@@ -1,12 +1,12 @@
-r"""Finds where a pattern matches, for whoever replaces what it matches.
+r"""Find where a pattern matches, in order to replace what it matches.
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> Finder(parse_regex(r"sk-\w+|\d{4}")).find("a sk-abc and 12345")
 [(2, 8), (13, 17)]
 
-One pass from the end of the text finds every place where a match begins; only there is the pattern
-matched as JavaScript does, which settles where the match ends. So a text without a match costs one
-pass, however long it is.
+One pass from the end of the text finds every place where a match begins. Only at these places do we
+match as JavaScript does, to learn where the match ends. So a text without a match costs one pass,
+however long it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcp_tool_filter.jsregex.tree import Group, Reference, Unit, walk
 
 
 class Finder:
-    """One for each pattern."""
+    """Finds the matches of one pattern."""
 
     def __init__(self, regex: Regex) -> None:
         self._allowance = Allowance(longest=FOR_A_MESSAGE)
@@ -43,7 +43,7 @@ class Finder:
     def find(self, units: str, budget: Budget | None = None) -> list[tuple[int, int]]:
         """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly.
 
-        With a budget, the steps come out of it.
+        With a budget, its steps are spent.
         """
         if self._exact_up_to is not None and len(units) > self._exact_up_to:
             raise TooCostly

@@ -1,7 +1,7 @@
 r"""JavaScript's regex grammar, as ``new RegExp(text)`` reads it: no flags, Annex B included.
 
-That is ES2024. The modifiers ``(?i:x)`` and duplicate group names of ES2025 are refused, as by
-the engines in wide use (Node 20): a pattern should mean the same wherever it is tried out.
+That is ES2024. The modifiers ``(?i:x)`` and duplicate group names of ES2025 are refused, because
+Node 20 and other widely used engines refuse them: a pattern should mean the same everywhere.
 
 >>> parse_regex(r"\D{2}").root
 Repeat(body=Unit(chars=((0, 47), (58, 65535))), least=2, most=2, lazy=False)
@@ -9,10 +9,11 @@ Repeat(body=Unit(chars=((0, 47), (58, 65535))), least=2, most=2, lazy=False)
 Traceback (most recent call last):
 mcp_tool_filter.jsregex.names.NotJavaScript: a group is not closed
 
-What looks wrong and is right: a brace that opens no count is a brace, ``\N`` is an octal escape
-unless there are N groups, ``\k`` a k unless there are named ones. (ECMA-262, Annex B.1.2)
+These look wrong but are right (ECMA-262, Annex B.1.2): a brace that opens no count is a brace,
+``\N`` is an octal escape unless there are N groups, and ``\k`` is a k unless there are named
+groups.
 
-It is one module because the rules of the grammar call each other.
+Longer than our limit because the rules of the grammar call each other.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ class Regex:
     root: Node
     groups: int
     ignore_case: bool = False
-    """Its sets hold capitals only: it is for texts that are folded, too."""
+    """If set, the sets contain capitals only, so the text must be folded too."""
 
 
 def parse_regex(text: str, *, ignore_case: bool = False) -> Regex:
-    """Read a pattern, as if with the flag ``i`` if case does not matter. Raises NotJavaScript."""
+    """Parse a pattern, with the flag ``i`` if ``ignore_case``. Raises NotJavaScript."""
     return _Parser(charset.to_units(text), ignore_case=ignore_case).parse()
 
 
-_NO_END = 2**31 - 1  # V8 takes this count, and every greater one, for infinity
+_NO_END = 2**31 - 1  # V8 treats this and every higher count as infinity
 _MOST_GROUPS = 32767  # V8: "Too many captures"
 
 _PLAIN = re.compile(r"[^\\^$.*+?()\[{|]+")
 _COUNT = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 _QUANTIFIER = re.compile(r"[*+?]|\{[0-9]+(?:,[0-9]*)?\}")
 _REFERENCE = re.compile(r"\\[1-9k]")
-_OPENING = re.compile(  # what is escaped or in a class opens nothing
+_OPENING = re.compile(  # an escaped "(" or one in a class opens no group
     r"\\.|\[(?:\\.|[^\]\\])*|(?P<group>\((?:(?!\?)|\?<(?![=!])(?P<named>)))", re.DOTALL
 )
 _OCTAL = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
@@ -110,7 +111,7 @@ class _Open:
 
 
 class _Parser:
-    """Goes through the text once. Groups are kept on a stack of our own: they may be deep."""
+    """Reads the text once. Open groups are on our own stack, because they may be nested deeply."""
 
     def __init__(self, text: str, *, ignore_case: bool) -> None:
         self._text = text
@@ -145,7 +146,7 @@ class _Parser:
         return Regex(self._stack[0].body(), self._groups, self._ignore_case)
 
     def _read_plain(self, chars: str) -> None:
-        """Take characters that mean themselves; the last of them may be repeated."""
+        """Read characters that stand for themselves; a quantifier applies to the last one."""
         self._at += len(chars)
         if self._ignore_case:
             chars = fold_text(chars)
@@ -220,7 +221,7 @@ class _Parser:
     # Repetition
 
     def _add(self, node: Node) -> None:
-        """Add a node, and the repetition that follows it if there is one."""
+        """Add a node, repeated if a quantifier follows it."""
         quantifier = _QUANTIFIER.match(self._text, self._at)
         if quantifier:
             self._at = quantifier.end()
@@ -265,7 +266,7 @@ class _Parser:
 
     def _refer_to(self, number: int) -> Node:
         inside = any(group.number == number for group in self._stack)
-        return EMPTY if inside else Reference(number)  # a group has nothing before its end
+        return EMPTY if inside else Reference(number)  # inside itself, a group has no capture yet
 
     def _parse_char_or_class(self, *, in_class: bool) -> CharSet:
         start = self._at + 1

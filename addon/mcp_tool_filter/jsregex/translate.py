@@ -1,13 +1,13 @@
-r"""Some trees as patterns for Python's ``re``, which is fast but backtracks, and holds the lock.
+r"""Render patterns for Python's ``re``: it is fast, but it backtracks and holds the GIL.
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
 >>> render_python(parse_regex(r"^(?!read_)\w+$").root)
 '\\A(?!read_)[0-9A-Z_a-z]+\\Z'
 
-Only what ``re`` matches exactly as JavaScript does, and in little time: at most one loop (the
-search itself is one), or two where the pattern refers back to a group and is short; no look-behind.
-Sets are spelt out, since ``\w``, ``\s``, ``.`` and ``$`` mean other things in Python. A reference
-to a group without a capture matches nothing, successfully:
+We render only patterns that ``re`` matches exactly as JavaScript does, and quickly: at most one
+loop (the search itself is one), or two if the pattern refers back to a group and is short; no
+look-behind. Sets are spelt out, because ``\w``, ``\s``, ``.`` and ``$`` mean other things in
+Python. A reference to a group without a capture matches the empty text:
 
 >>> render_python(parse_regex(r"(?:(a)|b)\1(?!(c))\2").root)
 '(?:(a)|b)(?(1)\\1)(?!(c))'
@@ -50,7 +50,7 @@ _EDGES = {
 
 
 def render_python(root: Node) -> str | None:
-    """Return the pattern for ``re``, or None where that would be wrong or slow."""
+    """Return the pattern for ``re``, or None if ``re`` would be wrong or slow."""
     if any(isinstance(node, Look) and node.behind for node in walk(root)):
         return None
     if referred := groups_referred_to(root):
@@ -63,10 +63,10 @@ def render_python(root: Node) -> str | None:
 
 
 def _render_with_references(root: Node, referred: frozenset[int]) -> str | None:
-    """Return the pattern if captures last in Python as long as in JavaScript.
+    """Return the pattern, or None if captures would last longer in Python than in JavaScript.
 
-    There a round of a repetition forgets what the round before captured, and one that need not be
-    may not be empty.
+    In JavaScript each round of a repetition forgets the captures of the round before, and an
+    optional round must not be empty.
     """
     repeated = {
         group.number
@@ -89,10 +89,10 @@ def _render_with_references(root: Node, referred: frozenset[int]) -> str | None:
 
 
 def _without_optional_ends(root: Node) -> Node:
-    """Return ``x`` for ``.*x.*``: whether a text has an x in it does not depend on the ends.
+    """Return ``x`` for ``.*x.*``: whether a text contains an x does not depend on the ends.
 
-    What is repeated at an end need be there only as often as it must; a search that may begin
-    and end anywhere finds the rest.
+    A repetition at an end needs only its mandatory rounds, because a search may begin and end
+    anywhere.
     """
     if isinstance(root, Choice):
         return Choice(tuple(_without_optional_ends(option) for option in root.options))
@@ -110,11 +110,11 @@ def _without_optional_ends(root: Node) -> Node:
 
 
 class _Renderer:
-    """Renders from left to right, and knows which groups may have captured something by then."""
+    """Renders from left to right, and knows which groups may have a capture at each point."""
 
     def __init__(self, referred: frozenset[int]) -> None:
         self._referred = referred
-        self._names: dict[int, int] = {}  # of the groups that are closed: Python's number
+        self._names: dict[int, int] = {}  # Python's number of each closed group
         self._opened = 0
 
     def render(self, node: Node) -> str:
@@ -149,7 +149,7 @@ class _Renderer:
     def _render_look(self, body: Node, *, negated: bool) -> str:
         before = dict(self._names)
         text = self.render(body)
-        if negated:  # once it has succeeded, nothing in it has a capture
+        if negated:  # after a negated look succeeds, its groups have no captures
             self._names = before
         return f"(?{'!' if negated else '='}{text})"
 

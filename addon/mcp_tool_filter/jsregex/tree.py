@@ -62,7 +62,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a group has captured, once more."""
+    """Matches again what a group has captured."""
 
     number: int
 
@@ -87,9 +87,9 @@ def groups_referred_to(root: Node) -> frozenset[int]:
 
 
 def without_other_groups(node: Node, kept: frozenset[int]) -> Node:
-    """Return the tree with only these groups: a capture that nothing refers to is of no use.
+    """Return the tree with only these groups: a capture that nothing refers to is useless.
 
-    Recurses: not for trees deeper than a safe pattern's.
+    It recurses, so the tree must not be deeper than that of a safe pattern.
     """
     match node:
         case Sequence(items):
@@ -108,7 +108,7 @@ def without_other_groups(node: Node, kept: frozenset[int]) -> Node:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield the node and all below it. Does not recurse: patterns may be deep."""
+    """Yield the node and all below it. It does not recurse, because patterns may be deep."""
     waiting = [node]
     while waiting:
         node = waiting.pop()
@@ -117,7 +117,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def branches(node: Node) -> Iterator[Node]:
-    """Yield what ``walk`` does, but for single units: a list of names is little else."""
+    """Yield what ``walk`` yields except single units: in a list of names they are nearly all."""
     waiting = [node]
     while waiting:
         node = waiting.pop()
@@ -126,7 +126,7 @@ def branches(node: Node) -> Iterator[Node]:
 
 
 def depth(node: Node) -> int:
-    """Return the length of the longest way down. Does not recurse either."""
+    """Return the depth of the tree. It does not recurse either."""
     deepest = 0
     level = [node]
     while level:
@@ -136,7 +136,7 @@ def depth(node: Node) -> int:
 
 
 def as_word(node: Node) -> str | None:
-    """Return the text if the node matches one text only, character by character."""
+    """Return the only text that the node matches, if it is made of single characters; else None."""
     items = node.items if isinstance(node, Sequence) else (node,)
     chars = []
     for item in items:
@@ -150,7 +150,7 @@ def as_word(node: Node) -> str | None:
 
 
 def least_length(node: Node) -> int:
-    """Return a number of units that every match has at least."""
+    """Return a lower bound on the length of a match, in units."""
     match node:
         case Unit():
             return 1
@@ -167,7 +167,7 @@ def least_length(node: Node) -> int:
 
 
 def anchored(node: Node) -> bool:
-    """Say whether a match can begin nowhere but at the start of the text."""
+    """Tell whether a match can only begin at the start of the text."""
     match node:
         case Edge.START:
             return True
