@@ -34,47 +34,69 @@ class _Option(NamedTuple):
 
 _OPTIONS = (
     _Option(
-        "deny", None, "JavaScript regex: tools it matches are removed. Commas separate several."
+        "deny", None, "JavaScript regex: matching tools are removed. Separate several with commas."
     ),
-    _Option("allow", None, "JavaScript regex: only tools that one of these matches remain."),
-    _Option("deny_glob", None, "Glob, such as write_*: tools whose whole name fits are removed."),
-    _Option("ignore_case", "false", "Upper and lower case are the same in all patterns."),
-    _Option("require_list", "false", "Stop the start if the upstream lists only after a login."),
-    _Option("new_tools", "hide", "A tool that appears later: hide, or judge it by the patterns."),
-    _Option("strict", "false", "Stop the start if a pattern matches no tool, or there is none."),
+    _Option("allow", None, "JavaScript regex: only matching tools remain."),
+    _Option("deny_glob", None, "Glob such as write_*: tools whose whole name matches are removed."),
+    _Option("ignore_case", "false", "Patterns ignore upper and lower case."),
+    _Option(
+        "require_list", "false", "Do not start if the upstream lists its tools only after a login."
+    ),
+    _Option(
+        "new_tools", "hide", "Tools that appear later: hide them, or judge them by the patterns."
+    ),
+    _Option(
+        "strict", "false", "Do not start if a pattern matches no tool, or without any pattern."
+    ),
     _Option("tools_list", "auto", "Answer tools/list from the snapshot: auto, cache, or upstream."),
-    _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: found by itself."),
+    _Option("endpoint", "", "The upstream's MCP path, such as /mcp. Default: detected."),
     _Option(
         "upstream_headers",
         None,
-        'Added to requests to the MCP endpoint: "Name: value", $VAR is expanded.',
+        'Add a header to requests to the MCP endpoint: "Name: value", $VAR is expanded.',
     ),
-    _Option("header_paths", None, "Other paths that get them: /path, /below/*, or * for all."),
-    _Option("header_override", "false", "Replace a client's own credentials with them, too."),
-    _Option("login", "auto", "Use the login made by `mcp-tool-filter login URL`: auto, or off."),
-    _Option("login_through", "auto", "Let each client log in by itself: auto, plain, or off."),
+    _Option(
+        "header_paths",
+        None,
+        "Also add upstream_headers on these paths: /path, /below/*, or * for all.",
+    ),
+    _Option(
+        "header_override", "false", "Replace a client's own credentials with upstream_headers."
+    ),
+    _Option("login", "auto", "Use the login stored by `mcp-tool-filter login URL`: auto, or off."),
+    _Option("login_through", "auto", "Clients log in through the proxy: auto, plain, or off."),
     _Option("show_secrets", "false", "Show tokens in mitmweb, in recordings, and in the terminal."),
     _Option("connection_timeout", "30000", "Milliseconds to wait for the upstream at start."),
     _Option("tool_list_timeout", "10000", "Milliseconds to wait for its tool list."),
     _Option("message_limit", "10MB", "The largest message that passes."),
-    _Option("allowed_hosts", None, "Further Host and Origin names; loopback names always pass."),
+    _Option(
+        "allowed_hosts", None, "Accept these Host and Origin names too; loopback names always pass."
+    ),
     _Option("paths", "all", "Which paths pass: all, or mcp for the MCP endpoint and logins only."),
     _Option(
-        "max_clients", "auto", "Clients that may be connected. Default: as the descriptors allow."
+        "max_clients",
+        "auto",
+        "How many clients may connect. Default: as many as file descriptors allow.",
     ),
     _Option("rules", "", "YAML file with rules on messages: block, change, limit, cache, ..."),
     _Option(
         "fast",
         os.environ.get("MCP_TOOL_FILTER_FAST", "true"),
-        "Use shortcuts in place of mitmproxy's own code. False tells whether one is at fault.",
+        "Use our speed-ups. Set it to false to find out if one of them causes a problem.",
     ),
-    _Option("audit_log", "", "Append one JSON line for each message that matters to this file."),
-    _Option("audit_arguments", "hash", "Arguments and results in it: none, hash, or full."),
-    _Option("audit_rotate", "100MB,1d", "Size and age at which it is put aside and compressed."),
-    _Option("dashboard", "", "Serve the page /mcp at this port of the loopback, without mitmweb."),
-    _Option("otel", "false", "Trace requests with OpenTelemetry; OTEL_* variables say where to."),
-    _Option("metrics_port", "", "Serve Prometheus metrics at this port of the loopback."),
-    _Option("audit_fsync", "interval", "Force it onto the disk: never, interval, or always."),
+    _Option("audit_log", "", "Append an audit log (JSON lines) to this file."),
+    _Option(
+        "audit_arguments",
+        "hash",
+        "How the audit log keeps arguments and results: none, hash, or full.",
+    ),
+    _Option(
+        "audit_rotate", "100MB,1d", "Size and age at which the audit log is rotated and compressed."
+    ),
+    _Option("dashboard", "", "Serve the page /mcp on this local port, without mitmweb."),
+    _Option("otel", "false", "Trace requests with OpenTelemetry; OTEL_* variables configure it."),
+    _Option("metrics_port", "", "Serve Prometheus metrics on this local port."),
+    _Option("audit_fsync", "interval", "When to fsync the audit log: never, interval, or always."),
     _Option("fail_fast", "true", "End the process with exit code 1 when the upstream is lost."),
 )
 NAMES = frozenset(option.name for option in _OPTIONS)
@@ -109,7 +131,7 @@ def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
     """Name an option that nobody has declared: mitmproxy would ignore it for ever."""
     for name in deferred:
         close = get_close_matches(name, NAMES, n=1)
-        why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists those there are"
+        why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists all options"
         return UnknownOption(name, why=why)
     return None
 
@@ -129,7 +151,7 @@ def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None
             return EmptyList(name, source=f"--set {name}")
     for name, values in typed.items():
         if list(getattr(options, name)) != values:
-            why = f"config.yaml in {options.confdir} sets it otherwise, and mitmproxy lets that win"
+            why = f"config.yaml in {options.confdir} has another value, and mitmproxy prefers it"
             return InvalidOption(f"--set {name}", ", ".join(values), why=why)
     return None
 

@@ -16,7 +16,7 @@ def run(typed: Given) -> int:
     words = typed.get(WORDS, [])
     if not words:
         print("Topics:", ", ".join(TOPICS))
-        print("Read one with: mcp-tool-filter help TOPIC")
+        print("Read a page with: mcp-tool-filter help TOPIC")
         return 0
     if words[0] not in TOPICS:
         raise no_such("topic", words[0], TOPICS, help="mcp-tool-filter help")

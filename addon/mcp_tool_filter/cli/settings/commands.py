@@ -23,7 +23,7 @@ _JSON: Final = Flag("json", "print JSON", only_typed=True)
 _OF_A_FILE: Final = (
     Flag(
         "scope",
-        "where several files list the server: user, project or local",
+        "which file to use if several files list the server: user, project or local",
         "SCOPE",
         choices=("user", "project", "local"),
     ),
@@ -93,38 +93,39 @@ _ALL: Final = (
     Command(
         "demo",
         "demo",
-        "see it at work, without an MCP server of your own",
+        "try the filter without an MCP server of your own",
         usage=("demo [--deny PATTERN] [--allow PATTERN] [--stay | --inspect] [--port PORT]",),
         about="Starts an MCP server with 20 tools and the filter in front of it, and shows what an"
         " agent sees before and after.",
         flags=(
             FLAGS["deny"],
             FLAGS["allow"],
-            Flag("stay", "keep both running, for a client of yours", only_typed=True),
+            Flag("stay", "keep both running, so you can connect your own client", only_typed=True),
             FLAGS["inspect"],
             FLAGS["no-browser"],
-            Flag("port", f"listen port (default with --stay: {DEFAULT_PORT}; else any)",
+            Flag("port", f"listen port (default: {DEFAULT_PORT} with --stay, otherwise any)",
                  "PORT", short="p"),
         ),
     ),
     Command(
         "run",
         "run",
-        "start a client whose MCP servers with a URL are filtered; no file changes",
+        "start a client and filter all its MCP servers with a URL; no file changes",
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
-        about="Starts a client, such as claude or codex, so that it sends its traffic through us."
-        " We filter MCP, to whatever URL it goes, logins included; all other traffic passes"
-        " untouched. At the end it says which servers in the client's files did not come through"
-        " the filter. It does not see servers that the client starts as commands: use wrap.",
+        about="Starts a client, such as claude or codex, and sends its traffic through the filter."
+        " The filter checks MCP messages to any URL; logins work. All other traffic passes"
+        " untouched. At the end, run lists the servers in the client's files that did not come"
+        " through the filter. It does not filter servers that the client starts as commands: use"
+        " wrap for these.",
         flags=(
             *(FLAGS[name] for name in (
                 "deny", "allow", "deny-glob", "ignore-case", "new-tools", "rules",
             )),
-            Flag("client", "whose files list the servers (default: known by the command)",
+            Flag("client", "whose files list the servers (default: detected from the command)",
                  "CLIENT", choices=CLIENTS),
-            Flag("server", "a further server that must come through the filter", "URL", many=True),
+            Flag("server", "another server that must come through the filter", "URL", many=True),
             *(FLAGS[name] for name in ("env", "cwd", "port", "message-limit", "max-clients")),
-            FLAGS["ca"]._replace(help="trust the certificates in this PEM file, too"),
+            FLAGS["ca"]._replace(help="also trust the certificates in this PEM file"),
             *(FLAGS[name] for name in (
                 "insecure", "record", "inspect", "no-browser", "log-format", "audit-log",
                 "audit-arguments", "audit-rotate", "audit-fsync", "dashboard", "metrics-port",
@@ -132,22 +133,23 @@ _ALL: Final = (
             )),
         ),
         takes_command=True,
-        notes="Exit status: the client's; 127 if there is no such client.\nMore: mcp-tool-filter"
+        notes="Exit status: that of the client, or 127 if the client does not exist.\nMore:"
+              " mcp-tool-filter"
         " help run",
     ),
     Command(
         "doctor",
         "doctor",
-        "check the upstream, the patterns and the port, and say what to do",
+        "check the upstream, the patterns and the port, and suggest fixes",
         usage=(
             "doctor --upstream URL [--deny PATTERN] [FLAGS]",
             "doctor [FLAGS] -- COMMAND ARGS",
             "doctor --client CLIENT",
         ),
-        about="Checks one thing after another: Python and mitmproxy, the patterns and other"
-        " settings, the port, whether the upstream can be reached, how it speaks MCP, whether it"
-        " lets us in, and its tools. With --client: which of the client's servers run filters, and"
-        " which it has seen the last time.",
+        about="Checks Python and mitmproxy, the patterns and other settings, the port, the"
+        " connection to the upstream, its transport and revision, the credentials, and its tools."
+        " With --client, it shows which of the client's servers run can filter, and which ones"
+        " came through the filter in the last run.",
         flags=(
             _JSON,
             Flag("client", "look at the servers in this client's files", "CLIENT",
@@ -162,22 +164,23 @@ _ALL: Final = (
         "log in to an MCP server with your browser",
         usage=("login URL [FLAGS]", "login --list"),
         about="Logs in to an MCP server with your browser. From then on, mcp-tool-filter --upstream"
-        " URL sends the token with each request that brings no credentials of its own, and renews"
-        " it. Your clients need no login. URL is the server's MCP endpoint.",
+        " URL adds the token to each request that has no credentials of its own, and renews the"
+        " token. Your clients need no login. URL is the server's MCP endpoint.",
         flags=(
-            Flag("list", "show the logins that there are, without secrets"),
-            Flag("scope", "ask for these rights (default: those that the server names)",
+            Flag("list", "list your logins, without secrets"),
+            Flag("scope", "ask for these scopes (default: the scopes that the server names)",
                  "SCOPE", many=True),
-            Flag("client-id", "a client that you have registered, or the https URL of a client id"
+            Flag("client-id", "the client id that you registered, or the https URL of a client id"
                  " metadata document", "ID"),
-            Flag("client-secret", "its secret; '$NAME' reads a variable", "SECRET"),
-            Flag("callback-port", "where the browser comes back to:"
-                 " http://127.0.0.1:PORT/callback (default: any)", "PORT"),
-            Flag("no-browser", "only print the page's address, for a device without a browser"),
+            Flag("client-secret", "the secret of this client; '$NAME' reads an environment"
+                                  " variable", "SECRET"),
+            Flag("callback-port", "port of the redirect address http://127.0.0.1:PORT/callback"
+                 " (default: any)", "PORT"),
+            Flag("no-browser", "do not open a browser, only print the address of the login page"),
             Flag("ca", "trust the certificates in this PEM file", "FILE"),
-            Flag("keyring", "keep the tokens in the system's keyring, not in a file (needs"
+            Flag("keyring", "store the tokens in the system's keyring, not in a file (needs"
                  " pip install 'mcp-tool-filter[keyring]')"),
-            Flag("timeout", "how long to wait for you (default: 300)", "SECONDS"),
+            Flag("timeout", "how long to wait for your login (default: 300)", "SECONDS"),
         ),
         most_words=1,
     ),
@@ -186,8 +189,8 @@ _ALL: Final = (
         "logout",
         "end a login",
         usage=("logout URL", "logout --all"),
-        about="Ends a login: its tokens are revoked, where the server can do that, and removed from"
-        " this machine. URL is the server's MCP endpoint.",
+        about="Ends a login: it revokes the tokens, if the server supports that, and deletes them"
+        " from this machine. URL is the server's MCP endpoint.",
         flags=(Flag("all", "end all logins"),),
         most_words=1,
     ),
@@ -196,9 +199,9 @@ _ALL: Final = (
         "clients",
         "list the MCP servers in your clients' files",
         usage=("clients [--json]",),
-        about="Lists the MCP servers that it finds in the files of Claude Code, Claude Desktop,"
-        " Cursor, VS Code, Codex, Gemini, Windsurf and Zed: yours, and those of the current"
-        " folder's project.",
+        about="Lists the MCP servers in the configuration files of Claude Code, Claude Desktop,"
+        " Cursor, VS Code, Codex, Gemini, Windsurf and Zed: your own files, and the files of the"
+        " project in the current folder.",
         flags=(_JSON,),
         notes="Next: mcp-tool-filter wrap CLIENT SERVER --deny PATTERN",
     ),
@@ -207,13 +210,13 @@ _ALL: Final = (
         "pick",
         "choose in the terminal which tools to hide",
         usage=("pick --upstream URL [FLAGS]", "pick [FLAGS] -- COMMAND ARGS"),
-        about="Lists the server's tools. Choose those to hide; it prints the deny pattern for"
-        " exactly these.",
-        flags=(Flag("names", "hide these tools, and ask nothing (for scripts)", "A,B",
+        about="Lists the server's tools. You choose the tools to hide, and pick prints the deny"
+        " pattern for exactly these tools.",
+        flags=(Flag("names", "hide these tools without asking (for scripts)", "A,B",
                     many=True, only_typed=True),),
         has_settings=True,
-        notes="Keys: up and down move, space hides or shows a tool, a does so with all that are"
-        " listed,\n/ searches, enter ends, q quits.",
+        notes="Keys: up and down move, space hides or shows a tool, a hides or shows all listed"
+        " tools,\n/ searches, enter confirms, q quits.",
     ),
     Command(
         "wrap",
@@ -223,16 +226,16 @@ _ALL: Final = (
             "wrap CLIENT SERVER --deny PATTERN [--allow PATTERN] [--yes] [--dry-run]",
             "wrap CLIENT SERVER --pick",
         ),
-        about="Puts the filter in front of a server in a client's file: it shows what changes,"
-        " asks, and keeps the old file beside the new one. See the servers you have"
-        " with: mcp-tool-filter clients",
+        about="Puts the filter in front of a server in a client's file. It shows the change, asks"
+        " you, and keeps a copy of the old file beside the new one. To list your servers:"
+        " mcp-tool-filter clients",
         flags=(
             FLAGS["deny"],
             FLAGS["allow"],
             FLAGS["deny-glob"],
             FLAGS["ignore-case"],
             Flag("pick", "choose the tools to hide in the terminal", only_typed=True),
-            Flag("flag", "another flag of the filter, such as --flag=--verbose", "FLAG", many=True),
+            Flag("flag", "add another flag, such as --flag=--verbose", "FLAG", many=True),
             *_OF_A_FILE,
         ),
         most_words=2,
@@ -244,7 +247,7 @@ _ALL: Final = (
         "unwrap",
         "undo what wrap did",
         usage=("unwrap CLIENT SERVER [--yes] [--dry-run]",),
-        about="Restores a server in a client's file as it was before wrap.",
+        about="Restores the entry of a server in a client's file to its state before wrap.",
         flags=(
             *_OF_A_FILE,
         ),
@@ -254,12 +257,12 @@ _ALL: Final = (
     Command(
         "config",
         "client_config",
-        "print what a client needs to use the filter",
+        "print the configuration that a client needs",
         usage=(
             "config CLIENT [--deny PATTERN] [FLAGS] -- COMMAND ARGS",
             "config CLIENT --upstream URL [--deny PATTERN] [FLAGS]",
         ),
-        about=f"Prints what a client needs to use the filter. CLIENT is one of:"
+        about=f"Prints the configuration that a client needs to use the filter. CLIENT is one of:"
         f" {', '.join(CLIENTS)}. --host and --port say where the filter will listen. For a"
         f" command, and with --stdio, the client starts the filter itself.",
         has_settings=True,
@@ -269,107 +272,108 @@ _ALL: Final = (
     Command(
         "check-pattern",
         "check_pattern",
-        "say whether patterns may be used to deny or allow tools",
+        "check if patterns are valid and safe",
         usage=("check-pattern [PATTERN …]",),
-        about="Says whether patterns may be used to deny or allow tools. Without a pattern it reads"
-        ' lines of JSON, {"pattern": …, "name": …}, and answers each at once.',
+        about="Checks if patterns are valid and safe. Without a pattern it reads lines of JSON from"
+        ' standard input, {"pattern": …, "name": …}, and answers each line at once.',
         most_words=_ANY_NUMBER,
-        notes="Exit status: 0 if all of them may be used, else 1.",
+        notes="Exit status: 0 if all patterns are valid and safe, else 1.",
     ),
     Command(
         "replay",
         "replay",
-        "say what a policy would have done to a recorded session",
+        "show what other patterns or rules would have done to a recorded session",
         usage=("replay RECORDING … [--deny PATTERN] [--allow PATTERN] [--rules FILE] [FLAGS]",),
-        about="Goes through recorded sessions with other patterns, without a network: what would"
-        " have been hidden, refused, let through? A RECORDING is a flow dump of mitmproxy's.",
+        about="Replays recorded sessions with other patterns or rules, without a network. It shows"
+        " what the filter would have hidden, refused and let through. A RECORDING is a mitmproxy"
+        " flow dump.",
         flags=(
             FLAGS["deny"],
             FLAGS["allow"],
             FLAGS["rules"],
             _JSON,
-            Flag("transcript", "print everything that was said, on both sides"),
-            Flag("gate", "fail if a call would be refused"),
+            Flag("transcript", "print all messages on both sides of the filter"),
+            Flag("gate", "fail if the filter would refuse a call"),
         ),
         most_words=_ANY_NUMBER,
-        notes="Exit status: 0; 1 if a recording or pattern cannot be used; 3 with --gate if a call"
-        " would have\nbeen refused.",
+        notes="Exit status: 0; 1 if a recording or pattern is not usable; 3 with --gate if the"
+        " filter would\nhave refused a call.",
     ),
     Command(
         "scrub",
         "scrub",
-        "take the secrets out of a recording",
+        "remove the secrets from a recording",
         usage=("scrub SOURCE TARGET [FLAGS]",),
-        about="Takes the secrets out of a recording: credentials in headers, cookies, session ids,"
+        about="Removes the secrets from a recording: credentials in headers, cookies, session ids,"
         " values with names such as api_key, password or accessToken in JSON, forms and URLs, and"
-        " tokens that are known by their shape (Bearer, JWT, ghp_, sk-, private keys). Name"
-        " whatever else is secret. TARGET is written with mode 0600.",
+        " tokens with a known shape (Bearer, JWT, ghp_, sk-, private keys). Use --field and"
+        " --header for other secrets. TARGET is written with mode 0600.",
         flags=(
-            Flag("field", "a further secret JSON member, form field or URL parameter",
+            Flag("field", "another JSON member, form field or URL parameter that is secret",
                  "NAME", many=True),
-            Flag("header", "a further secret header", "NAME", many=True),
+            Flag("header", "another header that is secret", "NAME", many=True),
         ),
         most_words=2,
     ),
     Command(
         "audit",
         "audit",
-        "read an audit log, follow it, and check that no line was changed",
+        "summarize an audit log, follow it, and check it for changed lines",
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
             "audit verify FILE [FILE …] [--last HASH]",
             "audit suggest FILE [FILE …] [--upstream URL] [--policy]",
         ),
-        about="Adds up what an audit log says: calls by tool and session, refusals, errors, the"
-        " slowest calls. Files that were put aside can be named before it, oldest first, also"
-        " compressed (.gz).",
+        about="Summarizes an audit log: calls by tool and session, refusals, errors, the slowest"
+        " calls. To include rotated files, name them first, oldest first. They may be compressed"
+        " (.gz).",
         flags=(
             _JSON,
-            Flag("since", "only entries from this time on: 2026-11-18, 2026-11-18T09:30, or 2h,"
-                 " 30m, 7d ago", "TIME"),
+            Flag("since", "only entries since then: 2026-11-18, 2026-11-18T09:30, or 2h, 30m, 7d"
+                 " ago", "TIME"),
             Flag("follow", "print entries as they are written", short="f"),
             FLAGS["upstream"],
-            Flag("last", "with verify: the line with this hash must still be there", "HASH"),
-            Flag("policy", "with suggest: print a rules file that allows what was seen"),
+            Flag("last", "with verify: the log must still have the line with this hash", "HASH"),
+            Flag("policy", "with suggest: print a rules file that allows the calls in the log"),
         ),
         most_words=_ANY_NUMBER,
         choices=("verify", "suggest"),
-        notes="verify checks that every line carries the hash of the line before, and prints the"
-        " last hash. It\ncannot see by itself that the last line was changed, that lines were cut"
-        " off the end, or that\nsomebody wrote the whole file anew: keep the last hash elsewhere,"
-        " and --last HASH shows it.\n\n"
-        "suggest names tools that were never called (with --upstream), and calls that are unlike"
-        " the others,\neach with its reason.",
+        notes="verify checks that every line has the hash of the line before, and prints the last"
+        " hash. The file\nalone cannot show that somebody changed the last line, removed lines at"
+        " the end, or rewrote the\nwhole file. Keep the last hash in another place, and check it"
+        " later with --last HASH.\n\n"
+        "suggest lists tools that nobody called (with --upstream) and unusual calls, each with the"
+        " reason.",
     ),
     Command(
         "rules",
         "rules",
-        "check a rules file, test it, and ask it why",
+        "check, test and explain a rules file",
         usage=(
             "rules check FILE",
             "rules test FILE CASES",
             "rules explain FILE MESSAGE [--answers MESSAGE]",
             "rules schema",
         ),
-        about="check reports every mistake in a rules file. test judges the messages of test cases,"
-        " a YAML file: cases: [{name, message or messages, response, expect: pass, block, drop or"
-        " modify, rule, code}]. explain shows which rules judge a message, and how; MESSAGE is a"
+        about="check reports every mistake in a rules file. test runs test cases from a YAML file:"
+        " cases: [{name, message or messages, response, expect: pass, block, drop or"
+        " modify, rule, code}]. explain shows how each rule judges a message; MESSAGE is a"
         " file, - for standard input, or JSON. schema prints the JSON schema of rules files, for"
         " your editor.",
         flags=(Flag("answers", "with explain: the request that a response answers", "MESSAGE"),),
         most_words=3,
         choices=("check", "test", "explain", "schema"),
-        notes="Exit status of check: 0 if there is no mistake, else 1. Of test: 0 if everything is"
-        " judged as\nexpected, 1 if not, 2 without usable files.",
+        notes="Exit status of check: 0 without mistakes, else 1. Of test: 0 if all cases pass, 1 if"
+        " a case fails,\n2 if a file is not usable.",
     ),
     Command(
         "help",
         "help_topic",
-        "print a page that explains more",
+        "print a longer page about a topic",
         usage=("help [TOPIC]",),
-        about="Prints a page: the options, patterns, commands over stdio, clients, logins, run,"
-        " watching, rules, or what is promised. Without a topic it names them.",
+        about="Prints a page about options, patterns, commands over stdio, clients, logins, run,"
+        " watching, rules, promises or changes. Without a topic, it lists the topics.",
         most_words=1,
         choices=TOPICS,
     ),
@@ -378,15 +382,15 @@ _ALL: Final = (
         "man",
         "print the manual page",
         usage=("man",),
-        about="Prints the manual page, which has all of --help: mcp-tool-filter man | man -l -\n"
-        "An installed package has it already: man mcp-tool-filter",
+        about="Prints the manual page with all of --help: mcp-tool-filter man | man -l -\n"
+        "After an installation, this works too: man mcp-tool-filter",
     ),
     Command(
         "addon-path",
         "addon_path",
         "print the path of the addon script, for mitmdump -s",
         usage=("addon-path",),
-        about="Prints the path of the addon script, which mitmdump, mitmweb and mitmproxy load:\n"
+        about="Prints the path of the addon script for mitmdump, mitmweb and mitmproxy:\n"
         'mitmdump -s "$(mcp-tool-filter addon-path)" --mode reverse:URL --set deny=PATTERN',
     ),
     Command(
@@ -394,8 +398,8 @@ _ALL: Final = (
         "completion",
         "print a completion script for your shell",
         usage=("completion bash|zsh|fish",),
-        about="Prints a script that completes commands and flags, for the file that your shell"
-        ' reads first:\neval "$(mcp-tool-filter completion bash)"\neval "$(mcp-tool-filter'
+        about="Prints a script that completes commands and flags. Add the line for your shell"
+        ' to its start-up file:\neval "$(mcp-tool-filter completion bash)"\neval "$(mcp-tool-filter'
         ' completion zsh)"\nmcp-tool-filter completion fish | source',
         most_words=1,
         choices=SHELLS,

@@ -42,100 +42,107 @@ FORMATS: Final = ("table", "json", "names")
 
 GROUPS: Final = {
     "What to filter": (
-        Flag("upstream", "the URL of the MCP server; a path in it is its endpoint",
+        Flag("upstream", "URL of the MCP server; its path is the MCP endpoint",
              "URL", short="u"),
-        Flag("deny", "JavaScript regex: tools it matches are removed; commas separate several",
+        Flag("deny", "JavaScript regex: matching tools are removed; separate several with commas",
              "PATTERN", short="d", many=True),
-        Flag("allow", "JavaScript regex: only tools that one of these matches remain",
+        Flag("allow", "JavaScript regex: only matching tools remain",
              "PATTERN", many=True),
-        Flag("deny-glob", "glob, such as 'write_*': tools whose whole name fits are removed",
+        Flag("deny-glob", "glob such as 'write_*': tools whose whole name matches are removed",
              "GLOB", many=True),
-        Flag("ignore-case", "upper and lower case are the same in all patterns"),
-        Flag("new-tools", "a tool that appears later: hide (default), or judge it by the patterns",
+        Flag("ignore-case", "patterns ignore upper and lower case"),
+        Flag("new-tools", "tools that appear later: hide them (default), or judge them by the"
+             " patterns",
              "HOW"),
-        Flag("require-list", "stop the start if the upstream lists its tools only after a login"),
-        Flag("strict", "stop the start if a pattern matches no tool, or if there is no pattern"),
-        Flag("header", 'added to requests to the MCP endpoint: "Name: value"; $VAR and ${VAR} are'
-             " expanded; a client's own credentials are kept", "HEADER", short="H", many=True),
-        Flag("header-paths", "other paths that get these headers: /path, /below/*, or * for all",
+        Flag("require-list", "do not start if the upstream lists its tools only after a login"),
+        Flag("strict", "do not start if a pattern matches no tool, or if there is no pattern"),
+        Flag("header", 'add this header to requests to the MCP endpoint: "Name: value"; $VAR and'
+             " ${VAR} are expanded; a client's own credentials are"
+             " kept", "HEADER", short="H", many=True),
+        Flag("header-paths", "also add these headers on other paths: /path, /below/*, or * for all",
              "PATH", many=True),
         Flag("header-override", "replace a client's own credentials with these headers"),
-        Flag("login", "use the login made by mcp-tool-filter login URL: auto or off"
+        Flag("login", "use the login stored by mcp-tool-filter login URL: auto or off"
              " (default: auto)", "HOW", choices=("auto", "off")),
-        Flag("login-through", "let each client log in by itself: auto, plain (rewrite only the"
-             " metadata) or off (default: auto)", "HOW", choices=("auto", "plain", "off")),
-        Flag("rules", "rules on messages, from a YAML file: see mcp-tool-filter rules --help",
+        Flag("login-through", "clients log in through the proxy: auto (default), plain (rewrite"
+             " only the metadata) or off", "HOW", choices=("auto", "plain", "off")),
+        Flag("rules", "YAML file with rules on messages: see mcp-tool-filter rules --help",
              "FILE"),
-        Flag("endpoint", "the upstream's MCP path, such as /mcp (default: found by itself)",
+        Flag("endpoint", "the upstream's MCP path, such as /mcp (default: detected)",
              "PATH"),
-        Flag("tools-list", "answer tools/list from the snapshot: auto, cache or upstream",
+        Flag("tools-list", "answer tools/list from: the snapshot (cache), the upstream, or auto"
+             " (default)",
              "HOW", choices=("auto", "cache", "upstream")),
     ),
     "A command instead of a URL": (
-        Flag("upstream-cmd", "the command, split like a shell does (or write it after --)",
+        Flag("upstream-cmd", "the command, split into words as a shell does (or write it after --)",
              "COMMAND"),
         Flag("env", "set an environment variable for the command", "KEY=VALUE", many=True),
         Flag("cwd", "run the command in this folder", "DIR"),
-        Flag("max-children", "with --port: run the command at most so often at once (default: 32)",
+        Flag("max-children", "with --port: how many processes of the command may run at once"
+             " (default: 32)",
              "NUMBER"),
-        Flag("stdio", "talk to one client over stdin and stdout, also with --upstream URL"),
+        Flag("stdio", "talk to one client over stdin and stdout; also works with --upstream URL"),
     ),
     "Where to listen": (
         Flag("host", "listen address (default: 127.0.0.1)", "ADDRESS"),
-        Flag("port", f"listen port (default: {DEFAULT_PORT}); 0 takes a free one",
+        Flag("port", f"listen port (default: {DEFAULT_PORT}); 0 picks a free port",
              "PORT", short="p"),
-        Flag("allowed-hosts", "further Host and Origin names; loopback names always pass",
+        Flag("allowed-hosts", "accept these Host and Origin names too; loopback names always pass",
              "NAME", many=True),
-        Flag("paths", "which paths pass: all, or mcp for the MCP endpoint and logins only"
-             " (default: all)", "WHICH", choices=("mcp", "all")),
+        Flag("paths", "which paths pass: all (default), or mcp for the MCP endpoint and logins"
+             " only", "WHICH", choices=("mcp", "all")),
     ),
     "Limits": (
-        Flag("connection-timeout", "wait for the upstream at start (default: 30000)", "MS"),
-        Flag("tool-list-timeout", "wait for its tool list (default: 10000)", "MS"),
+        Flag("connection-timeout", "wait this long for the upstream at start (default:"
+                                   " 30000)", "MS"),
+        Flag("tool-list-timeout", "wait this long for its tool list (default: 10000)", "MS"),
         Flag("message-limit", "the largest message that passes (default: 10MB)", "SIZE"),
-        Flag("max-clients", "clients that may be connected (default: as descriptors allow)", "N"),
-        Flag("keep-running", "do not end when the upstream is lost"),
+        Flag("max-clients", "how many clients may connect (default: as file descriptors"
+                            " allow)", "N"),
+        Flag("keep-running", "keep running when the upstream is lost"),
     ),
     "TLS": (
-        Flag("ca", "trust the certificates in this PEM file, for an https upstream", "FILE"),
+        Flag("ca", "trust the certificates in this PEM file for an https upstream", "FILE"),
         Flag("client-cert", "our certificate and key for the upstream, PEM", "FILE"),
         Flag("cert", "certificate and key for clients, PEM (default: signed by mitmproxy's CA)",
              "FILE"),
         Flag("insecure", "do not verify the upstream's certificate", short="k"),
     ),
-    "Only look": (
-        Flag("list-tools", "preview what would be hidden and why, then exit", only_typed=True),
-        Flag("format", "of --list-tools: table, json or names", "FORMAT",
+    "Preview": (
+        Flag("list-tools", "show which tools would be hidden and why, then exit", only_typed=True),
+        Flag("format", "output of --list-tools: table, json or names", "FORMAT",
              only_typed=True, choices=FORMATS),
-        Flag("dry-run", "print what the start would report, then exit", only_typed=True),
+        Flag("dry-run", "print the start-up report, then exit", only_typed=True),
         Flag("json", "with --list-tools or --dry-run: print JSON", only_typed=True),
     ),
     "Watch": (
         Flag("inspect", "run under mitmweb and open it in the browser"),
-        Flag("no-browser", "with --inspect: open no browser"),
+        Flag("no-browser", "with --inspect: do not open a browser"),
         Flag("record", "write all flows to this file, as mitmdump -w does", "FILE", short="w"),
-        Flag("show-secrets", "with --inspect or --record: show tokens, which masks hide otherwise"),
+        Flag("show-secrets", "with --inspect or --record: show tokens (default: masked)"),
         Flag("log-format", "show each call, list and refusal as text (default), json, or none",
              "HOW", choices=("text", "json", "none")),
-        Flag("audit-log", "append a JSON line for each message that matters to this file", "FILE"),
-        Flag("audit-arguments", "arguments and results in it: none, hash (default) or full",
+        Flag("audit-log", "append an audit log (JSON lines) to this file", "FILE"),
+        Flag("audit-arguments", "arguments and results in the audit log: none, hash (default) or"
+                                " full",
              "HOW", choices=("none", "hash", "full")),
-        Flag("audit-rotate", "put it aside at this size and age (default: 100MB,1d)", "SIZE,AGE"),
-        Flag("audit-fsync", "force it onto the disk: never, interval (default) or always",
+        Flag("audit-rotate", "rotate it at this size or age (default: 100MB,1d)", "SIZE,AGE"),
+        Flag("audit-fsync", "when to fsync it: never, interval (default) or always",
              "WHEN", choices=("never", "interval", "always")),
-        Flag("dashboard", "serve a page with calls, tools and switches at this local port", "PORT"),
-        Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz at this local port",
+        Flag("dashboard", "serve a page with calls, tools and switches on this local port", "PORT"),
+        Flag("metrics-port", "serve Prometheus metrics, /healthz and /readyz on this local port",
              "PORT"),
-        Flag("otel", "trace requests with OpenTelemetry; OTEL_* variables say where to send spans"),
-        Flag("verbose", "say more; twice: still more", short="v", many=True),
+        Flag("otel", "trace requests with OpenTelemetry; OTEL_* variables configure it"),
+        Flag("verbose", "print more; twice: even more", short="v", many=True),
         Flag("quiet", "print only errors, and warnings about patterns", short="q"),
     ),
     "More": (
         Flag("config", "read settings from this TOML file", "FILE"),
-        Flag("fast", "false: leave out our shortcuts, to find out whether one is at fault",
+        Flag("fast", "false: turn off our speed-ups, to find out if one of them causes a problem",
              "BOOL", choices=("true", "false")),
-        Flag("set", "set any option of mitmproxy", "OPTION=VALUE", many=True),
-        Flag("help", "show this", short="h", only_typed=True),
+        Flag("set", "set any mitmproxy option", "OPTION=VALUE", many=True),
+        Flag("help", "show this help", short="h", only_typed=True),
         Flag("version", "show the version", only_typed=True),
     ),
 }  # fmt: skip
@@ -175,7 +182,7 @@ class _Parser(argparse.ArgumentParser):
         what = message.removeprefix("argument ")
         if "expected one argument" in what:
             name = what.partition(":")[0].rpartition("/")[2]
-            why = f"A value that begins with a dash is written {name}=-…"
+            why = f"Write a value that begins with a dash as {name}=-…"
             raise UsageError(f"{name} needs a value", why=why)
         raise UsageError(what)
 
@@ -252,7 +259,7 @@ def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
     """Refuse a second value where only one can count: it would silently undo the first."""
     for flag in flags:
         if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
-            why = _TWO_UPSTREAMS if flag.name == "upstream" else "Only one can count"
+            why = _TWO_UPSTREAMS if flag.name == "upstream" else "Give it only once"
             raise UsageError(f"--{flag.name} is given twice", why=why)
 
 

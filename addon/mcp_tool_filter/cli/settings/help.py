@@ -18,21 +18,21 @@ Examples:
   mcp-tool-filter --deny '^delete_' --port 8080 -- npx -y @modelcontextprotocol/server-memory
   mcp-tool-filter --upstream http://localhost:3000/mcp --deny '^file_.*$,.*_database$'
   mcp-tool-filter -u https://example.com/mcp -H 'Authorization: Bearer $TOKEN' --allow '^read_'
-  mcp-tool-filter -u http://localhost:3000/mcp --list-tools      preview what would be hidden
+  mcp-tool-filter -u http://localhost:3000/mcp --list-tools      show what would be hidden
   mcp-tool-filter -u http://localhost:3000/mcp --inspect         the same under mitmweb
   mcp-tool-filter config claude-code -u http://localhost:3000/mcp -d '^file_'
   mcp-tool-filter run --deny '^delete_' -- claude               all servers that it reaches by URL
 """
 BOTTOM = """\
-Patterns are JavaScript regexes, searched for anywhere in a name: ^ and $ tie them to its ends.
-A comma within {}, [] or (), or after a backslash, does not separate.
+Patterns are JavaScript regexes. They match anywhere in a name; use ^ and $ for its start and end.
+A comma separates patterns, except inside {}, [] or () or after a backslash.
 
-Each flag can also stand in the environment, as MCP_TOOL_FILTER_DENY (lines separate several),
-or in a file given with --config, as deny = ["^file_"]. A flag beats the environment, which
-beats the file; only deny adds up over all three.
+You can also set each flag in the environment, as MCP_TOOL_FILTER_DENY (one value per line), or
+in a file given with --config, as deny = ["^file_"]. A flag overrides the environment, and the
+environment overrides the file. Only deny adds up: the patterns of all three apply.
 
-Exit status: 0 after Ctrl+C or SIGTERM, or when everything is done; 1 if the start failed, the
-upstream was lost, or a check failed; 2 if the command line cannot be followed.
+Exit status: 0 after Ctrl+C or SIGTERM, or when the work is done; 1 if the start failed, the
+upstream was lost, or a check failed; 2 if the command line is wrong.
 """
 _COLUMN = 34
 _WIDTH = 96
@@ -51,7 +51,7 @@ def render_command_help(command: Command) -> str:
     lines = [*_usage(command), *about, "", *flags]
     if command.has_settings:
         lines += [
-            "All flags that say what to filter are understood, too: mcp-tool-filter --help",
+            "The flags of the filter itself work here too: mcp-tool-filter --help",
             "",
         ]
     return "\n".join([*lines, *([command.notes, ""] if command.notes else [])])
@@ -70,7 +70,7 @@ def _usage(command: Command) -> Iterator[str]:
 
 
 def _command_lines() -> Iterator[str]:
-    yield "Commands (each has its own --help):"
+    yield "Commands (each one has its own --help):"
     for command in COMMANDS.values():
         yield f"  {command.name:<15}{command.summary}"
 

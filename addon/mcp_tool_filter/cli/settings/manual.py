@@ -14,7 +14,7 @@ from mcp_tool_filter.cli.settings.flags import GROUPS, Flag
 from mcp_tool_filter.cli.settings.help import BOTTOM, EXAMPLES, TOP
 
 _NAME = "mcp-tool-filter"
-_SUMMARY = "removes tools from what an MCP server offers"
+_SUMMARY = "hides tools of an MCP server"
 
 
 def render_manual() -> str:
@@ -50,7 +50,7 @@ def _commands() -> Iterator[str]:
         yield from _flags(command.flags)
         if command.has_settings:
             yield ".PP"
-            yield "All options that say what to filter are understood, too."
+            yield "The options of the filter itself work here too."
         if command.notes:
             yield from _paragraph(command.notes)
 
@@ -63,7 +63,7 @@ def _tail() -> Iterator[str]:
     yield ".SH NOTES"
     yield from _paragraph(BOTTOM)
     yield ".SH SEE ALSO"
-    yield from _paragraph(f"Longer pages: {_NAME} help TOPIC, which is one of {', '.join(TOPICS)}.")
+    yield from _paragraph(f"Longer pages: {_NAME} help TOPIC. The topics are {', '.join(TOPICS)}.")
 
 
 def _usage(command: Command) -> Iterator[str]:
