@@ -61,14 +61,14 @@ def test_what_is_wrong_is_said_in_two_lines_on_stderr(
     assert (ended.returncode, ended.stderr, ended.stdout) == (status, stderr, "")
 
 
-@pytest.mark.parametrize("flag", ["--version", "--help"])
-def test_nobody_who_only_asks_waits_for_mitmproxy(flag: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["completion", "bash"]], ids=" ".join)
+def test_nobody_who_only_asks_waits_for_slow_imports(words: list[str], tmp_path: Path) -> None:
     script = (
         "import sys; from mcp_tool_filter.cli.launcher import main; main(sys.argv[1:]);"
         "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", script, flag],
+        [sys.executable, "-c", script, *words],
         capture_output=True,
         text=True,
         check=True,
@@ -76,6 +76,7 @@ def test_nobody_who_only_asks_waits_for_mitmproxy(flag: str, tmp_path: Path) -> 
     )
     loaded = set(json.loads(ended.stderr.splitlines()[-1]))
     assert not loaded & {"mitmproxy", "asyncio", "ssl", "h11", "orjson"}
+    assert not loaded & {"dataclasses", "inspect", "shutil", "urllib.parse"}
 
 
 @pytest.mark.parametrize(

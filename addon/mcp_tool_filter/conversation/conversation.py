@@ -24,6 +24,8 @@ What the client says is judged in ``from_client``, what the upstream says in ``f
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from mcp_tool_filter.conversation.from_client import FromClient
 from mcp_tool_filter.conversation.from_upstream import FromUpstream
 from mcp_tool_filter.conversation.judged import (
@@ -48,9 +50,10 @@ class Conversation(FromClient, FromUpstream):
         """The ids of all requests in flight, as the client wrote them."""
         return self.exchanges.ids
 
-    def lose(self) -> list[bytes]:
-        """Return an error for each request in flight: the upstream is gone."""
-        return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in self.exchanges.take_all()]
+    def lose(self, *, besides: Collection[str] = ()) -> list[bytes]:
+        """Return an error for each request in flight, but for these methods: no answer comes."""
+        lost = self.exchanges.take_all(besides=besides)
+        return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in lost]
 
     def list_changed_notices(self, *, in_session: bool) -> list[bytes]:
         """Return what tells the client that its list has changed; nothing if it expects none.

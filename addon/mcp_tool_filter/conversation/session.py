@@ -101,7 +101,11 @@ class Exchanges:
         taken = [self._forget(id_value(id)) for id in ids]
         return [one.id for one in taken if one is not None and one.id is not None]
 
-    def take_all(self) -> list[str]:
+    def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
+        """Return all ids that somebody waits for, who waits no more; not for these methods."""
+        if besides:
+            due = [one for one in self._waiting.values() if one.method not in besides]
+            return self.take([one.id for one in due if one.id is not None])
         ids = self.ids
         self._waiting.clear()
         self._size = self.lists = 0

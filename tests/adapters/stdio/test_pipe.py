@@ -35,7 +35,13 @@ class Client:
         self._stdout = os.fdopen(stdout, "rb")
 
     async def asks(self, line: bytes) -> Any:
+        self.says(line)
+        return await self.hears()
+
+    def says(self, line: bytes) -> None:
         self._stdin.write(line + b"\n")
+
+    async def hears(self) -> Any:
         return json.loads(await asyncio.to_thread(self._stdout.readline))
 
     def leaves(self) -> None:
@@ -92,6 +98,30 @@ async def test_a_subscription_does_not_keep_the_session_open() -> None:
             assert await running == 0
 
 
+async def test_an_answer_that_does_not_come_in_time_is_an_error() -> None:
+    """A client whose stdin has ended still reads; a subscription has no answer to wait for."""
+    with session_upstream() as upstream:
+        async with piped(upstream, [], last_answers=0.1) as (client, running):
+            await client.asks(asking("subscriptions/listen", id='"s"', params=f"{{{META}}}"))
+            client.says(calling("slow", id="7"))
+            client.leaves()
+            assert await client.hears() == {
+                "jsonrpc": "2.0",
+                "id": 7,
+                "error": {"code": -32000, "message": "Upstream connection lost"},
+            }
+            assert await running == 0
+
+
+async def test_a_client_that_reads_nothing_does_not_keep_the_session_open() -> None:
+    with session_upstream() as upstream:
+        async with piped(upstream, [], last_answers=0.1, goodbye=0.1) as (client, running):
+            client.says(calling("slow", id="7"))
+            client.says(calling("big", id="8", arguments='{"bytes":1000000}'))
+            client.leaves()
+            assert await running == 0
+
+
 async def test_a_bug_of_ours_ends_the_session_and_lets_nothing_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,7 +131,7 @@ async def test_a_bug_of_ours_ends_the_session_and_lets_nothing_through(
             monkeypatch.setattr(
                 "mcp_tool_filter.adapters.stdio.pipe.mirrored_headers", lambda *_: 1 / 0
             )
-            client._stdin.write(calling("read_file") + b"\n")
+            client.says(calling("read_file"))
             assert await running == 1
         assert not upstream.calls()
     [what] = said

@@ -219,7 +219,9 @@ def test_neither_mitmproxy_nor_asyncio_is_imported(tmp_path: Path) -> None:
     assert found.returncode == 0
     modules = found.stderr.decode().splitlines()[-1]
     assert "'mcp_tool_filter'" in modules
-    assert all(f"'{name}'" not in modules for name in ("mitmproxy", "asyncio", "h11", "ssl"))
+    assert all(
+        f"'{name}'" not in modules for name in ("mitmproxy", "asyncio", "h11", "ssl", "shutil")
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -139,7 +138,7 @@ def _start(
     words = list(command)
     surrounding = {**os.environ, **env}
     if sys.platform == "win32":  # where npx is npx.cmd
-        words[0] = shutil.which(words[0], path=surrounding.get("PATH")) or words[0]
+        words[0] = _which(words[0], surrounding) or words[0]
     try:
         return subprocess.Popen(
             words,
@@ -156,9 +155,15 @@ def _start(
             why = f"There is no folder {cwd}"
         else:
             has_path = os.path.dirname(words[0])
-            found = None if has_path else shutil.which(words[0], path=surrounding.get("PATH"))
+            found = None if has_path else _which(words[0], surrounding)
             why = _why(error, words[0], os.path.join(folder, found or words[0]))
         raise ConnectFailed(shlex.join(command), why=why) from None
+
+
+def _which(program: str, environment: Mapping[str, str]) -> str | None:
+    from shutil import which  # slow to import, and seldom needed
+
+    return which(program, path=environment.get("PATH"))
 
 
 def _why(error: Exception, program: str, file: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -220,10 +220,10 @@ class LineJudge:
         with self._lock:
             return [render_error(id, code, text) for id in self._exchanges.take(list(ids))]
 
-    def lost_replies(self) -> list[bytes]:
-        """Return what the clients get that still wait when the upstream is lost."""
+    def lost_replies(self, *, besides: Collection[str] = ()) -> list[bytes]:
+        """Return an error for each request that will get no answer, but for these methods."""
         with self._lock:
-            return self._conversation.lose()
+            return self._conversation.lose(besides=besides)
 
 
 class _Line(Arrival):

@@ -43,6 +43,7 @@ from mcp_tool_filter.protocol.one_line import on_one_line
 
 _READ_SIZE = 64 * 1024
 _LAST_ANSWERS = 5.0  # seconds for answers that are due when the client has said its last word
+_GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
 _TICK = 0.01
 _ORDERED = 30.0  # seconds that a message may take before the next one is sent regardless
 _ENDLESS = ("subscriptions/listen",)  # requests that nobody waits for at the end
@@ -78,6 +79,7 @@ class Pipe:
         limits: Limits,
         keeps_running: bool = False,
         last_answers: float = _LAST_ANSWERS,
+        goodbye: float = _GOODBYE,
         stdin: int = 0,
         stdout: int = 1,
     ) -> None:
@@ -87,6 +89,7 @@ class Pipe:
         self._limits = limits
         self._keeps_running = keeps_running
         self._last_answers = last_answers
+        self._goodbye = goodbye
         self._stdin = stdin
         self._stdout = stdout
         self._loop = asyncio.get_running_loop()
@@ -308,6 +311,8 @@ class Pipe:
         end = self._loop.time() + self._last_answers
         while self._is_anything_due() and self._loop.time() < end:
             await asyncio.sleep(_TICK)
+        late = asyncio.create_task(self._tell_client(self._judge.lost_replies(besides=_ENDLESS)))
+        await asyncio.wait([late], timeout=self._goodbye)
         self.end(0)
 
     def _is_anything_due(self) -> bool:

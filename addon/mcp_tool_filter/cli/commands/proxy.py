@@ -8,12 +8,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.settings.flags import Given, parse_flags
-from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError
+
+if TYPE_CHECKING:  # --help does not wait for it
+    from mcp_tool_filter.cli.settings.settings import Settings
 
 
 def run(argv: Sequence[str]) -> int:
@@ -24,6 +26,9 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if "help" in typed:
         return _show_help()
+    from mcp_tool_filter.cli.settings.settings import settle
+    from mcp_tool_filter.cli.settings.sources import gather
+
     given = gather(typed, os.environ)
     if not argv and not {"upstream", "upstream-cmd"} & given.keys():
         return _show_help()

@@ -10,6 +10,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
@@ -177,6 +178,10 @@ type Given = dict[str, list[str]]
 """A flag's name to its values, as text; a switch has "true"."""
 
 
+# argparse makes one for each flag; without a width each imports shutil and asks the terminal.
+_FORMATTER = partial(argparse.HelpFormatter, width=80)
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         what = message.removeprefix("argument ")
@@ -206,7 +211,12 @@ def parse_flags(
     typed, dashes, command = _cut_at_dashes(argv)
     if dashes and not command and takes_command:
         raise UsageError("There is no command after --")
-    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser = _Parser(
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=_FORMATTER,
+    )
     for flag in flags:
         if flag.value:
             parser.add_argument(*flag.spellings, action="append", dest=flag.name)
