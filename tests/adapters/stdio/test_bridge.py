@@ -1,0 +1,170 @@
+"""HTTP in front of a real command, without the filter before it.
+
+``cli/commands/test_bridge.py`` has more, with the whole program around it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.stdio.bridge import Bridge
+from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions
+from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.protocol.limits import Limits
+from tests.make import asking, calling
+from tests.stdio_client import upstream
+
+INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
+BOTH = (b"accept", b"application/json, text/event-stream")
+INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+META = '{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}'
+
+
+@asynccontextmanager
+async def bridge(*words: str, most: int = 64) -> AsyncIterator[Bridge]:
+    command = list(words) or upstream()
+    limits = Limits()
+    sessions = BridgeSessions(lambda: Child(command), limits, say=lambda _: None, most=most)
+    try:
+        yield Bridge(sessions, limits)
+    finally:
+        await sessions.close()
+
+
+async def sent(
+    ours: Bridge,
+    method: str = "POST",
+    target: str = "/mcp",
+    body: bytes = b"",
+    session: str | None = None,
+    headers: tuple[tuple[bytes, bytes], ...] = (BOTH,),
+    peer: tuple[str, int] | None = None,
+) -> ServedResponse:
+    if session is not None:
+        headers = (*headers, (b"mcp-session-id", session.encode()))
+    return await ours.answer(ServedRequest(method, target, headers, body, peer))
+
+
+async def opened(ours: Bridge) -> str:
+    given = await sent(ours, body=INITIALIZE)
+    assert given.status == 200
+    return dict(given.headers)[b"mcp-session-id"].decode()
+
+
+async def body_of(response: ServedResponse) -> bytes:
+    if isinstance(response.body, bytes):
+        return response.body
+    return b"".join([part async for part in response.body])
+
+
+def streamed(response: ServedResponse) -> AsyncGenerator[bytes]:
+    assert isinstance(response.body, AsyncGenerator)
+    return response.body
+
+
+def error_of(response: ServedResponse) -> tuple[object, int, str]:
+    assert isinstance(response.body, bytes)
+    said = json.loads(response.body)
+    return said["id"], said["error"]["code"], said["error"]["message"]
+
+
+async def test_a_session_begins_with_initialize_and_ends_with_delete() -> None:
+    async with bridge() as ours:
+        name = await opened(ours)
+        given = await sent(ours, body=calling("read_file", id="7"), session=name)
+        assert (given.status, json.loads(await body_of(given))["id"]) == (200, 7)
+        assert (await sent(ours, body=INITIALIZED, session=name)).status == 202
+        assert (await sent(ours, "DELETE", session=name)).status == 200
+        gone = await sent(ours, body=calling("read_file"), session=name)
+        assert (gone.status, error_of(gone)) == (404, (None, -32600, "Session not found"))
+
+
+async def test_without_a_session_only_initialize_is_served() -> None:
+    async with bridge() as ours:
+        for method in ("POST", "GET", "DELETE"):
+            given = await sent(ours, method, body=calling("read_file"))
+            assert given.status == 400
+            assert error_of(given)[2] == "Missing Mcp-Session-Id: initialize first"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [("PUT", "/mcp", 405), ("POST", "/sse", 405), ("GET", "/messages", 405), ("GET", "/x", 404)],
+)
+async def test_other_paths_and_methods_are_refused(method: str, target: str, status: int) -> None:
+    async with bridge() as ours:
+        assert (await sent(ours, method, target)).status == status
+
+
+async def test_only_the_filters_connections_are_served() -> None:
+    """A stranger on this machine could call tools that the filter denies."""
+    async with bridge() as ours:
+        ours.peers = {("127.0.0.1", 5)}
+        assert (await sent(ours, body=INITIALIZE, peer=("127.0.0.1", 6))).status == 403
+        assert (await sent(ours, body=INITIALIZE)).status == 403
+        assert (await sent(ours, body=INITIALIZE, peer=("127.0.0.1", 5))).status == 200
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"jsonrpc":"2.0"}', INITIALIZE * 2])
+async def test_a_body_that_is_no_message_starts_no_command(body: bytes) -> None:
+    async with bridge("no-such-command") as ours:
+        given = await sent(ours, body=body)
+        assert (given.status, error_of(given)) == (400, (None, -32600, "Invalid Request"))
+
+
+async def test_a_command_that_cannot_start_is_an_error_with_the_requests_id() -> None:
+    async with bridge("no-such-command") as ours:
+        given = await sent(ours, body=INITIALIZE.replace(b'"id":1', b'"id":"i"'))
+        id, code, _ = error_of(given)
+        assert (given.status, id, code) == (503, "i", -32000)
+        assert (await sent(ours, "GET", "/sse")).status == 503
+
+
+async def test_an_id_in_use_is_refused() -> None:
+    """Nobody could tell whose answer came."""
+    async with bridge() as ours:
+        name = await opened(ours)
+        async with aclosing(streamed(await sent(ours, body=calling("ask"), session=name))):
+            again = await sent(ours, body=calling("read_file"), session=name)
+            assert (again.status, error_of(again)[0]) == (400, 1)
+            other = await sent(ours, body=calling("read_file", id="2"), session=name)
+            assert other.status == 200
+
+
+async def test_a_stream_is_for_clients_that_accept_events() -> None:
+    async with bridge() as ours:
+        name = await opened(ours)
+        assert (await sent(ours, "GET", session=name, headers=())).status == 406
+        given = await sent(ours, "GET", session=name)
+        assert given.status == 200
+        async with aclosing(streamed(given)) as events:
+            await sent(ours, body=calling("ask"), session=name)
+            async for event in events:
+                if b"roots/list" in event:
+                    break
+
+
+async def test_the_older_transport_answers_on_its_stream() -> None:
+    async with bridge() as ours:
+        given = await sent(ours, "GET", "/sse")
+        async with aclosing(streamed(given)) as events:
+            first = (await anext(events)).decode()
+            target = first.partition("data: ")[2].strip()
+            assert (await sent(ours, target=target, body=INITIALIZE)).status == 202
+            assert b"protocolVersion" in await anext(events)
+            assert (await sent(ours, target=target, body=b"{")).status == 400
+            assert (await sent(ours, target=f"{target}x", body=INITIALIZE)).status == 404
+            assert (await sent(ours, target=f"{target}&sessionId=y", body=b"")).status == 404
+
+
+async def test_a_command_of_an_older_revision_does_not_speak_the_stateless_one() -> None:
+    """What it says to ``server/discover`` is no answer of 2026-07-28."""
+    async with bridge() as ours:
+        for method in ("server/discover", "tools/list"):
+            given = await sent(ours, body=asking(method, id='"d"', params=META))
+            assert (given.status, error_of(given)) == (404, ("d", -32601, "Method not found"))

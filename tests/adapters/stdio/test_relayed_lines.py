@@ -1,0 +1,162 @@
+"""Where the lines of both sides go: to a real command, to the client, to a reader, or nowhere.
+
+The command is ``cat``: what it was told can be read from its output.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.relayed_lines import CHILD, CLIENT, RelayedLines
+from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.protocol.limits import Limits
+from tests.make import answering, asking, calling, listing
+
+
+class Relayed:
+    """Lines between a client, whose side is a pipe, and a command."""
+
+    def __init__(self, rules: RuleThread | None = None) -> None:
+        self.child = Child(["cat"])
+        self.said: list[str] = []
+        self.is_client_gone = False
+        self._heard, self._stdout = os.pipe()
+        judge = LineJudge(
+            parse_config(deny=["^delete_"]),
+            observe=lambda _: None,
+            on_listed=lambda _: None,
+            links=(rules.link,) if rules else (),
+        )
+        self.lines = RelayedLines(
+            self.child,
+            judge,
+            say=self.said.append,
+            limits=Limits(),
+            stdout=self._stdout,
+            rules=rules,
+            on_client_gone=self._on_client_gone,
+        )
+
+    def _on_client_gone(self) -> None:
+        self.is_client_gone = True
+
+    def client_hears(self) -> list[bytes]:
+        return os.read(self._heard, 1 << 20).split(b"\n")
+
+    def child_hears(self) -> list[bytes]:
+        return self.child.read().split(b"\n")
+
+    def hang_up(self) -> None:
+        if self._heard >= 0:
+            os.close(self._heard)
+            self._heard = -1
+
+    def close(self) -> None:
+        end_child(self.child)
+        self.child.close_output()
+        self.hang_up()
+        os.close(self._stdout)
+
+
+@pytest.fixture
+def relayed() -> Iterator[Relayed]:
+    made = Relayed()
+    yield made
+    made.close()
+
+
+def test_of_the_clients_lines_allowed_ones_reach_the_command_and_denied_ones_are_answered(
+    relayed: Relayed,
+) -> None:
+    ping, fine = asking("ping", id="1"), calling("read_file", id="3")
+    relayed.lines.from_client([ping, calling("delete_file", id="2"), fine])
+    assert relayed.child_hears() == [ping, fine, b""]
+    answer, end = relayed.client_hears()
+    assert b'"id":2' in answer
+    assert b"Tool not found: delete_file" in answer
+    assert end == b""
+
+
+def test_a_batch_reaches_the_command_without_its_denied_members(relayed: Relayed) -> None:
+    fine = calling("read_file", id="1")
+    relayed.lines.from_client([b"[%s,%s]" % (fine, calling("delete_file", id="2"))])
+    assert relayed.child_hears() == [b"[" + fine + b"]", b""]
+    relayed.lines.from_child([b"[" + answering('{"content":[]}', id="1") + b"]"])
+    heard = b"".join(relayed.client_hears())
+    assert b'"id":1' in heard
+    assert b"Tool not found: delete_file" in heard
+
+
+def test_the_commands_messages_reach_the_client_in_one_piece(relayed: Relayed) -> None:
+    relayed.lines.from_client([asking("tools/list", id="1"), asking("ping", id="2")])
+    pong = answering("{}", id="2")
+    relayed.lines.from_child([listing("read_file", "delete_file"), pong])
+    filtered, after, end = relayed.client_hears()
+    assert filtered == listing("read_file")
+    assert (after, end) == (pong, b"")
+    assert relayed.lines.is_writing is False
+
+
+def test_text_between_the_messages_is_shown_and_not_sent(relayed: Relayed) -> None:
+    relayed.lines.from_client([asking("ping", id="1")])
+    pong = answering("{}", id="1")
+    relayed.lines.from_child([b"listening", pong])
+    assert relayed.client_hears() == [pong, b""]
+    assert any("listening" in text for text in relayed.said)
+
+
+def test_a_client_that_has_left_is_reported(relayed: Relayed) -> None:
+    relayed.hang_up()
+    relayed.lines.from_client([calling("delete_file")])
+    assert relayed.is_client_gone
+
+
+RULES = """
+interceptor:
+  chain: {timeout: 60s}
+  rules:
+    - {id: call, conditions: [tool_equals: slow_file], actions: [run_script: &gated
+        {path: ./gated, decides: true, timeout: 20s}]}
+    - {id: answer, conditions: [result_exists: slow], actions: [run_script: *gated]}
+"""
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A pipe; the rules' script waits until somebody opens it."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = tmp_path / "gated"
+    script.write_text(f"#!/bin/sh\nexec cat {gate}\n")
+    script.chmod(0o755)
+    (tmp_path / "rules.yaml").write_text(RULES)
+    return gate
+
+
+def test_a_line_that_waits_is_passed_on_once_it_is_decided(gate: Path) -> None:
+    """Lines behind it do not wait for it."""
+    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    relayed = Relayed(rules)
+    try:
+        slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
+        relayed.lines.from_client([slow, ping])
+        assert relayed.child_hears() == [ping, b""]
+        gate.write_bytes(b"")
+        rules.wait_for(CLIENT)
+        assert relayed.child_hears() == [slow, b""]
+        late, soon = answering('{"slow":1}', id="1"), answering("{}", id="2")
+        relayed.lines.from_child([late, soon])
+        assert relayed.client_hears() == [soon, b""]
+        gate.write_bytes(b"")
+        rules.wait_for(CHILD)
+        assert relayed.client_hears() == [late, b""]
+    finally:
+        relayed.close()
+        rules.close()

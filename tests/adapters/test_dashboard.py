@@ -1,0 +1,90 @@
+"""What the page can change: previews, edits of the deny patterns, and undoing them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_tool_filter.adapters.dashboard import CHANGES, Dashboard
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.config import parse_config
+
+
+class Edited:
+    """A filter whose patterns a dashboard edits."""
+
+    def __init__(self, *deny: str) -> None:
+        self.policy = PolicyInForce(
+            config=parse_config(deny=deny), fetched=example("read_file", "delete_file", "rm")
+        )
+        self.board = Dashboard(
+            overview=lambda: {"listeners": []},
+            config=lambda: self.policy.config,
+            snapshots=lambda: [self.policy.snapshot],
+            edit=self._edit,
+        )
+
+    def _edit(self, deny: list[str]) -> str:
+        try:
+            self.policy.adopt(parse_config(deny=deny))
+        except StartError as error:
+            return str(error)
+        return ""
+
+    @property
+    def deny(self) -> object:
+        return self.board.state()["deny"]
+
+
+def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> None:
+    edited = Edited("^delete_")
+    shown = edited.board.preview(hide=["read_file"], show=["delete_file"])
+    assert shown == {"deny": ["^read_file$"], "command": "--deny '^read_file$'"}
+    assert edited.deny == ["^delete_"]
+
+
+def test_an_edit_can_be_undone_step_by_step() -> None:
+    edited = Edited("^delete_")
+    assert edited.board.state()["can_undo"] is False
+    assert edited.board.apply(["^rm$"]) == {"problem": ""}
+    assert edited.board.apply(["^read_"]) == {"problem": ""}
+    assert edited.deny == ["^read_"]
+    assert edited.board.undo() == {"problem": ""}
+    assert edited.deny == ["^rm$"]
+    assert edited.board.undo() == {"problem": ""}
+    assert (edited.deny, edited.board.state()["can_undo"]) == (["^delete_"], False)
+    assert edited.board.undo() == {"problem": "There is nothing to undo"}
+
+
+def test_a_refused_edit_leaves_nothing_to_undo() -> None:
+    edited = Edited("^delete_")
+    problem = edited.board.apply(["(a+)+"])["problem"]
+    assert "Unsafe regex pattern" in str(problem)
+    assert (edited.deny, edited.board.state()["can_undo"]) == (["^delete_"], False)
+
+
+def test_applying_the_same_patterns_is_no_step() -> None:
+    edited = Edited("^delete_")
+    edited.board.apply(["^delete_"])
+    assert edited.board.state()["can_undo"] is False
+
+
+def test_the_number_of_steps_back_is_bounded() -> None:
+    edited = Edited("^delete_")
+    for number in range(200):
+        edited.board.apply([f"^tool_{number}$"])
+    steps = 0
+    while edited.board.state()["can_undo"]:
+        edited.board.undo()
+        steps += 1
+    assert 0 < steps < 100
+
+
+def test_a_request_of_the_page_must_have_lists_of_names() -> None:
+    """Both servers of the page answer these exceptions with 400."""
+    board = Edited("^delete_").board
+    cases: list[dict[str, object]] = [{}, {"deny": "^rm$"}, {"deny": [1]}, {"deny": None}]
+    for said in cases:
+        with pytest.raises((KeyError, TypeError)):
+            CHANGES["apply"](board, said)

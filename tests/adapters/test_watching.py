@@ -1,0 +1,119 @@
+"""Who is told of which messages: the terminal, the audit log and the metrics."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from mcp_tool_filter.adapters.watching import Watching
+from mcp_tool_filter.conversation.conversation import Conversation
+from mcp_tool_filter.conversation.fetched import example
+from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
+from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.audit.entry import Entry
+from mcp_tool_filter.policy.config import Audit, parse_config
+from mcp_tool_filter.policy.exchange import Client, Session
+from mcp_tool_filter.policy.rule_effects import WriteLog
+from tests.make import answering, asking, calling
+
+
+def audit(file: Path) -> Audit:
+    found = parse_config(deny=["x"], audit_log=str(file)).audit
+    assert found
+    return found
+
+
+def talk(watching: Watching) -> None:
+    """A ping, a call and a denied call, each with its answer, and a call without one."""
+    policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
+    policy.observe = watching.observe
+    conversation = Conversation(policy, Client(session=Session(id="s-1")))
+    conversation.from_client(asking("ping", id="1"))
+    conversation.from_upstream(answering("{}", id="1"))
+    conversation.from_client(calling("read", id="2"))
+    conversation.from_upstream(answering('{"content":[]}', id="2"))
+    conversation.from_client(calling("rm", id="3"))
+    conversation.from_client(calling("read", id="4"))
+
+
+def told(entries: list[Entry]) -> list[tuple[object, object]]:
+    return [(entry.get("tool"), entry.get("verdict")) for entry in entries]
+
+
+CALLS = [("read", "forwarded"), ("rm", "refused"), ("read", "forwarded")]
+
+
+def test_each_sink_gets_the_messages_that_matter_until_it_is_closed() -> None:
+    """A ping matters to nobody. What has no answer is told of at the end."""
+    one: list[Entry] = []
+    other: list[Entry] = []
+    watching = Watching(None, [one.append, other.append])
+    talk(watching)
+    assert told(one) == CALLS[:2]
+    watching.close()
+    assert told(one) == told(other) == CALLS
+
+
+def test_the_audit_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    shown: list[Entry] = []
+    watching = Watching(audit(file), [shown.append])
+    talk(watching)
+    watching.close()
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert told(entries) == told(shown) == CALLS
+
+
+def test_what_a_rule_logs_is_entered_and_not_shown(tmp_path: Path) -> None:
+    """The log has shown it already."""
+    file = tmp_path / "audit.jsonl"
+    shown: list[Entry] = []
+    watching = Watching(audit(file), [shown.append])
+    watching.enter_log(WriteLog("warn", "look here", "r"))
+    watching.close()
+    (entry,) = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert (entry["event"], entry["message"]) == ("rule", "look here")
+    assert shown == []
+
+
+def test_what_a_rule_logs_is_entered_nowhere_without_an_audit_log() -> None:
+    shown: list[Entry] = []
+    watching = Watching(None, [shown.append])
+    watching.enter_log(WriteLog("warn", "look here", "r"))
+    watching.close()
+    assert shown == []
+
+
+def test_the_metrics_count_what_the_others_are_not_told_of() -> None:
+    said: list[str] = []
+    shown: list[Entry] = []
+    watching = Watching(None, [shown.append], metrics_port=0, say=said.append)
+    talk(watching)
+    (where,) = said
+    host = where.partition("http://")[2].partition("/")[0]
+    connection = HTTPConnection(host, timeout=20)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    watching.close()
+    assert told(shown) == CALLS
+    assert 'method="ping"' in text
+
+
+def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_entry: Entry) -> None:
+        raise RuntimeError("a bug")
+
+    watching = Watching(None, [fail])
+    talk(watching)
+    assert caplog.messages == ["cannot tell what became of a message"]
+
+
+def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="Cannot write the audit log"):
+        Watching(audit(tmp_path / "none" / "audit.jsonl"))
