@@ -51,7 +51,7 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
-from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
 from tests.fuzz.subject import open_listener
 from tests.make import asking, calling, message, snapshot
@@ -160,7 +160,7 @@ def recall_list(raw: bytes) -> object:
 
 
 def read_result(raw: bytes) -> object:
-    envelope = find_envelope(raw)
+    envelope = find_result_envelope(raw)
     return envelope and read_tool_result(raw, envelope, LIMITS)
 
 

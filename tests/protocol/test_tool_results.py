@@ -19,7 +19,7 @@ from mcp_tool_filter.protocol import tool_results
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.members import member_reader
 from mcp_tool_filter.protocol.messages import Response, parse_message
-from mcp_tool_filter.protocol.tool_results import ToolResult, find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tool_results import ToolResult, find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import shows_tool
 from tests.make import definition, snapshot
 from tests.protocol.json_texts import NOT_JSON, ODD_BUT_LEGAL
@@ -36,7 +36,7 @@ def _short_ones_too(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
 
 
 def short_way(raw: bytes, limits: Limits = LIMITS) -> ToolResult | None:
-    envelope = find_envelope(raw)
+    envelope = find_result_envelope(raw)
     return read_tool_result(raw, envelope, limits) if envelope else None
 
 

@@ -1,4 +1,5 @@
-"""What both sides of a conversation share: who waits for what, and which list is whose."""
+"""The state that both directions of a conversation share: requests in flight, and the kind of
+asker."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from mcp_tool_filter.protocol.tools import Listing, parse_listing
 
 @dataclass(slots=True, eq=False)
 class BothSides:
-    """What a client and the upstream say is judged with the same memory."""
+    """Messages of the client and of the upstream are judged with the same memory."""
 
     policy: PolicyInForce
     client: Client = field(default_factory=Client)
@@ -38,36 +39,37 @@ class BothSides:
 
     @property
     def kind(self) -> Kind:
-        """What kind of asker the client is, as far as its messages do not say themselves."""
+        """The kind of asker that the client is, unless a message declares its own capabilities."""
         return self.policy.kinds.of(self.client)
 
     def _kind_of(self, exchange: Exchange | None) -> Kind:
         return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
 
     def _snapshot_for(self, message: Single, kind: Kind) -> Snapshot:
-        """Return what an answer is judged by; pin what is new in its list, where that counts."""
+        """Return the snapshot to judge an answer by; pin new tools in its list if that is
+        configured."""
         if kind.is_listed and not self.policy.config.judges_new_tools:
             return kind.snapshot
         return kind.snapshot_for(list(_lists_in(message)))
 
-    def _by_policy_now(self, told: Judged, verdict: Verdict) -> Verdict:
-        """Judge again what has waited while the policy was edited."""
-        kind, message = self._kind_of(told.exchange), told.message
-        if kind.snapshot is told.in_force or message is None or isinstance(message, Batch):
+    def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
+        """Judge a message again if the policy was edited while it waited."""
+        kind, message = self._kind_of(judged.exchange), judged.message
+        if kind.snapshot is judged.in_force or message is None or isinstance(message, Batch):
             return verdict
-        told.in_force = kind.snapshot
-        is_answer = told.direction is Direction.FROM_UPSTREAM
-        told.snapshot = self._snapshot_for(message, kind) if is_answer else kind.snapshot
+        judged.in_force = kind.snapshot
+        is_answer = judged.direction is Direction.FROM_UPSTREAM
+        judged.snapshot = self._snapshot_for(message, kind) if is_answer else kind.snapshot
         situation = Situation(
-            snapshot=told.snapshot,
-            direction=told.direction,
-            exchange=told.exchange,
+            snapshot=judged.snapshot,
+            direction=judged.direction,
+            exchange=judged.exchange,
             limits=self.policy.config.limits,
         )
         return judge_again(message, verdict, situation)
 
     def _judged(self, direction: Direction, size: int, origin: object) -> Judged:
-        """Begin to judge a message of which nothing is known yet."""
+        """Return the record of a message about which we know nothing yet."""
         snapshot = self.policy.kinds.start.snapshot
         return Judged(direction, None, FORWARD, self.client, snapshot, None, size, origin)
 
@@ -75,8 +77,8 @@ class BothSides:
 def _lists_in(message: Single) -> Iterator[Listing]:
     """Yield the tool list that a message carries, if it looks like one."""
     if isinstance(message, Request) and message.method == "sampling/createMessage":
-        return  # its tools are the model's, for that one request
-    with suppress(ProtocolError):  # the decision says whether it matters
+        return  # these tools are for the model, in this one request
+    with suppress(ProtocolError):  # the decision on the message finds out whether it matters
         listing = parse_listing(message)
         if listing and (
             isinstance(message, Response) or any(one.is_like_a_tool for one in listing.definitions)

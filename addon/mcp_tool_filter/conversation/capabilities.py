@@ -1,4 +1,4 @@
-"""What a client says that it is capable of: an upstream may list other tools to it then."""
+"""The capabilities that a client declares: an upstream may list different tools for them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import lru_cache
 
 from mcp_tool_filter.protocol.messages import Message, Request
 
-_LONGEST_CAPABILITIES = 4096  # characters that are kept as they are
+_LONGEST_CAPABILITIES = 4096  # characters; of longer ones we keep only a hash
 ALL_CAPABILITIES = (
     '{"elicitation":{"form":{},"url":{}},"roots":{"listChanged":true},'
     '"sampling":{"context":{},"tools":{}},"tasks":{"cancel":{},"list":{},"requests":'
     '{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}}}'
 )
-"""All that a client can declare in any revision: our own fetch does."""
+"""All capabilities of any revision: our own fetch declares them."""
 IN_META = "io.modelcontextprotocol/clientCapabilities"
 
 
 def capabilities_in(message: Message) -> str | None:
-    """Return what a request declares its client to be capable of, in one spelling."""
+    """Return the client capabilities that a request declares, in canonical spelling."""
     if not isinstance(message, Request) or message.params is None:
         return None
     if message.method == "initialize":
@@ -41,7 +41,7 @@ def canonical(capabilities: str) -> str:
     return _canonical(capabilities)
 
 
-@lru_cache(maxsize=256)  # clients of the same program declare the same; long ones are not kept
+@lru_cache(maxsize=256)  # all clients of one program declare the same; long ones are not cached
 def _canonical(capabilities: str) -> str:
     try:
         value = json.loads(capabilities, parse_int=str, parse_float=str)

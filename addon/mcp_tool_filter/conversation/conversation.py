@@ -1,7 +1,7 @@
-r"""Reads each message once, asks the policy, remembers, and tells the observers.
+r"""Read each message once, ask the policy, remember, and tell the observers.
 
-HTTP bodies, events, WebSocket messages and lines of stdio all enter here, as bytes; this module
-knows of no transport. What it returns says what becomes of them:
+HTTP bodies, events, WebSocket messages and stdio lines all enter here, as bytes; this module knows
+no transport. It returns what happens to each:
 
 >>> from mcp_tool_filter.conversation.fetched import example
 >>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
@@ -16,10 +16,10 @@ b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Tool not found: rm"}
 >>> conversation.waiting
 ['1']
 
-A decision that waits is a generator of effects that returns the same; ``effects`` says how to go on
-with either.
+A decision that waits is a generator of effects that returns the same value; the module ``effects``
+works with both.
 
-What the client says is judged in ``from_client``, what the upstream says in ``from_upstream``.
+``from_client`` judges the client's messages, ``from_upstream`` those of the upstream.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mcp_tool_filter.protocol.messages import (
 
 
 class Conversation(FromClient, FromUpstream):
-    """What one client and the upstream say to each other, on one stream or over one connection."""
+    """The messages between one client and the upstream, on one stream or one connection."""
 
     __slots__ = ()
 
@@ -51,12 +51,12 @@ class Conversation(FromClient, FromUpstream):
         return self.exchanges.ids
 
     def lose(self, *, besides: Collection[str] = ()) -> list[bytes]:
-        """Return an error for each request in flight, but for these methods: no answer comes."""
+        """Return an error for each request in flight, except for those with these methods."""
         lost = self.exchanges.take_all(besides=besides)
         return [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in lost]
 
     def list_changed_notices(self, *, in_session: bool) -> list[bytes]:
-        """Return what tells the client that its list has changed; nothing if it expects none.
+        """Return the notices for a client whose list has changed; none if it expects none.
 
         ``in_session`` says that notifications of the whole session reach it here.
         """

@@ -1,4 +1,4 @@
-"""What an upstream said of itself and of its tools, as it came."""
+"""What an upstream told our fetch about itself and its tools, unchanged."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ class Fetched:
     transport: Transport
     revision: str
     endpoint: str
-    """Path and query that worked."""
+    """The path and query that worked."""
     server_name: str
     server_version: str
     sessions: bool
-    """Whether we were given an ``Mcp-Session-Id``."""
+    """Whether the upstream gave us an ``Mcp-Session-Id``."""
     pages: tuple[bytes, ...]
-    """Each answer to tools/list, as it came."""
+    """Each answer to tools/list, unchanged."""
     is_for_all: bool = False
-    """It is what every kind of asker gets, as in a recording."""
+    """True if every kind of asker gets the same list, as in a recording."""
     is_listed: bool = True
-    """False where the upstream lists its tools only to who logs in."""
+    """False if the upstream lists its tools only to users who log in."""
 
 
 def unlisted(path: str) -> Fetched:
-    """Say what is known of an upstream that lists its tools only to users."""
+    """Return what we know of an upstream that lists its tools only to logged-in users."""
     return Fetched(
         transport=Transport.STREAMABLE,
         revision=R2025_11_25,
@@ -40,7 +40,7 @@ def unlisted(path: str) -> Fetched:
 
 
 def example(*names: str) -> Fetched:
-    """Make what an upstream with these tools would have said; for doctests and examples."""
+    """Return what a fetch from an upstream with these tools gives; for doctests and examples."""
     tools = ",".join(f'{{"name":"{name}","inputSchema":{{}}}}' for name in names)
     return Fetched(
         transport=Transport.STREAMABLE,

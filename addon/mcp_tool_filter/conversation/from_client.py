@@ -1,4 +1,4 @@
-"""Reads what a client says, asks the policy, remembers requests, and tells the observers."""
+"""Read a client's messages, ask the policy, remember requests, and tell the observers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PLAIN = Arrival()
 
 
 class FromClient(BothSides):
-    """Decides on requests, notifications and responses of a client."""
+    """Decides on a client's requests, notifications and responses."""
 
     __slots__ = ()
 
@@ -65,42 +65,44 @@ class FromClient(BothSides):
         policy = self.policy
         limits = policy.config.limits
         before = policy.kinds.start.snapshot
-        told = Judged(
+        judged = Judged(
             Direction.FROM_CLIENT, None, FORWARD, self.client, before, None, len(raw), origin
         )
         try:
             message = parse_message(raw, limits)
         except ProtocolError as error:
             verdict = arrival.judge_unreadable(raw, error, limits)
-            return told if isinstance(verdict, Forward) else self._tell(told, verdict)
+            return judged if isinstance(verdict, Forward) else self._tell(judged, verdict)
         if arrival.announces and (problem := arrival.problem_in(message, raw, limits)):
-            return self._tell(told, problem)
+            return self._tell(judged, problem)
         try:
-            told.message = message
+            judged.message = message
             if isinstance(message, Batch):
-                return self._batch_from_client(message, told, arrival)
-            told.exchange = exchange_for(message, len(raw), policy.clock())
-            decision = self._decide_for_client(message, told, arrival)
+                return self._batch_from_client(message, judged, arrival)
+            judged.exchange = exchange_for(message, len(raw), policy.clock())
+            decision = self._decide_for_client(message, judged, arrival)
         except ProtocolError as error:
-            told.message = told.exchange = None
+            judged.message = judged.exchange = None
             refused = refusal(raw, Why.MALFORMED, limits=limits)
-            return self._tell(told, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
+            return self._tell(judged, Reply(refused.text, Reason(Why.MALFORMED, detail=str(error))))
         if isinstance(decision, VERDICTS):
-            return self._decided_for_client(told, decision)
-        return then(decision, partial(self._waited_for_client, told))
+            return self._decided_for_client(judged, decision)
+        return then(decision, partial(self._waited_for_client, judged))
 
     def oversized_from_client(self, beginning: bytes, detail: str, origin: object = None) -> Judged:
-        """Refuse what is too large to be read; ``beginning`` is what is there of it."""
+        """Refuse a message that is too large to be read; ``beginning`` is the part that we have."""
         return self.refuse_from_client(oversized(beginning, detail), len(beginning), origin)
 
     def refuse_from_client(self, verdict: Verdict, size: int = 0, origin: object = None) -> Judged:
-        """Tell the observers of a message that the transport has refused unread."""
+        """Tell the observers about a message that the transport has refused unread."""
         return self._tell(self._judged(Direction.FROM_CLIENT, size, origin), verdict)
 
-    def _batch_from_client(self, batch: Batch, told: Judged, arrival: Arrival) -> Decision[Judged]:
+    def _batch_from_client(
+        self, batch: Batch, judged: Judged, arrival: Arrival
+    ) -> Decision[Judged]:
         now = self.policy.clock()
         begun = [exchange_for(one, one.place.end - one.place.start, now) for one in batch.members]
-        members = [told.member(*one) for one in zip(batch.members, begun, strict=True)]
+        members = [judged.member(*one) for one in zip(batch.members, begun, strict=True)]
         decisions = [
             self._decide_for_client(member, each, arrival)
             for member, each in zip(batch.members, members, strict=True)
@@ -109,40 +111,40 @@ class FromClient(BothSides):
         def decided(verdicts: list[Verdict]) -> Judged:
             for each, verdict in zip(members, verdicts, strict=True):
                 self._settle_for_client(each, self._by_policy_now(each, verdict))
-            return self._tell(told, join_from_client(batch, [one.verdict for one in members]))
+            return self._tell(judged, join_from_client(batch, [one.verdict for one in members]))
 
-        told.members = tuple(members)
+        judged.members = tuple(members)
         return together(decisions, decided)
 
     def _decide_for_client(
-        self, message: Single, told: Judged, arrival: Arrival
+        self, message: Single, judged: Judged, arrival: Arrival
     ) -> Decision[Verdict]:
-        """Decide by the snapshot of the kind of asker that this is."""
-        exchange, capabilities = told.exchange, None
+        """Decide by the snapshot of this kind of asker."""
+        exchange, capabilities = judged.exchange, None
         if exchange is not None and isinstance(message, Request) and _may_declare(message):
             capabilities = exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, capabilities)
-        told.snapshot = told.in_force = kind.snapshot
+        judged.snapshot = judged.in_force = kind.snapshot
         if not kind.is_listed and self._needs_list(message, kind):
             if arrival.can_list:
-                return begin(self._list_first(message, told, kind, arrival))
-            if self.policy.kinds.start.is_listed:  # the next best, where we cannot ask
-                told.snapshot = self.policy.snapshot
+                return begin(self._list_first(message, judged, kind, arrival))
+            if self.policy.kinds.start.is_listed:  # the next best choice, because we cannot ask
+                judged.snapshot = self.policy.snapshot
         decide = decide_from_client if self.policy.links else filter_from_client
-        return decide(message, self._situation(message, told, kind, arrival))
+        return decide(message, self._situation(message, judged, kind, arrival))
 
     def _needs_list(self, message: Single, kind: Kind) -> bool:
-        """Tell whether only the asker's list says if there is the tool that is called."""
+        """Tell whether we need the asker's list to know whether the called tool exists."""
         if isinstance(message, Response) or message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
         if name in kind.snapshot.denied:
             return False
-        # Who says no revision shows no session either: the upstream will mostly refuse that itself.
+        # A client that states no revision has no session either: the upstream usually refuses it.
         return self.client.revision is not None or name not in self.policy.snapshot.allowed
 
     def _list_first(
-        self, message: Single, told: Judged, kind: Kind, arrival: Arrival
+        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
@@ -150,22 +152,24 @@ class FromClient(BothSides):
             if not kind.is_listed:
                 kind.take(cast("tuple[bytes, ...]", pages))
                 if faults := kind.snapshot.faults:
-                    self.policy.tell_hidden(faults, told)
+                    self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed):
-            pass  # the upstream answers the call itself: it may want a login first
-        told.snapshot = told.in_force = kind.snapshot
-        decision = decide_from_client(message, self._situation(message, told, kind, arrival))
+            pass  # the upstream answers the call: it may require a login first
+        judged.snapshot = judged.in_force = kind.snapshot
+        decision = decide_from_client(message, self._situation(message, judged, kind, arrival))
         return (yield from decision) if waits(decision) else decision
 
-    def _situation(self, message: Single, told: Judged, kind: Kind, arrival: Arrival) -> Situation:
+    def _situation(
+        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
+    ) -> Situation:
         policy = self.policy
         situation = Situation(
-            snapshot=told.snapshot,
+            snapshot=judged.snapshot,
             client=self.client,
-            exchange=told.exchange,
+            exchange=judged.exchange,
             links=policy.links,
             limits=policy.config.limits,
-            origin=told.origin,
+            origin=judged.origin,
         )
         if isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = policy.config.tools_list
@@ -176,30 +180,30 @@ class FromClient(BothSides):
                 situation.may_use_cache = arrival.may_use_snapshot(message)
         return situation
 
-    def _waited_for_client(self, told: Judged, verdict: Verdict) -> Judged:
-        return self._decided_for_client(told, self._by_policy_now(told, verdict))
+    def _waited_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
+        return self._decided_for_client(judged, self._by_policy_now(judged, verdict))
 
-    def _decided_for_client(self, told: Judged, verdict: Verdict) -> Judged:
-        self._settle_for_client(told, verdict)
-        return self._tell(told, told.verdict)
+    def _decided_for_client(self, judged: Judged, verdict: Verdict) -> Judged:
+        self._settle_for_client(judged, verdict)
+        return self._tell(judged, judged.verdict)
 
-    def _tell(self, told: Judged, verdict: Verdict) -> Judged:
-        told.verdict = verdict
+    def _tell(self, judged: Judged, verdict: Verdict) -> Judged:
+        judged.verdict = verdict
         policy = self.policy
-        policy.observe(told)
+        policy.observe(judged)
         if policy.propagate:
-            told.verdict = policy.propagate(told)
-        return told
+            judged.verdict = policy.propagate(judged)
+        return judged
 
-    def _settle_for_client(self, told: Judged, verdict: Verdict) -> None:
-        """Remember a request that goes on, unless its id is taken."""
-        told.verdict = verdict
-        exchange = told.exchange
+    def _settle_for_client(self, judged: Judged, verdict: Verdict) -> None:
+        """Remember a request that we forward, unless its id is in use."""
+        judged.verdict = verdict
+        exchange = judged.exchange
         if exchange is not None and isinstance(verdict, Forward | Rewrite):
-            if self.policy.keeps_requests and isinstance(told.message, Request):
-                exchange.request = self._as_forwarded(told.message, verdict)
+            if self.policy.keeps_requests and isinstance(judged.message, Request):
+                exchange.request = self._as_forwarded(judged.message, verdict)
             if self.policy.links and self.exchanges.is_taken(exchange):
-                told.verdict = refuse_taken(exchange)
+                judged.verdict = refuse_taken(exchange)
             else:
                 self.exchanges.open(exchange)
 
@@ -211,7 +215,7 @@ class FromClient(BothSides):
 
 
 def _may_declare(message: Request) -> bool:
-    """Tell whether a request may say what its client is capable of."""
+    """Tell whether a request may declare its client's capabilities."""
     if message.params is None or message.method == "initialize":
         return message.params is not None
     meta = message.params.named.get("_meta")
@@ -219,7 +223,7 @@ def _may_declare(message: Request) -> bool:
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:
-    """Begin an exchange with what a client says; a response begins none."""
+    """Begin an exchange for a client's message; a response begins none."""
     if isinstance(message, Response):
         return None
     id = message.id if isinstance(message, Request) else None

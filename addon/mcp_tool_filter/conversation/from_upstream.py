@@ -1,4 +1,4 @@
-"""Reads what the upstream says, asks the policy, learns from it, and tells the observers."""
+"""Read the upstream's messages, ask the policy, learn from them, and tell the observers."""
 
 from __future__ import annotations
 
@@ -57,59 +57,67 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     render_error,
 )
-from mcp_tool_filter.protocol.tool_results import Envelope, find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tool_results import (
+    ResultEnvelope,
+    find_result_envelope,
+    read_tool_result,
+)
 from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
 
-_LONG = 256 * 1024  # bytes of a list; to read so many takes some ten milliseconds
-_LEAST = 16 * 1024  # bytes of a tool's result; a shorter one is read as quickly as usual
+_LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
+_LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
 _LET_OTHERS_GO_ON = Delay(0.0)
 _LONGEST_REVISION = 64  # characters
 
 
 class FromUpstream(BothSides):
-    """Decides on answers, notifications and requests of the upstream."""
+    """Decides on the upstream's answers, notifications and requests."""
 
     __slots__ = ()
 
     def from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
-        """Decide on a message on its way to the client. Raises ProtocolError if it is none."""
+        """Decide on a message on its way to the client.
+
+        Raises ProtocolError if it cannot be read.
+        """
         policy = self.policy
         before = policy.kinds.start.snapshot
-        told = Judged(
+        judged = Judged(
             Direction.FROM_UPSTREAM, None, FORWARD, self.client, before, None, len(raw), origin
         )
         may_be_list = self.exchanges.lists > 0 and not policy.links
-        known = self._recall(raw, told) if may_be_list else None
-        if known is None and len(raw) >= _LEAST and (envelope := find_envelope(raw)):
-            known = self._accept(raw, envelope, told)
-        if known and told.exchange and not policy.links:  # nothing is to be learned from it
-            self.exchanges.close(told.exchange)
-            return self._tell_answer(told, known)
+        known = self._recall(raw, judged) if may_be_list else None
+        if known is None and len(raw) >= _LEAST and (envelope := find_result_envelope(raw)):
+            known = self._accept(raw, envelope, judged)
+        if known and judged.exchange and not policy.links:  # it teaches us nothing new
+            self.exchanges.close(judged.exchange)
+            return self._tell_answer(judged, known)
         if may_be_list and len(raw) >= _LONG and policy.reads_in_steps:
-            return self._from_upstream_in_steps(raw, told)
-        return self._read_from_upstream(raw, told)
+            return self._from_upstream_in_steps(raw, judged)
+        return self._read_from_upstream(raw, judged)
 
-    def _read_from_upstream(self, raw: bytes, told: Judged) -> Decision[Judged]:
+    def _read_from_upstream(self, raw: bytes, judged: Judged) -> Decision[Judged]:
         policy = self.policy
-        is_accepted = told.message is not None
-        message = told.message = told.message or parse_message(raw, policy.config.limits)
+        is_accepted = judged.message is not None
+        message = judged.message = judged.message or parse_message(raw, policy.config.limits)
         if isinstance(message, Batch):
-            return self._batch_from_upstream(message, told)
-        asked = told.exchange = self.exchanges.answered_by(message)
+            return self._batch_from_upstream(message, judged)
+        asked = judged.exchange = self.exchanges.answered_by(message)
         kind = policy.kinds.of(self.client, asked.capabilities if asked else None)
-        decision = self._decide_for_upstream(message, told, kind, is_accepted=is_accepted)
+        decision = self._decide_for_upstream(message, judged, kind, is_accepted=is_accepted)
         if not isinstance(decision, VERDICTS):
-            return then(decision, partial(self._waited_for_upstream, told))
+            return then(decision, partial(self._waited_for_upstream, judged))
         if isinstance(decision, Rewrite):
             decision = keep_space(message.place.text, decision)
         if asked and asked.method == "tools/list" and not policy.links:
-            self._remember_list(raw, told, kind, decision)
-        return self._decided_for_upstream(told, decision, kind)
+            self._remember_list(raw, judged, kind, decision)
+        return self._decided_for_upstream(judged, decision, kind)
 
-    def _from_upstream_in_steps(self, raw: bytes, told: Judged) -> Deciding[Judged]:
-        """Read and decide on what may be a long list, so that others are served meanwhile.
+    def _from_upstream_in_steps(self, raw: bytes, judged: Judged) -> Deciding[Judged]:
+        """Read and decide on a possibly long list in steps, so that other clients are served
+        meanwhile.
 
-        The patterns that are in force at the end count.
+        The patterns in force at the end decide.
         """
         policy = self.policy
         try:
@@ -121,30 +129,30 @@ class FromUpstream(BothSides):
             kind = self._kind_of(asked)
             usual = not kind.is_listed or policy.config.judges_new_tools
             if usual or not (found and asked and asked.method == "tools/list"):
-                judged = self._read_from_upstream(raw, told)
-                return (yield from judged) if waits(judged) else judged
-            told.message, told.exchange = found.response, asked
-            decided = yield from self._decide_in_steps(told, found.listing)
+                decision = self._read_from_upstream(raw, judged)
+                return (yield from decision) if waits(decision) else decision
+            judged.message, judged.exchange = found.response, asked
+            decided = yield from self._decide_in_steps(judged, found.listing)
         except ProtocolError as error:
-            return self.unreadable_from_upstream(raw, str(error), origin=told.origin)
+            return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
         verdict = keep_space(found.response.place.text, decided)
         if self._may_learn_of(kind):
             kind.learn(asked.cursor, found.listing)
-        elif isinstance(verdict, Forward | Rewrite):  # which it is
-            policy.judged.remember(raw, verdict, told.snapshot)
-        return self._decided_for_upstream(told, verdict)
+        elif isinstance(verdict, Forward | Rewrite):  # always true here
+            policy.judged.remember(raw, verdict, judged.snapshot)
+        return self._decided_for_upstream(judged, verdict)
 
-    def _decide_in_steps(self, told: Judged, listing: Listing) -> Deciding[Verdict]:
+    def _decide_in_steps(self, judged: Judged, listing: Listing) -> Deciding[Verdict]:
         while True:
-            told.snapshot = self._kind_of(told.exchange).snapshot
-            for verdict in decide_in_steps(listing, told.snapshot):
+            judged.snapshot = self._kind_of(judged.exchange).snapshot
+            for verdict in decide_in_steps(listing, judged.snapshot):
                 if verdict is None:
                     yield _LET_OTHERS_GO_ON
-                elif told.snapshot is self._kind_of(told.exchange).snapshot:
+                elif judged.snapshot is self._kind_of(judged.exchange).snapshot:
                     return verdict
 
     def judge_from_upstream(self, raw: bytes, origin: object = None) -> Decision[Judged]:
-        """Decide on a message; whoever waits for one that cannot be judged gets an error."""
+        """Decide on a message; if it cannot be judged, the waiting client gets an error."""
         try:
             return self.from_upstream(raw, origin)
         except ProtocolError as error:
@@ -159,25 +167,26 @@ class FromUpstream(BothSides):
         ids: list[str] | None = None,
         origin: object = None,
     ) -> Judged:
-        """Replace what cannot be judged by errors for those who wait for it, if any do.
+        """Replace a message that cannot be judged by errors for the requests that it may answer.
 
-        The errors are the text of the verdict and what it owes; ``is_cut`` tells that only the
-        beginning is there. ``ids`` are those that it may answer, where they are known better.
+        The first error is the verdict's text, the others are what it owes. ``is_cut`` means that we
+        have only the beginning. ``ids`` are the ids that it may answer, if the caller knows them.
         """
         ids = self.exchanges.take(ids_guessed_in(beginning) if ids is None else ids)
         if not ids and len(self.exchanges) == 1 and (is_cut or b'"id"' in beginning):
-            ids = self.exchanges.take_all()  # it can only have been for this one
+            ids = self.exchanges.take_all()  # it can only answer this one
         return self.fail(ids, detail, origin=origin)
 
     def fail(self, ids: list[str], detail: str, *, origin: object = None) -> Judged:
-        """Tell the observers of an invalid answer; return the errors for those who waited."""
+        """Tell the observers about an invalid answer; return the errors for the waiting
+        requests."""
         errors = [render_error(id, INTERNAL_ERROR, INVALID_ANSWER) for id in ids]
         reason = Reason(Why.INVALID, detail=detail)
         verdict = Rewrite(errors[0], reason, tuple(errors[1:])) if errors else Drop(reason)
         return self._tell_answer(self._judged(Direction.FROM_UPSTREAM, 0, origin), verdict)
 
-    def _batch_from_upstream(self, batch: Batch, told: Judged) -> Decision[Judged]:
-        members = [told.member(one, self.exchanges.answered_by(one)) for one in batch.members]
+    def _batch_from_upstream(self, batch: Batch, judged: Judged) -> Decision[Judged]:
+        members = [judged.member(one, self.exchanges.answered_by(one)) for one in batch.members]
         decisions = [
             self._decide_for_upstream(member, each, self._kind_of(each.exchange))
             for member, each in zip(batch.members, members, strict=True)
@@ -187,63 +196,63 @@ class FromUpstream(BothSides):
             for each, verdict in zip(members, verdicts, strict=True):
                 self._settle_for_upstream(each, self._by_policy_now(each, verdict))
             return self._tell_answer(
-                told, join_from_upstream(batch, [one.verdict for one in members])
+                judged, join_from_upstream(batch, [one.verdict for one in members])
             )
 
-        told.members = tuple(members)
+        judged.members = tuple(members)
         return together(decisions, decided)
 
     def _decide_for_upstream(
-        self, message: Single, told: Judged, kind: Kind, *, is_accepted: bool = False
+        self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
     ) -> Decision[Verdict]:
-        """Decide by the snapshot of the kind of asker that gets this; pin its first list."""
+        """Decide by the snapshot of the kind of asker that gets the message; pin its first list."""
         policy = self.policy
-        told.in_force = told.snapshot = kind.snapshot
+        judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_listed or policy.config.judges_new_tools:
-            told.snapshot = self._snapshot_for(message, kind)
+            judged.snapshot = self._snapshot_for(message, kind)
         situation = Situation(
-            snapshot=told.snapshot,
+            snapshot=judged.snapshot,
             direction=Direction.FROM_UPSTREAM,
             client=self.client,
-            exchange=told.exchange,
+            exchange=judged.exchange,
             links=policy.links,
             limits=policy.config.limits,
-            origin=told.origin,
+            origin=judged.origin,
         )
         if not policy.links:
             return filter_from_upstream(message, situation)
         decide = decide_accepted if is_accepted else decide_from_upstream
         return decide(message, situation)
 
-    def _waited_for_upstream(self, told: Judged, verdict: Verdict) -> Judged:
-        verdict = self._by_policy_now(told, verdict)
-        if isinstance(told.message, Response) and isinstance(verdict, Rewrite):
-            verdict = keep_space(told.message.place.text, verdict)
-        return self._decided_for_upstream(told, verdict)
+    def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
+        verdict = self._by_policy_now(judged, verdict)
+        if isinstance(judged.message, Response) and isinstance(verdict, Rewrite):
+            verdict = keep_space(judged.message.place.text, verdict)
+        return self._decided_for_upstream(judged, verdict)
 
     def _decided_for_upstream(
-        self, told: Judged, verdict: Verdict, kind: Kind | None = None
+        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
     ) -> Judged:
-        self._settle_for_upstream(told, verdict, kind)
-        return self._tell_answer(told, verdict)
+        self._settle_for_upstream(judged, verdict, kind)
+        return self._tell_answer(judged, verdict)
 
-    def _tell_answer(self, told: Judged, verdict: Verdict) -> Judged:
-        told.verdict = verdict
+    def _tell_answer(self, judged: Judged, verdict: Verdict) -> Judged:
+        judged.verdict = verdict
         policy = self.policy
-        policy.observe(told)
-        if policy.propagate and not isinstance(told.message, Response):
-            told.verdict = policy.propagate(told)
-        return told
+        policy.observe(judged)
+        if policy.propagate and not isinstance(judged.message, Response):
+            judged.verdict = policy.propagate(judged)
+        return judged
 
     def _settle_for_upstream(
-        self, told: Judged, verdict: Verdict, kind: Kind | None = None
+        self, judged: Judged, verdict: Verdict, kind: Kind | None = None
     ) -> None:
-        """Learn from an answer; nobody waits for it any more.
+        """Learn from an answer, and close its exchange.
 
-        ``kind`` is that of the asker, where nothing has happened since it was looked up.
+        ``kind`` is the kind of asker, if nothing has happened since it was looked up.
         """
-        told.verdict = verdict
-        message, exchange = told.message, told.exchange
+        judged.verdict = verdict
+        message, exchange = judged.message, judged.exchange
         if isinstance(message, Response):
             if exchange is not None:
                 if message.result is not None:
@@ -255,17 +264,17 @@ class FromUpstream(BothSides):
             elif message.method == ACKNOWLEDGED:
                 self._note_subscription(message)
         elif isinstance(verdict, Reply) and self.client.via in (Via.HTTP, Via.LEGACY_SSE):
-            # Over HTTP nothing goes back on the stream that a request of the upstream came on.
-            self.policy.answer_upstream(verdict.text, told.origin, self.client)
+            # Over HTTP we cannot reply on the stream that the upstream's request came on.
+            self.policy.answer_upstream(verdict.text, judged.origin, self.client)
 
-    def _remember_list(self, raw: bytes, told: Judged, kind: Kind, verdict: Verdict) -> None:
-        """Remember what becomes of a list: the upstream will say it again."""
-        is_list = told.message is not None and _is_list(told.message, told.exchange, kind)
+    def _remember_list(self, raw: bytes, judged: Judged, kind: Kind, verdict: Verdict) -> None:
+        """Remember the verdict on a list, because the upstream will send the same list again."""
+        is_list = judged.message is not None and _is_list(judged.message, judged.exchange, kind)
         if is_list and isinstance(verdict, Forward | Rewrite):
-            self.policy.judged.remember(raw, verdict, told.snapshot)
+            self.policy.judged.remember(raw, verdict, judged.snapshot)
 
-    def _recall(self, raw: bytes, told: Judged) -> Verdict | None:
-        """Return what became of a list that the upstream has said before."""
+    def _recall(self, raw: bytes, judged: Judged) -> Verdict | None:
+        """Return the verdict on a list that the upstream has sent before."""
         if len(raw) > self.policy.config.limits.message:
             return None
         kind = self.policy.kinds.of(self.client)
@@ -276,11 +285,11 @@ class FromUpstream(BothSides):
         asked = self.exchanges.answered_by(message)
         if not _is_list(message, asked, kind):
             return None
-        told.message, told.exchange, told.snapshot = message, asked, kind.snapshot
+        judged.message, judged.exchange, judged.snapshot = message, asked, kind.snapshot
         return verdict
 
-    def _accept(self, raw: bytes, envelope: Envelope, told: Judged) -> Verdict | None:
-        """Read the long result of a tool, not opened, if it is known that it may pass."""
+    def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
+        """Accept the long result of a tool without parsing it, if it certainly may pass."""
         asked = self.exchanges.answered_by(Response(envelope.id))
         if asked is None or asked.method != "tools/call":
             return None
@@ -288,11 +297,11 @@ class FromUpstream(BothSides):
         snapshot = self._kind_of(asked).snapshot
         if found is None or shows_tool(found.rest, snapshot.denied):
             return None
-        told.message, told.exchange, told.snapshot = found.response, asked, snapshot
+        judged.message, judged.exchange, judged.snapshot = found.response, asked, snapshot
         return FORWARD
 
     def _learn(self, message: Response, asked: Exchange, kind: Kind | None) -> None:
-        """Keep what an answer says of its session and of the tools of its kind."""
+        """Keep what an answer says about its session and about the tools of its kind of asker."""
         if asked.method == "initialize" and (session := self.client.session) and message.result:
             version = message.result.get("protocolVersion")
             said = version.text if version else None
@@ -305,14 +314,15 @@ class FromUpstream(BothSides):
                 kind.learn(asked.cursor, listing)
 
     def _may_learn_of(self, kind: Kind) -> bool:
-        """Tell whether a list may say something new of its kind."""
+        """Tell whether a list may contain something new for its kind of asker."""
         is_known = kind.is_listed and not kind.is_stale and kind.envelope is not None
         return not is_known or self.policy.config.judges_new_tools
 
     def _note_subscription(self, message: Notification) -> None:
-        """Note that the upstream tells the client of each change of the list, if it says so."""
+        """Note that the upstream will tell the client about list changes, if the message says
+        so."""
         if id := agreed_subscription(message):
-            for spelling in (id, id.strip('"')):  # some write a number as a text
+            for spelling in (id, id.strip('"')):  # some upstreams write a number as a string
                 asked = self.exchanges.answered_by(Response(spelling)) if spelling else None
                 if asked is not None and asked.method == "subscriptions/listen":
                     asked.subscription = id
@@ -320,7 +330,7 @@ class FromUpstream(BothSides):
 
 
 def _is_list(message: Message, asked: Exchange | None, kind: Kind) -> bool:
-    """Tell whether this answers a tools/list, and there is nothing else to learn from it."""
+    """Tell whether this answers a tools/list and teaches us nothing new."""
     if not isinstance(message, Response) or message.result is None or asked is None:
         return False
     is_asked = asked.method == "tools/list" and asked.capabilities is None

@@ -1,6 +1,6 @@
-"""Lets messages leave in the order in which they came, although some are decided later.
+"""Keep messages in their order of arrival, although some are decided later.
 
-Only the message that waits is held, and what came behind it in the same stream.
+It holds only the message that waits and the messages behind it in the same stream.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.policy.effects import Deciding
 
-type Done[Outcome] = Callable[[Outcome | Exception], None]
-type CarryOut = Callable[[Deciding[object], Done[object]], Callable[[], None]]
-"""Carries out the effects of a decision, then says what was decided, or what was raised; what it
-returns cancels that."""
+type OnDone[Outcome] = Callable[[Outcome | Exception], None]
+type CarryOut = Callable[[Deciding[object], OnDone[object]], Callable[[], None]]
+"""Carries out the effects of a decision, then reports what was decided or raised.
+
+It returns a function that cancels this.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +27,7 @@ class _Held[Piece]:
 
 
 class InOrder[Piece]:
-    """One for each direction of a stream. ``wake`` is called when there is more to take."""
+    """The queue of one direction of a stream. It calls ``wake`` when there is more to take."""
 
     def __init__(self, carry_out: CarryOut, wake: Callable[[], None], *, most: int) -> None:
         self._carry_out = carry_out
@@ -36,16 +38,16 @@ class InOrder[Piece]:
 
     @property
     def is_waiting(self) -> bool:
-        """Is there anything that has not been taken?"""
+        """Whether anything has not been taken yet."""
         return bool(self.held)
 
     @property
     def size(self) -> int:
-        """Bytes that are held."""
+        """Bytes held."""
         return self._size
 
     def add(self, piece: Piece, size: int) -> None:
-        """Hold a piece that is decided, behind one that is not."""
+        """Hold a decided piece behind an undecided one."""
         self._hold(_Held(piece, size))
 
     def wait[Outcome](
@@ -54,7 +56,7 @@ class InOrder[Piece]:
         size: int,
         render: Callable[[Outcome | Exception], Piece],
     ) -> None:
-        """Hold what becomes of a decision until it is made."""
+        """Hold a place for a decision until it is made."""
         held = _Held[Piece](None, size)
         self._hold(held)
 
@@ -66,7 +68,7 @@ class InOrder[Piece]:
         held.cancel = self._carry_out(decision, done)  # type: ignore[arg-type]  # any outcome
 
     def take(self) -> list[Piece]:
-        """Return what may leave by now, oldest first."""
+        """Return the pieces that may leave now, oldest first."""
         taken: list[Piece] = []
         while self.held and (piece := self.held[0].piece) is not None:
             self._size -= self.held.popleft().size
@@ -74,7 +76,7 @@ class InOrder[Piece]:
         return taken
 
     def abandon(self) -> None:
-        """Forget all of it: there is nobody any more who could get it."""
+        """Drop everything and cancel the decisions: the receiver is gone."""
         held, self.held = self.held, deque()
         for one in held:
             if one.cancel:

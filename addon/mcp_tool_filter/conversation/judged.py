@@ -1,4 +1,5 @@
-"""What is told of a message: what it was, what becomes of it, and by what that was decided."""
+"""What observers are told about a message: what it was, its verdict, and the basis of the
+decision."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from mcp_tool_filter.protocol.messages import (
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
-_DEEPEST_READ = 5000  # levels, to find the id of a message that is too deep
+_DEEPEST_READ = 5000  # levels; we read so deep only to find the id of a message that is too deep
 FORWARD = Forward()
 
 
 @dataclass(slots=True, eq=False)
 class Judged:
-    """One message and what becomes of it; this is what observers get."""
+    """One message and its verdict. This is what observers get."""
 
     direction: Direction
     message: Message | None
@@ -36,20 +37,21 @@ class Judged:
     verdict: Verdict
     client: Client
     snapshot: Snapshot
-    """What it was judged by."""
+    """The snapshot that it was judged by."""
     exchange: Exchange | None = None
-    """The request that this is, or answers."""
+    """The request that this message is, or answers."""
     size: int = 0
-    """Bytes that came."""
+    """Bytes received."""
     origin: object = None
-    """What the host gave with the message, such as mitmproxy's flow."""
+    """The host's own object for the message, such as mitmproxy's flow."""
     members: tuple[Judged, ...] = ()
-    """Those of a batch, each with its own verdict."""
+    """The members of a batch, each with its own verdict."""
     in_force: Snapshot | None = None
-    """What was in force when it was judged; a page of an unfinished list has one of its own."""
+    """The snapshot in force at that time; it differs from ``snapshot`` for a page of an unfinished
+    list."""
 
     def member(self, message: Single, exchange: Exchange | None) -> Judged:
-        """Begin to judge a member of this batch."""
+        """Return the record of a member of this batch."""
         size = message.place.end - message.place.start
         return Judged(
             self.direction,
@@ -64,32 +66,33 @@ class Judged:
 
     @property
     def each(self) -> tuple[Judged, ...]:
-        """The members of a batch, or this one."""
+        """The members of a batch, or this message."""
         return self.members or (self,)
 
 
 class Arrival:
-    """What a transport knows of a client's message that the message itself does not say."""
+    """What a transport knows about a client's message besides its bytes."""
 
     __slots__ = ()
     announces = True
-    """It may have announced another message: ``problem_in`` says whether it has."""
+    """True if the transport announces messages (in headers), so that ``problem_in`` must be
+    asked."""
 
     @property
     def can_list(self) -> bool:
-        """Can the host ask the upstream for the list that this client would get?"""
+        """Whether the host can ask the upstream for the list that this client would get."""
         return False
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
-        """Refuse a message that the transport announced as another."""
+        """Return a refusal if the transport announced a different message, else None."""
         return None
 
     def may_use_snapshot(self, request: Request) -> bool:
-        """Tell whether the upstream would answer this tools/list with the list it gave us."""
+        """Tell whether the upstream would answer this tools/list with the list that we fetched."""
         return False
 
     def judge_unreadable(self, raw: bytes, error: ProtocolError, limits: Limits) -> Verdict:
-        """Decide on what cannot be read; nobody is told of what is forwarded unread."""
+        """Decide on a message that cannot be read. Observers are not told if it is forwarded."""
         if isinstance(error, OverLimit):
             return oversized(raw, str(error))
         refused = refusal(raw, Why.MALFORMED, limits=limits)
@@ -97,7 +100,7 @@ class Arrival:
 
 
 def oversized(beginning: bytes, detail: str, ids: list[str] | None = None) -> Reply:
-    """Answer what is too large or too deep; ``beginning`` is what is there of it."""
+    """Refuse a message that is too large or too deep; ``beginning`` is the part that we have."""
     if ids is None:
         anything = Limits(message=max(1, len(beginning)), depth=_DEEPEST_READ)
         ids = ids_in(beginning, anything) or list(dict.fromkeys(ids_guessed_in(beginning)))

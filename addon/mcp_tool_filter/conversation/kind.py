@@ -1,6 +1,6 @@
-"""One kind of asker: its list, as far as it is known, and the snapshot that it is judged by.
+"""One kind of asker: the known part of its list, and the snapshot that judges it.
 
-Until the list is whole, names are judged by the patterns alone (``UnlistedTools``).
+Until the list is complete, the patterns alone judge names (``UnlistedTools``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers e
 
 
 class Listed:
-    """A whole list and the snapshot of it; kinds that get the same list share it."""
+    """A complete list and its snapshot; kinds that get the same list share it."""
 
     __slots__ = ("__weakref__", "pages", "size", "snapshot")
 
@@ -48,9 +48,9 @@ class Kind:
         "snapshot",
     )
     is_listed: bool
-    """Its whole list is known."""
+    """True if its complete list is known."""
     snapshot: Snapshot
-    """What it is judged by: attributes, for every message asks for them."""
+    """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
 
     def __init__(self, lists: Lists, config: Config) -> None:
         self._lists = lists
@@ -58,22 +58,23 @@ class Kind:
         self._listed: Listed | None = None
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self.envelope: Envelope | None = None
-        """The frame of the list, in the form of the kind's revision."""
+        """The text around the tools of its list, in the form of the kind's revision."""
         self.is_stale = False
-        """The upstream has said that its list changed: the next one comes from there."""
+        """True if the upstream has said that its list changed: the next list comes from the
+        upstream."""
         self.is_split = False
-        """It has said so in one session: each of the others finds out for itself."""
+        """True if it said so in one session only: the other sessions find out for themselves."""
         self._follow_list()
 
     def _follow_list(self) -> None:
-        """Be judged by what is known of the list now."""
+        """Use the snapshot of what is now known of the list."""
         self.is_listed = self._listed is not None
         known = self._listed or self._next
         assert known
         self.snapshot = known.snapshot
 
     def snapshot_for(self, pages: Sequence[Listing]) -> Snapshot:
-        """Return what a message that carries these lists is judged by; pin what is new in them."""
+        """Return the snapshot to judge a message with these lists by; pin the new tools in them."""
         if not pages or (self._listed is not None and not self._config.judges_new_tools):
             return self.snapshot
         first = pages[0]
@@ -89,7 +90,7 @@ class Kind:
         return snapshot
 
     def learn(self, cursor: str | None, page: Listing) -> None:
-        """Note a page that passed; when it was the last, the list is whole."""
+        """Note a page that passed; after the last page the list is complete."""
         if cursor is None:
             self.learn_envelope(page)
         if self._next is None:
@@ -105,12 +106,12 @@ class Kind:
             self._finish((_page_of(self._next.definitions),), whole)
 
     def learn_envelope(self, page: Listing | None) -> None:
-        """Keep what stands around the tools of the first page."""
+        """Keep the text around the tools of the first page."""
         small = page is not None and sum(map(len, page.frame)) <= _LONGEST_ENVELOPE
         self.envelope = Envelope(*page.frame) if page and small else None
 
     def take(self, pages: tuple[bytes, ...]) -> None:
-        """Make this the whole list. Raises FetchFailed if it cannot be read."""
+        """Make this the complete list. Raises FetchFailed if it cannot be read."""
         self._listed = self._lists.listed(pages, self._config)
         self.close()
         self._next, self.is_stale, self.is_split = None, False, False
@@ -118,16 +119,16 @@ class Kind:
         self.learn_envelope(next(listings_in(pages), None))
 
     def close(self) -> None:
-        """Count what was not finished no more."""
+        """Stop counting the unfinished list."""
         if self._next is not None:
             self._lists.unfinished -= self._next.size
 
     def prepare(self, config: Config) -> Listed | None:
-        """Apply other patterns to the list; nothing changes yet."""
+        """Return the list under other patterns; nothing changes yet."""
         return self._lists.listed(self._listed.pages, config) if self._listed else None
 
     def adopt(self, config: Config, prepared: Listed | None) -> None:
-        """Judge by other patterns from now on."""
+        """Use other patterns from now on."""
         self._config, self._listed = config, prepared
         if self._next is not None:
             self.close()
@@ -135,17 +136,17 @@ class Kind:
         self._follow_list()
 
     def follow(self, config: Config) -> None:
-        """Note another configuration with the same patterns."""
+        """Use another configuration with the same patterns."""
         self._config = config
 
     def copy_from(self, other: Kind) -> None:
-        """Begin with what another kind knows, which this one was a part of."""
+        """Start with the list of another kind, of which this one was part."""
         if other._listed is not None:
             self._listed, self._next = other._listed, None
             self._follow_list()
 
     def _pinned(self, definition: Definition) -> Definition:
-        """Return the definition of that name that came first."""
+        """Return the pinned definition of that name, or this one if none is pinned."""
         known = self.snapshot.allowed.get(definition.name) if definition.name else None
         return definition if known is None else replace(definition, problem=None, raw=known)
 
@@ -162,7 +163,7 @@ class Kind:
     def _still_there(
         self, before: tuple[bytes, ...], now: tuple[bytes, ...]
     ) -> Iterator[Definition]:
-        """Yield what is pinned and still there; and new tools, where they are judged."""
+        """Yield the pinned tools that still exist, and new tools if patterns judge them."""
         pinned = {one.name: one for page in listings_in(before) for one in page.definitions}
         for page in listings_in(now):
             for one in page.definitions:
@@ -173,12 +174,12 @@ class Kind:
 
 
 class Lists:
-    """The whole lists that are in use, each once."""
+    """The complete lists in use, each kept once."""
 
     def __init__(self) -> None:
         self._by_digest: WeakValueDictionary[bytes, Listed] = WeakValueDictionary()
         self.unfinished = 0
-        """Bytes of the lists that are not whole."""
+        """Bytes of the lists that are not complete yet."""
         self._whole = 0
 
     @property
@@ -189,7 +190,7 @@ class Lists:
     def listed(
         self, pages: tuple[bytes, ...], config: Config, snapshot: Snapshot | None = None
     ) -> Listed:
-        """Return these pages with their snapshot, which is taken now if it is not known."""
+        """Return these pages with their snapshot, which is taken now if unknown."""
         digest = hashlib.sha256()
         for pattern in (*config.deny, None, *config.allow):
             digest.update(b"\0" + (pattern.text.encode() if pattern else b"\0"))
@@ -209,7 +210,7 @@ class Lists:
 
 
 def listings_in(pages: Iterable[bytes]) -> Iterator[Listing]:
-    """Read answers to tools/list: each time anew, for that takes much room."""
+    """Parse answers to tools/list. (Parsed lists take much memory, so we parse again each time.)"""
     for page in pages:
         try:
             for part in in_parts(page):
@@ -223,6 +224,6 @@ def listings_in(pages: Iterable[bytes]) -> Iterator[Listing]:
 
 
 def _page_of(definitions: tuple[Definition, ...]) -> bytes:
-    """Write an answer with these tools, to be read again when the patterns change."""
+    """Render an answer with these tools, to be parsed again when the patterns change."""
     tools = b",".join([one.raw for one in definitions])
     return b'{"jsonrpc":"2.0","id":0,"result":{"tools":[' + tools + b"]}}"

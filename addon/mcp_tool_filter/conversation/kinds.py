@@ -1,9 +1,9 @@
-"""Each kind of asker has its own snapshot: what an upstream lists may depend on who asks, and how.
+"""Each kind of asker has its own snapshot: an upstream's list may depend on who asks, and how.
 
-A kind is known by what can change the upstream's answer: the revision, the capabilities that the
-client declares, and who asks. Who asks without credentials asks like everybody else. The list that
-was fetched at start is the snapshot of one kind; any other kind gets its first list from the
-upstream, filtered by the patterns, and that list is pinned. No kind ever sees another's snapshot.
+The key of a kind is all that can change the upstream's answer: the revision, the capabilities that
+the client declares, and who asks. All clients without credentials count as the same asker. The list
+fetched at start is the snapshot of one kind; any other kind gets its first list from the upstream,
+filtered by the patterns, and that list is pinned. No kind ever sees another's snapshot.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 MOST_KINDS = 1000
 MOST_BYTES = 64 * MEBIBYTE
-type Key = tuple[str | None, str | None, str]
-"""Revision, capabilities, and who asks: empty for all who bring no credentials."""
+type KindKey = tuple[str | None, str | None, str]
+"""Revision, capabilities, and who asks: empty for all clients without credentials."""
 
 
 class Kinds:
-    """All kinds of asker at one listener; the least recently used are forgotten."""
+    """All kinds of asker at one listener. It forgets the least recently used."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._lists = Lists()
-        self._kinds: OrderedDict[Key, Kind] = OrderedDict()
+        self._kinds: OrderedDict[KindKey, Kind] = OrderedDict()
         self.start = Kind(self._lists, config)
-        """That of our own fetch, and of whoever cannot be told from it."""
-        self.start_key: Key = (None, None, "")
-        self.are_one = False
-        """All askers get the same list."""
+        """The kind of our own fetch, and of all clients that cannot be told from it."""
+        self.start_key: KindKey = (None, None, "")
+        self.same_for_all = False
+        """True if all askers get the same list."""
 
     def of(self, client: Client, capabilities: str | None = None) -> Kind:
-        """Return the kind of a client; ``capabilities`` are those that its message declares."""
+        """Return the kind of a client; ``capabilities`` are those that this message declares."""
         kind = self._known(client, capabilities)
         if kind.is_split and client.session is not None and not client.who:
             client.session.is_on_its_own = True
@@ -51,7 +51,7 @@ class Kinds:
             revision, who = client.said_revision, client.credential
         else:
             revision, who = session.revision, session.who
-        if self.are_one:
+        if self.same_for_all:
             who, capabilities = "", None
         if not who and (revision is None or self._is_of_start(revision, capabilities)):
             return self.start
@@ -59,7 +59,7 @@ class Kinds:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = Kind(self._lists, self._config)
-            if self.are_one:
+            if self.same_for_all:
                 kind.copy_from(self.start)
             elif session is not None and session.is_on_its_own and session.is_like_the_fetch:
                 self._split_off(kind, revision, capabilities)
@@ -72,14 +72,14 @@ class Kinds:
         return revision == start_revision and capabilities in (None, start_capabilities)
 
     def note_change(self, client: Client) -> None:
-        """Let the next list come from the upstream: it has said that the list changed.
+        """Take the next list from the upstream, which has said that the list changed.
 
-        That may be so for this session only, so it gets a kind of its own; and so do the others of
-        its kind, for not all can be told. Who has no session shares its list with others who bring
-        the same credentials.
+        That may be true for this session only, so it gets its own kind; the other sessions of its
+        kind get theirs too, because we cannot tell which are affected. A client without a session
+        shares its list with all clients that have the same credentials.
         """
         session = client.session
-        if self.are_one:
+        if self.same_for_all:
             kinds = [self.start]
         elif session is None:
             kinds = list(self._without_session(client))
@@ -92,14 +92,14 @@ class Kinds:
             kind.is_stale = kind.is_listed
 
     def _without_session(self, client: Client) -> Iterator[Kind]:
-        """Yield all kinds that this client may be of: each of its messages declares its own."""
+        """Yield all kinds that this client may belong to, because each message declares its own."""
         yield self.of(client)
         for (revision, _, who), kind in self:
             if (revision, who) == (client.revision, client.who):
                 yield kind
 
     def _split_off(self, kind: Kind, revision: str | None, capabilities: str | None) -> None:
-        """Begin a session's kind with the list that it shared, to be compared with its next one."""
+        """Start a session's own kind with the list that it shared until now."""
         is_of_start = self._is_of_start(revision, capabilities)
         shared = self.start if is_of_start else self._kinds.get((revision, capabilities, ""))
         if shared is not None:
@@ -108,7 +108,7 @@ class Kinds:
             kind.is_stale = kind.is_listed
 
     def adopt(self, config: Config, *, same_patterns: bool) -> None:
-        """Judge by another configuration from now on. Raises before anything has changed."""
+        """Use another configuration from now on. If it raises, nothing has changed."""
         kinds = [self.start, *self._kinds.values()]
         prepared = [None if same_patterns else kind.prepare(config) for kind in kinds]
         self._config = config
@@ -119,19 +119,19 @@ class Kinds:
                 kind.adopt(config, listed)
 
     def forget_all(self) -> None:
-        """Forget every list but that of the start, which is fetched anew."""
+        """Forget every list except that of the start, which is fetched again."""
         while self._kinds:
             self._kinds.popitem()[1].close()
 
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def __iter__(self) -> Iterator[tuple[Key, Kind]]:
+    def __iter__(self) -> Iterator[tuple[KindKey, Kind]]:
         return iter(list(self._kinds.items()))
 
     @property
     def size(self) -> int:
-        """Bytes of all that is remembered."""
+        """Bytes of all lists that we remember."""
         return self._lists.size
 
     def _forget(self) -> None:
@@ -141,8 +141,9 @@ class Kinds:
             _, kind = self._kinds.popitem(last=False)
             kind.close()
 
-    def _least_useful(self) -> Key:
-        """Choose one of which nothing is known, or whoever makes up tokens could empty all."""
+    def _least_useful(self) -> KindKey:
+        """Prefer a kind without a list: otherwise a client that makes up tokens could evict all
+        others."""
         newest = next(reversed(self._kinds))
         unknown = (key for key, kind in self._kinds.items() if not kind.is_listed)
         first = next(unknown, newest)

@@ -1,7 +1,7 @@
-"""``notifications/tools/list_changed``, and what clients of 2026-07-28 do to hear of it.
+"""``notifications/tools/list_changed``, and how clients of 2026-07-28 subscribe to it.
 
-They ask with ``subscriptions/listen``. The upstream acknowledges, and says which of the wanted
-notifications it will send; each of those names the request that it answers:
+They send ``subscriptions/listen``. The upstream acknowledges and says which of the requested
+notifications it will send; each of these names the id of that request:
 
 >>> notice("7")
 b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed",\
@@ -21,7 +21,7 @@ _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 
 def notice(subscription: str | None = None) -> bytes:
-    """Write the notification, for a session or for the subscription with this id."""
+    """Render the notification, for a session or for the subscription with this id."""
     params = f',"params":{{"_meta":{{"{_SUBSCRIPTION}":{subscription}}}}}' if subscription else ""
     return f'{{"jsonrpc":"2.0","method":"{LIST_CHANGED}"{params}}}'.encode()
 
@@ -29,7 +29,7 @@ def notice(subscription: str | None = None) -> bytes:
 def agreed_subscription(message: Notification) -> str | None:
     """Return the id, as it was written, of a subscription to changes of the tool list.
 
-    None if this acknowledges none.
+    None if the message acknowledges no such subscription.
     """
     if message.params is None:
         return None
@@ -47,5 +47,5 @@ def agreed_subscription(message: Notification) -> str | None:
 
 
 def _is_id(written: str) -> bool:
-    """Tell whether this is a text or a number, and short enough to be written again."""
+    """Tell whether this is a string or a number, and short enough to keep."""
     return len(written) <= _LONGEST_ID and written[0] in '"-0123456789'

@@ -1,7 +1,7 @@
-"""The only kind of asker that a stdio session has: its one client.
+"""The only kind of asker in a stdio session: its one client.
 
-Nothing is ever asked of the upstream that the client has not asked, so the client can find no trace
-of us. Until it has listed all tools, names are judged by the patterns.
+We never ask the upstream anything that the client has not asked, so the client finds no trace of
+us. Until the client has listed all tools, the patterns judge names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.protocol.tools import Listing
 
 type OnListed = Callable[[Snapshot], None]
-"""Told once, when the client has seen the whole list."""
+"""Called once, when the client has seen the complete list."""
 
 
 class OnlyKind(Kind):
-    """Learns its list from what the client asks."""
+    """Learns its list from the answers to the client's requests."""
 
     __slots__ = ("_denied", "_envelopes", "_on_listed", "_revision")
 
     def __init__(self, kind: Kind, on_listed: OnListed) -> None:
-        """Take the place of a kind of which nothing is known."""
+        """Replace a kind about which nothing is known."""
         super().__init__(kind._lists, kind._config)
         self._on_listed = on_listed
         self._denied = self.snapshot.denied
@@ -35,7 +35,7 @@ class OnlyKind(Kind):
         self._revision = ""
 
     def agree_on(self, revision: str) -> None:
-        """Note which revision the upstream speaks: the form of its lists depends on it."""
+        """Note the upstream's revision: the form of its lists depends on it."""
         self._revision = revision
         self.envelope = self._envelopes.get(revision)
 
@@ -47,14 +47,14 @@ class OnlyKind(Kind):
         is_first = not self.is_listed
         super()._finish(pages, whole)
         listed = self.snapshot
-        # Denied by pattern: what the list lacks may still be shown elsewhere.
+        # Denied by pattern, not by list: a tool that the list lacks may be shown elsewhere.
         self.snapshot = replace(listed, denied=self._denied)
         if is_first:
             self._on_listed(listed)
 
 
 class OnlyKinds(Kinds):
-    """Whoever asks is the one client, whatever it says of itself."""
+    """Every asker is the one client, whatever it declares."""
 
     def __init__(self, config: Config, on_listed: OnListed) -> None:
         super().__init__(config)
@@ -64,5 +64,5 @@ class OnlyKinds(Kinds):
         return self.only
 
     def note_change(self, client: Client) -> None:
-        """Let the client's next list come from the upstream, also with ``tools_list=cache``."""
+        """Take the client's next list from the upstream, even with ``tools_list=cache``."""
         self.only.is_stale = self.only.is_listed

@@ -1,6 +1,6 @@
-"""What one listener decides by at this moment; all that is open asks here for each message.
+"""The policy that one listener uses now. All open streams look here for each message.
 
-Nothing keeps a snapshot of its own, so an edit of the patterns applies at once, also to streams and
+No stream keeps its own snapshot, so an edit of the patterns applies at once, even to streams and
 sockets that were opened before it.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.conversation.judged import Judged
 
 type Observer = Callable[[Judged], None]
-"""Told of each message after it has been decided on; cannot change anything."""
+"""Called for each message after the decision; cannot change anything."""
 
 
 type Propagate = Callable[[Judged], Verdict]
@@ -36,11 +36,11 @@ type Propagate = Callable[[Judged], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class SessionAtWork:
-    """What the rules remember of one client."""
+    """What the rules remember about one client."""
 
     id: str
     seconds: float
-    """Since it began."""
+    """Since the session began."""
     messages: int
     errors: int
     mean_latency: float
@@ -52,42 +52,43 @@ class RulesAtWork:
     """What the rules have done so far."""
 
     hits: tuple[tuple[str, int], ...] = ()
-    """Each rule, in the order of evaluation, with how often it has matched."""
+    """Each rule, in order of evaluation, and how often it has matched."""
     metrics: tuple[tuple[str, float], ...] = ()
-    """What rules have counted, by name."""
+    """What the rules have counted, by name."""
     sessions: tuple[SessionAtWork, ...] = ()
-    """The one used last comes first."""
+    """The most recently used one comes first."""
 
 
 type AnswerUpstream = Callable[[bytes, object, Client], None]
-"""Told the reply, what the host gave with the request, and on whose stream it came."""
+"""Called with the reply, the host's object for the request, and the client whose stream it came
+on."""
 
 
 def _answer_nobody(_reply: bytes, _origin: object, _client: Client) -> None:
-    """Without links, nobody but a client answers the upstream."""
+    """Do nothing: without links, only clients answer the upstream."""
 
 
 type TellHidden = Callable[[tuple[str, ...], Judged], None]
-"""Told what is wrong with the tools of a list that was fetched for this message's client."""
+"""Called with the faults of tools in a list that was fetched for this message's client."""
 
 
 def _tell_nobody(_faults: tuple[str, ...], _judged: Judged) -> None:
-    """Nobody reads about hidden tools."""
+    """Do nothing."""
 
 
 def _ignore(_judged: Judged) -> None:
-    """Nobody observes."""
+    """Do nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PolicyInForce:
-    """The configuration, what the upstream said at start, and the snapshot made of both."""
+    """The configuration, the result of the start-up fetch, and the snapshots made of both."""
 
     config: Config
     fetched: Fetched
     observe: Observer = _ignore
     propagate: Propagate | None = None
-    """Where requests are traced; observers see the verdict before it."""
+    """Set if requests are traced. Observers see the verdict before this changes it."""
     clock: Callable[[], float] = time.monotonic
     links: tuple[Link, ...] = ()
     """The chain after the tool filter."""
@@ -96,9 +97,9 @@ class PolicyInForce:
     tell_hidden: TellHidden = _tell_nobody
     rules_at_work: Callable[[], RulesAtWork] = RulesAtWork
     keeps_requests: bool = False
-    """A link wants to see a request together with its response."""
+    """True if a link wants to see a request together with its response."""
     reads_in_steps: bool = True
-    """A long list is read in steps, so that others are served meanwhile."""
+    """True if a long list is read in steps, so that other clients are served meanwhile."""
     kinds: Kinds = field(init=False)
     judged: JudgedLists = field(default_factory=JudgedLists)
 
@@ -108,25 +109,25 @@ class PolicyInForce:
 
     @property
     def snapshot(self) -> Snapshot:
-        """That of our own fetch."""
+        """The snapshot of our own fetch."""
         return self.kinds.start.snapshot
 
     def take(self, fetched: Fetched) -> None:
-        """Make what was fetched the snapshot of the start. Raises before anything has changed."""
+        """Make this the snapshot of the start. If it raises, nothing has changed."""
         kinds = self.kinds
         if fetched.is_listed:
             kinds.start.take(fetched.pages)
         self.fetched = fetched
-        kinds.are_one = fetched.is_for_all
+        kinds.same_for_all = fetched.is_for_all
         kinds.start_key = fetched.revision, canonical(ALL_CAPABILITIES), ""
 
     @property
     def listings(self) -> Iterator[Listing]:
-        """The pages of the tool list, as they were fetched: read anew, for that takes much room."""
+        """The fetched pages of the tool list. (Parsed each time: parsed lists take much memory.)"""
         return listings_in(self.fetched.pages)
 
     def adopt(self, config: Config) -> None:
-        """Decide by another configuration from now on, also about what was listed before."""
+        """Use another configuration from now on, also for tools that were listed before."""
         same = (config.deny, config.allow) == (self.config.deny, self.config.allow)
         self.kinds.adopt(config, same_patterns=same)
         self.config = config

@@ -1,7 +1,7 @@
-"""What we remember: sessions, and the exchanges in flight. All of it is bounded.
+"""What we remember: sessions and exchanges in flight, all within limits.
 
-Nothing here is needed to filter; it lets us answer lists from the snapshot, and tell those who
-wait when the upstream fails them. What is forgotten is judged as if it had never been known.
+The filter does not need this; it lets us answer lists from the snapshot, and answer waiting clients
+when the upstream fails. A forgotten session is judged as if it had never been known.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers e
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Exchanges:
-    """Requests that wait for their response, by the value of their id.
+    """The requests that wait for a response, by the value of their id.
 
-    Ids are compared by value, for an upstream may write ``"\\u0061"`` as ``"a"``; but each is
-    kept as the client wrote it. Both the number and the bytes of what is kept are bounded.
+    We compare ids by value, because an upstream may write ``"\\u0061"`` as ``"a"``, but keep each
+    as the client wrote it. Both the number and the bytes of these requests are bounded.
     """
 
     most: int = _LIMITS.exchanges
     most_bytes: int = _LIMITS.exchange_bytes
     lists: int = 0
-    """How many ask for a tool list."""
+    """How many of them ask for a tool list."""
     _size: int = 0
     _waiting: dict[str, Exchange] = field(default_factory=dict)
     """The oldest comes first."""
 
     def open(self, exchange: Exchange) -> None:
-        """Remember a request that has been sent on; the oldest is forgotten if there are many."""
+        """Remember a forwarded request; forget the oldest ones if there are too many."""
         id, waiting = exchange.id, self._waiting
         if id is None:
             return
@@ -60,9 +60,10 @@ class Exchanges:
             self._forget(next(iter(waiting)))
 
     def is_taken(self, exchange: Exchange) -> bool:
-        """Tell whether another request, which rules want to see with its response, has this id.
+        """Tell whether this id belongs to another open request that rules want to see with its
+        response.
 
-        A response to either could not be told from one to the other.
+        We could not tell which of the two a response answers.
         """
         if not self._waiting or exchange.id is None:
             return False
@@ -72,13 +73,13 @@ class Exchanges:
         return exchange.request is None or before.request.place.raw != exchange.request.place.raw
 
     def answered_by(self, message: Message) -> Exchange | None:
-        """Return what a response answers, if we know."""
+        """Return the exchange that a response answers, if we know it."""
         if isinstance(message, Response) and (id := message.id) is not None:
             return self._waiting.get(id if id.isdigit() else id_value(id))
         return None
 
     def close(self, exchange: Exchange) -> None:
-        """Forget a request that is answered, unless another has its id by now."""
+        """Forget an answered request, unless another one uses its id by now."""
         if self._waiting.get(exchange.key) is exchange:
             self._forget(exchange.key)
 
@@ -88,16 +89,16 @@ class Exchanges:
 
     @property
     def subscriptions(self) -> list[str]:
-        """What the upstream calls each request that it answers with changes of the tool list."""
+        """The upstream's id of each request for notifications of list changes."""
         return [one.subscription for one in self._waiting.values() if one.subscription]
 
     @property
     def ids(self) -> list[str]:
-        """All ids that somebody waits for, as they were written, oldest first."""
+        """The ids of all waiting requests, as they were written, oldest first."""
         return [exchange.id for exchange in self._waiting.values() if exchange.id is not None]
 
     def take(self, ids: list[str]) -> list[str]:
-        """Return those of the ids that somebody waits for, who from now on waits no more."""
+        """Forget the waiting requests with these ids; return their ids as they were written."""
         taken = [self._forget(id_value(id)) for id in ids]
         return [one.id for one in taken if one is not None and one.id is not None]
 
@@ -128,20 +129,20 @@ def _size_of(exchange: Exchange) -> int:
 
 
 def refuse_taken(exchange: Exchange) -> Reply:
-    """Refuse a request under an id that another one waits under."""
+    """Refuse a request whose id another waiting request uses."""
     text = render_error(exchange.id, INVALID_REQUEST, "Invalid Request")
     return Reply(text, Reason(Why.MALFORMED, detail="an id that another request waits under"))
 
 
 class Sessions:
-    """The sessions by key; the least recently used and the long silent are forgotten."""
+    """The sessions by key. It forgets the least recently used and those idle for too long."""
 
     def __init__(self, limits: Limits = _LIMITS) -> None:
         self._limits = limits
         self._sessions: OrderedDict[Hashable, tuple[float, Session]] = OrderedDict()
 
     def open(self, key: Hashable, now: float) -> Session:
-        """Return a new session under this key; it is not remembered if its key is too long."""
+        """Return a new session, which is remembered unless its key is too long."""
         session = Session(id=str(key), started=now)
         if len(session.id or "") > _LONGEST_KEY:
             return session
@@ -165,7 +166,7 @@ class Sessions:
         self._sessions.pop(key, None)
 
     def __iter__(self) -> Iterator[tuple[Hashable, float, Session]]:
-        """Yield key, time of last use and session; the one used last comes last."""
+        """Yield key, time of last use and session, the most recently used one last."""
         for key, (last_used, session) in list(self._sessions.items()):
             yield key, last_used, session
 
@@ -185,7 +186,7 @@ class Sessions:
 
 
 class Envelopes:
-    """What stands around the tools in each revision's list, from the first list that was seen."""
+    """The text around the tools in each revision's list, taken from the first such list."""
 
     def __init__(self) -> None:
         self._by_revision: dict[str, Envelope] = {}
@@ -194,6 +195,6 @@ class Envelopes:
         return self._by_revision.get(revision) if revision else None
 
     def learn(self, revision: str, listing: Listing | None) -> None:
-        """Keep the first one; later pages and later answers do not change it."""
+        """Keep the first one: later pages and answers do not change it."""
         if listing and sum(map(len, listing.frame)) <= _LONGEST_ENVELOPE:
             self._by_revision.setdefault(revision, Envelope(*listing.frame))

@@ -1,9 +1,9 @@
-"""Let a reader that is written in C nest so many levels, and not one more.
+"""Limit how deep a JSON reader written in C may nest, to an exact number of levels.
 
-Such a reader counts levels only against a limit of the interpreter, which is far from ours, and
-which all calls in C share. So we use up the rest of that limit first, and call the reader then.
-``isinstance`` does this at almost no cost: it takes one level for each tuple within a tuple, and at
-the bottom stands a class that calls the reader.
+Such a reader checks its nesting only against the interpreter's recursion limit, which is far from
+ours and shared by all calls in C. So we first use up the rest of that limit, and then call the
+reader. ``isinstance`` does this at almost no cost: it recurses once for each tuple within a tuple,
+and the innermost element is a class that calls the reader.
 
 >>> from msgspec import Raw
 >>> from msgspec.json import Decoder
@@ -13,8 +13,8 @@ the bottom stands a class that calls the reader.
 >>> reader.read(memoryview(b'{"a":[[[1]]]}')) is None
 True
 
-Before each reading we check that one more level would be refused: there is less room where Python
-was called from C, and more elsewhere.
+Before each read we check that one more level would be refused: fewer levels are left where C code
+called Python, and more elsewhere.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_MOST_LEVELS = 50_000  # that an interpreter allows, for us to make use of it
-_SPARE = 20  # more levels than we need ourselves to call the reader
+_MOST_LEVELS = 50_000  # if an interpreter allows more, we cannot use this trick
+_SPARE = 20  # more levels than our own call of the reader needs
 _MOST_CHANGES = 200
 
 
 class ExactDepth[Read]:
-    """Reads JSON objects that nest at most so many levels, their own included."""
+    """Reads JSON objects that nest at most so many levels, including their own."""
 
     def __init__(self, read: Callable[[memoryview | bytes], Read], most: int) -> None:
         self._read = read
@@ -38,22 +38,22 @@ class ExactDepth[Read]:
             self._levels = (self._levels,)
 
     def read(self, written: memoryview) -> Read | None:
-        """Return what is read; None if it is too deep, or if we cannot tell.
+        """Return what the reader returns; None if the object is too deep or we cannot tell.
 
-        Raises what the reader raises if it cannot read it.
+        Raises what the reader raises.
         """
         call = _Call(self, written)
         try:
             for _ in range(_MOST_CHANGES):
                 if isinstance(call, self._levels):
                     break
-                self._levels = (self._levels,)  # there was too much room
+                self._levels = (self._levels,)  # too many levels were left
         except RecursionError:
             return None
         return call.found
 
     def read_here(self, call: _Call[Read]) -> bool:
-        """At the bottom: read, unless there is room for more levels than we allow."""
+        """Read with the limit used up; return False if more levels are left than we allow."""
         if not (self._refuses(self._too_deep[0]) and self._refuses(self._too_deep[1])):
             return False
         for found in map(self._read, (call.written,)):  # see _refuses
@@ -61,7 +61,7 @@ class ExactDepth[Read]:
         return True
 
     def _room(self) -> int:
-        """Return how many levels could be read now."""
+        """Return how many levels the reader could read now."""
         room, refused = 0, _MOST_LEVELS
         while refused - room > 1:
             levels = (room + refused) // 2
@@ -73,8 +73,8 @@ class ExactDepth[Read]:
 
     def _refuses(self, written: bytes) -> bool:
         try:
-            # Python may call a function with a level of its own or without one, and may change that
-            # after some calls. map() always calls it in the same way.
+            # A direct call may or may not cost Python a level, and that may change after some
+            # calls. A call through map() always costs the same.
             for _ in map(self._read, (written,)):
                 return False
         except RecursionError:

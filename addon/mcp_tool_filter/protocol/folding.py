@@ -1,4 +1,4 @@
-"""What a careless reader could take a key for: keys are compared as they are folded here."""
+"""Fold keys that a careless reader could confuse: alike keys fold to the same text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HANGUL_AND_HAN = ((0xAC00, 0xD7A3), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0x2000
 
 
 def fold(key: str) -> str:
-    """Return what a careless reader could take a key for: case, width, NUL and space forgotten.
+    """Return the key without differences in case, width, NUL and space, which some readers ignore.
 
     >>> fold("Param\u017f"), fold("method\\0x"), fold(" NAME"), fold("na\\u200bme")
     ('params', 'method', 'name', 'name')
@@ -24,11 +24,11 @@ def fold(key: str) -> str:
 
 
 class _Folded(dict[int, int | str | None]):
-    """What each character folds into. One by one: to normalize a whole text can be quadratic."""
+    """The folded form of each character. (Normalizing a whole text can take quadratic time.)"""
 
     def __missing__(self, code: int) -> int | str | None:
         if any(first <= code <= last for first, last in _HANGUL_AND_HAN):
-            return code  # so many that they are not kept
+            return code  # too many to keep
         char = chr(code)
         if unicodedata.category(char)[0] in "CZM":
             return None
@@ -43,9 +43,9 @@ _FOLDED = _Folded()
 
 
 def bare_json(json_text: str) -> str | None:
-    """Return JSON so that each key stands in it as it is folded; None if that is not so simple.
+    """Return the JSON with all keys folded; None if it has escapes or characters beyond ASCII.
 
-    (And without underscores, which some readers do not mind in a key.)
+    (It also drops underscores, which some readers ignore in a key.)
     """
     if "\\u" in json_text or "\x7f" in json_text or not json_text.isascii():
         return None
@@ -53,7 +53,7 @@ def bare_json(json_text: str) -> str | None:
 
 
 def is_too_long_to_search(json_text: str) -> bool:
-    """Tell whether JSON has so many objects and members that to look at each takes too long."""
+    """Tell whether JSON has so many objects and members that looking at each takes too long."""
     if len(json_text) < 2 * MOST_SEARCHED:
         return False
     return json_text.count("{") + json_text.count(":") > MOST_SEARCHED

@@ -1,4 +1,4 @@
-"""How deep JSON nests: counted exactly, and in time that grows with its length only.
+"""Count exactly how deep JSON nests, in time that grows linearly with its length.
 
 >>> nests_deeper('[{"a":"[[["}]', 0, 13, 2), nests_deeper('[{"a":[]}]', 0, 10, 2)
 (False, True)
@@ -15,21 +15,21 @@ _CHUNK = 64 * 1024  # bytes
 
 
 def nests_deeper(text: str, start: int, end: int, most: int) -> bool:
-    """Tell whether a part of the text nests more levels than so many, as far as it is JSON."""
+    """Tell whether a part of a JSON text nests more than ``most`` levels."""
     if not opens_more(text, ("[", "{"), start, end, most):
         return False
     raw = text[start:end].encode()
     quotes_only = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     structure = quotes_only.translate(_ONE_KIND, _NO_STRUCTURE)
     pieces = structure.replace(b'""', b"").split(b'"')  # most strings hold no bracket
-    return _levels_exceed(b"".join(pieces[::2]), most)  # every other piece is a string
+    return _levels_exceed(b"".join(pieces[::2]), most)  # every second piece is a string
 
 
 def _levels_exceed(brackets: bytes, most: int) -> bool:
-    """Tell whether brackets, all of one kind, ever stand more than so many deep."""
+    """Tell whether brackets, all of one kind, nest more than ``most`` levels."""
     brackets += b"]" * (brackets.count(b"[") - brackets.count(b"]"))
-    # Most containers hold no other. Without these there is exactly one level less, and to take
-    # them out is a hundred times as fast as to count.
+    # Most containers contain no others. Without these innermost ones there is exactly one level
+    # less, and removing them is a hundred times as fast as counting.
     is_shrinking = True
     while is_shrinking and most > 0:
         fewer = brackets.replace(b"[]", b"")
@@ -48,7 +48,7 @@ def _levels_exceed(brackets: bytes, most: int) -> bool:
 def opens_more[Text: (str, bytes)](
     text: Text, opening: tuple[Text, Text], start: int, end: int, most: int
 ) -> bool:
-    """Tell whether there are more than so many brackets. (To count all takes 25 times as long.)"""
+    """Tell whether there are more than ``most`` brackets. (Counting all takes 25 times as long.)"""
     for bracket in opening:
         at = text.find(bracket, start, end)
         while at >= 0:

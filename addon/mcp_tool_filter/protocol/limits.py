@@ -1,4 +1,4 @@
-"""How long, how deep, how many: the bounds on what a peer can make us hold."""
+"""Limits on what a peer can make us hold: how long, how deep, how many."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ MEBIBYTE = 1024 * 1024
 
 
 MOST_IN_BATCH = 1000
-"""Messages of a batch: each is read and decided one by one, while all others wait."""
+"""Messages in a batch: we read and decide one after the other, while all other clients wait."""
 MOST_PARTS = 20_000
-"""Members and elements of what we look into, in one message; what nobody looks into may have any
-number."""
+"""Members and elements that we look into, in one message.
+
+Parts that we only check may have any number.
+"""
 MOST_LISTED = 250_000
-"""The same for the tool lists in a message."""
+"""The same limit for the tool lists in a message."""
 MOST_SEARCHED = 200_000
 """Objects and members of JSON that is searched at every depth."""
 
 
 class OverLimit(ProtocolError):
-    """A peer sent what may be honest, but is more than we hold."""
+    """A peer sent something that may be honest, but is more than we hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +33,13 @@ class Limits:
     pending: int = 20 * MEBIBYTE
     """Bytes of an unfinished event or line."""
     unfinished: int = 128 * MEBIBYTE
-    """Bytes of all messages that have begun to come or to leave, of all clients together."""
+    """Bytes of all messages that are being received or sent, for all clients together."""
     depth: int = 128
     """Levels of JSON nesting."""
     sessions: int = 10_000
-    """Remembered sessions; the least recently used is forgotten first."""
+    """Remembered sessions; we forget the least recently used first."""
     exchanges: int = 1_000
-    """Requests in flight that one session is remembered for."""
+    """Requests in flight that we remember for one session."""
     exchange_bytes: int = 256 * 1024
     """Bytes of the ids of these requests."""
     idle: float = 24 * 3600.0

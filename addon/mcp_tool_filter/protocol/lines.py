@@ -6,8 +6,8 @@ bytes without its line end. Only LF and CRLF end a line; U+2028 and the like are
 >>> LineParser().feed(b'{"a":1}\r\n\n{"b":\xe2\x80\xa8')
 [b'{"a":1}']
 
-A line that grows beyond its limit is dropped up to its end. What is kept of it is enough to find
-out whose message it was:
+A line longer than the limit is dropped up to its end. We keep enough of it to find the message's
+id:
 
 >>> parser = LineParser(max_pending=20, kept=16)
 >>> [cut] = parser.feed(b'{"id": 7, "method": "a very long one"}\n')
@@ -27,7 +27,7 @@ from mcp_tool_filter.protocol.messages import ids_guessed_in
 _SPACE = b" \t\r"
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _NUMBER = rb"-?[0-9][0-9.eE+-]*+"
-# Without backtracking: a string that has no end is met as a lone quote, and ends the search.
+# Never backtracks: an unfinished string matches as a lone quote, which ends the search.
 _TOKEN = re.compile(rb'%b|[{}\[\]:,]|[^\s"{}\[\]:,]++|"' % _STRING)
 _LAST_MEMBER = re.compile(rb'(?<!\\)"id"\s*+:\s*+(%b|%b)\s*+\}\s*+\Z' % (_STRING, _NUMBER))
 _IS_ID = re.compile(rb"%b|%b" % (_STRING, _NUMBER)).fullmatch
@@ -35,7 +35,7 @@ _IS_ID = re.compile(rb"%b|%b" % (_STRING, _NUMBER)).fullmatch
 
 @dataclass(frozen=True, slots=True)
 class CutLine:
-    """Stands where a line was longer than we hold."""
+    """Replaces a line that was longer than we hold."""
 
     beginning: bytes
     end: bytes
@@ -93,7 +93,7 @@ class LineParser:
 
 
 class _Dropped:
-    """What is kept of a line that is too long: its ends and its size."""
+    """What we keep of a line that is too long: its beginning, its end and its size."""
 
     def __init__(self, so_far: bytes, kept: int) -> None:
         self._kept = kept
@@ -114,20 +114,20 @@ class _Dropped:
 
 
 def _without_end(line: bytes) -> bytes:
-    """Return a line without the CR of its CRLF; nothing if it is blank."""
+    """Return a line without the CR of its CRLF; an empty line if it is blank."""
     if line[-1:] in b"\r":  # or empty
         line = line[:-1]
     return line if line[:1] == b"{" or line.strip(_SPACE) else b""
 
 
 def refuse_hidden_line(line: bytes) -> None:
-    """Raise ProtocolError for a bare CR: JSON white space for us, a line end for Python servers."""
+    """Raise ProtocolError for a bare CR: white space in JSON, but a line end for Python servers."""
     if b"\r" in line:
         raise ProtocolError("a carriage return inside a line")
 
 
 def ids_in_cut(cut: CutLine) -> list[str]:
-    """Return the id of a message of which only the ends are known; several where it is a guess."""
+    """Return the id of a cut message; several possible ids if we have to guess."""
     found = _id_at_the_beginning(cut.beginning) or _id_at_the_end(cut.end)
     if found is None:
         return list(dict.fromkeys(ids_guessed_in(cut.beginning) + ids_guessed_in(cut.end)))
@@ -153,6 +153,6 @@ def _id_at_the_beginning(beginning: bytes) -> bytes | None:
 
 
 def _id_at_the_end(end: bytes) -> bytes | None:
-    """Find the id where it is the last member: the last brace closes the outermost object."""
+    """Find the id if it is the last member: the last brace closes the outermost object."""
     found = _LAST_MEMBER.search(end)
     return found[1] if found else None

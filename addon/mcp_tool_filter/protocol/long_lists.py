@@ -1,12 +1,12 @@
-"""A long tool list, read in steps: others are served in between.
+"""Read a long tool list in steps, so that other clients are served in between.
 
 >>> raw = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}}]}}'
 >>> *steps, found = read_in_steps(raw, Limits())
 >>> found.response.id, found.listing.definitions[0].name
 ('1', 'a')
 
-Each step reads the message with a few of its tools, as if it had no others. So each says the same
-of what stands around the tools, and together they say the same as the whole.
+Each step reads the message as if it had only a few of its tools. So all steps see the same text
+around the tools, and together they see what one read of the whole would see.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_tool_filter.protocol.messages import Place, Response, parse_message
 from mcp_tool_filter.protocol.scan import Value, after_space, decode, skip_value
 from mcp_tool_filter.protocol.tools import Definition, Listing, parse_listing
 
-_STEP = 32 * 1024  # characters of definitions, which take some milliseconds
+_STEP = 32 * 1024  # characters of definitions per step: a few milliseconds
 
 type _Run = tuple[int, int]
 
@@ -28,12 +28,12 @@ type _Run = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class LongList:
     response: Response
-    """Its result is not opened."""
+    """Its result is not parsed further."""
     listing: Listing
 
 
 def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
-    """Yield None between the steps; then the list, unless it has to be read as usual.
+    """Yield None between the steps, and finally the list; no list if it must be read in one go.
 
     Raises ProtocolError.
     """
@@ -46,7 +46,7 @@ def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
             runs.append(run)
             yield None
     except (ValueError, IndexError, RecursionError):
-        return  # it is no JSON
+        return  # not JSON
     if not runs:
         return
     head, tail = text[: runs[0][0]], text[runs[-1][1] :]
@@ -69,7 +69,7 @@ def _read_whole(text: str, limits: Limits) -> LongList | None:
 
 
 def _with_all(part: LongList, definitions: tuple[Definition, ...], text: str) -> LongList:
-    """Return the whole of which this is a part."""
+    """Return the whole message, given the last part and all definitions."""
     of_part, result = part.response.place, part.response.result
     longer = len(text) - len(of_part.text)
     place = Place(text, of_part.start, of_part.end + longer)
@@ -80,7 +80,7 @@ def _with_all(part: LongList, definitions: tuple[Definition, ...], text: str) ->
 
 
 def _runs_of_tools(text: str) -> Iterator[_Run]:
-    """Yield where some tools of ``result.tools`` stand, and the next ones."""
+    """Yield the span of the first few tools of ``result.tools``, then of the next few."""
     at: int | None = after_space(text, 0)
     for key in ("result", "tools"):
         at = _member(text, at, key) if at is not None and text[at] == "{" else None
@@ -97,7 +97,7 @@ def _runs_of_tools(text: str) -> Iterator[_Run]:
 
 
 def _member(text: str, at: int, key: str) -> int | None:
-    """Return where the value of an object's member stands."""
+    """Return where the value of an object's member begins."""
     at = after_space(text, at + 1)
     while text[at] == '"':
         name, end = scanstring(text, at + 1, True)
@@ -112,7 +112,7 @@ def _member(text: str, at: int, key: str) -> int | None:
 
 
 def _elements(text: str, at: int) -> Iterator[_Run]:
-    """Yield where each element of an array stands."""
+    """Yield the span of each element of an array."""
     at = after_space(text, at + 1)
     while text[at] != "]":
         end = skip_value(text, at)

@@ -1,11 +1,11 @@
-"""Where the long values of a message end: most of a large message is in a few of them.
+"""Find where the long values of a message end: a large message consists mostly of a few of them.
 
 >>> raw = b'{"id":1,"result":{"content":"%s"}}' % (b"x" * 100_000)
 >>> sorted(find_ends(raw, 128).items())
 [(0, 100032), (17, 100031), (28, 100030)]
 
-All of the message is known to be JSON then, within the levels that are allowed. What is not as
-plain as most messages are has no ends here, and is read as usual.
+If ends are found, the whole message is known to be JSON within the allowed depth. For an unusual
+message no ends are found, and it is read as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BEGINNING = re.compile(rb"[ \t\n\r]*+(?=\{)")
 
 
 def find_ends(raw: bytes, depth: int) -> Mapping[int, int]:
-    """Return the ends of long values in UTF-8, by their beginnings. (Both count characters.)"""
+    """Return the end of each long value by its beginning. (Both are counted in characters.)"""
     reader = member_reader()
     if reader is None:
         return {}
@@ -39,7 +39,7 @@ def _long_spans(reader: MemberReader, raw: bytes, start: int, depth: int) -> Ite
     members = reader.within(depth).read(memoryview(raw)[start:])
     if members is None:  # too deep
         return
-    end = raw.rfind(b"}") + 1  # it was read: nothing but space follows
+    end = raw.rfind(b"}") + 1  # the read succeeded, so only space follows
     yield start, end
     spans = spans_of(members, memoryview(raw)[start:end]) or {}
     for key, span in _placed(spans, start):

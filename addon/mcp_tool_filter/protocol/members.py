@@ -1,13 +1,13 @@
-"""An object's members and where they stand, found without building any value.
+"""Find an object's members and their places without building any value.
 
 >>> written = memoryview(b'{"a": [1, 2], "b": {}}')
 >>> members = MemberReader().within(3).read(written)
 >>> spans_of(members, written)
 {'a': (6, 12), 'b': (19, 21)}
 
-msgspec does it: it skips values many times as fast as any reader builds them. It refuses all that
-we refuse, except for bytes that are not UTF-8, a byte order mark, and depth: the first two are the
-caller's to check. (Half a surrogate pair, which we let pass, it refuses.)
+We use msgspec, because skipping values is many times as fast as building them. It refuses all that
+we refuse, except for invalid UTF-8, a byte order mark, and depth; the caller checks the first two.
+(It also refuses half a surrogate pair, which we accept.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ type Span = tuple[int, int]
 
 
 class MemberReader:
-    """Raises ImportError if there is no msgspec, and ValueError for what is no JSON object."""
+    """Reads members with msgspec.
+
+    Raises ImportError without it, and ValueError if the text is not a JSON object.
+    """
 
     def __init__(self) -> None:
         from msgspec import Raw
@@ -39,7 +42,7 @@ class MemberReader:
         self._within: dict[int, ExactDepth[dict[str, Raw]]] = {}
 
     def within(self, most: int) -> ExactDepth[dict[str, Raw]]:
-        """Return what reads the members of an object that nests no more levels than so many."""
+        """Return a reader of objects that nest at most so many levels."""
         if most not in self._within:
             self._within[most] = ExactDepth(self.members_of, most)
         return self._within[most]
@@ -47,7 +50,7 @@ class MemberReader:
 
 @lru_cache(maxsize=1)
 def member_reader() -> MemberReader | None:
-    """Import msgspec only now: a start does not need it."""
+    """Return the reader, or None without msgspec. (Imported late: a start does not need it.)"""
     try:
         return MemberReader()
     except ImportError:
@@ -55,10 +58,10 @@ def member_reader() -> MemberReader | None:
 
 
 def spans_of(members: Mapping[str, Raw], written: memoryview) -> dict[str, Span] | None:
-    """Return where each value stands; None if a key stands twice, or is escaped.
+    """Return the span of each value; None if a key occurs twice or has escapes.
 
-    (The reader keeps the last of several values. Then what is there is longer than all that is
-    known of it, and we do not arrive at its end.)
+    (If a key occurs twice, the reader keeps only the last value, so the spans do not add up to the
+    whole text and we return None.)
     """
     spans: dict[str, Span] = {}
     at, after = 1, b","

@@ -1,13 +1,14 @@
-"""JSON-RPC messages, read so that no two careful readers could disagree on them.
+"""Parse JSON-RPC messages, and refuse any that two careful readers could read differently.
 
 >>> parse_message(b'{"jsonrpc": "2.0", "id": 7.0, "method": "ping"}')
 Request(method='ping', id='7.0')
 
-Where readers differ (a key twice, or in another case, ``result`` beside ``method``, a method that
-is nearly ``tools/call``) the message is refused: ``ProtocolError``. Deep inside ``params`` such
-oddities are the client's own business and pass.
+Readers differ on a repeated key, a key in another case, ``result`` beside ``method``, or a method
+that is nearly ``tools/call``. Such a message raises ``ProtocolError``. Deep inside ``params`` these
+oddities are harmless and pass.
 
-It is one module because these rules only make sense together: what one lets by, another refuses.
+Longer than our limit because these rules only make sense together: each relies on the others to
+refuse what it accepts.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ UPSTREAM_LOST = -32000
 NOT_LOGGED_IN = -32010
 HEADER_MISMATCH = -32020
 
-# A definition's own members: the rest is only checked.
+# We open only a definition's own members; deeper values are only checked.
 _TOOLS: Outline = {"tools": Many({EACH: {}})}
-# What carries long texts: of tools, resources and prompts, and to tools.
+# These members carry long texts: results of tools, resources and prompts, arguments of tools.
 _RESULT: Outline = {
     **_TOOLS,
     "content": Few({EACH: {}}),
@@ -61,7 +62,6 @@ _LIKE_AN_ID = re.compile(
     rb'"id"\s*:\s*("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,256}"'
     rb"|-?(?:0|[1-9]\d{0,256})(?:\.\d{1,256})?(?:[eE][+-]?\d{1,9})?(?=[\s,}]))"
 )
-_LONGEST_EXPONENT = 9  # digits
 _LONGEST_METHOD = 1000  # characters; the longest that we know has 40
 _NEAR = 4096
 _LONGEST_ID = 16 * 1024  # characters as written: every client that we know needs fewer than 100
@@ -74,7 +74,7 @@ _LIKE_AN_INDEX = re.compile(r"-?[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message stands: in a document of its own, or as a batch's member."""
+    """The place of a message: a whole document, or a member of a batch."""
 
     text: str = ""
     start: int = 0
@@ -90,7 +90,7 @@ class Place:
 
 
 class UnreadPlace(Place):
-    """A place in a document that is known to be UTF-8: it is decoded each time someone asks."""
+    """A place in a document that is known to be UTF-8. It decodes the text on each access."""
 
     __slots__ = ("_document",)
     _document: bytes
@@ -104,7 +104,7 @@ class UnreadPlace(Place):
         return self._document.decode()
 
     def raw_of(self, part: Value) -> memoryview:
-        """Return a part; what stands after it is ASCII, and so is what stands before."""
+        """Return a part of the document; the text before and after the part must be ASCII."""
         after = len(self._document) - len(self._document.rstrip(b" \t\r\n"))
         end = len(self._document) - after - (self.end - part.end)
         return memoryview(self._document)[part.start : end]
@@ -122,7 +122,7 @@ def _in_full(place: Place) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Someone waits for a Response with the same id. (The id is kept as it was written.)"""
+    """The sender waits for a Response with the same id. (We keep the id as it was written.)"""
 
     method: str
     id: str
@@ -155,7 +155,7 @@ type Message = Single | Batch
 
 
 def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
-    """Read a message. Raises ProtocolError for what cannot be judged."""
+    """Read a message. Raises ProtocolError if we cannot judge it."""
     text, root = scan(raw, _MESSAGE, limits)
     if root.members is not None:
         return _single(text, root)
@@ -165,13 +165,13 @@ def parse_message(raw: bytes, limits: Limits = _LIMITS) -> Message:
 
 
 def is_json_rpc(raw: bytes, limits: Limits = _LIMITS) -> bool:
-    """Tell whether valid JSON could be meant as a message. Raises ProtocolError if not valid."""
+    """Tell whether JSON could be meant as a message. Raises ProtocolError if it is not JSON."""
     text, _ = scan(raw, None, limits)
     return _holds_message(text)
 
 
 def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
-    """Return the ids of a message that we refuse, if there is no doubt about them."""
+    """Return the ids of a message that we refuse, as far as they are unambiguous."""
     try:
         text, root = scan(raw, {EACH: {}}, limits)
     except ProtocolError:
@@ -186,7 +186,7 @@ def ids_in(raw: bytes, limits: Limits = _LIMITS) -> list[str]:
 
 
 def ids_guessed_in(raw: bytes) -> list[str]:
-    """Return all that may be an id near the ends of a message that cannot be read."""
+    """Return every possible id near the ends of a message that cannot be parsed."""
     ends = raw if len(raw) <= 2 * _NEAR else raw[:_NEAR] + b" " + raw[-_NEAR:]
     return [id.decode() for id in _LIKE_AN_ID.findall(ends) if _is_utf8(id)]
 
@@ -198,7 +198,7 @@ def id_value(written: str) -> str:
     ('"a"', '1', '1', '"1"')
     """
     if written.isdigit() or (written[0] == '"' and "\\" not in written):
-        return written  # as nearly all are written
+        return written  # nearly all ids look like this
     if written[0] == '"':
         return f'"{json.loads(written)}"'
     number = _NUMBER.fullmatch(written)
@@ -211,7 +211,7 @@ def _number_value(sign: str, whole: str, fraction: str, exponent: str) -> str:
     if not short:
         return "0"
     shift = exponent.lstrip("+-0")
-    if len(shift) > _LONGEST_EXPONENT:  # nobody writes the same in another way
+    if len(shift) > _LONGEST_EXPONENT:  # nobody writes such a number in two ways
         return f"{sign}{whole}.{fraction}e{exponent}"
     power = int(shift or "0") * (-1 if exponent.startswith("-") else 1)
     power += len(digits) - len(short) - len(fraction)
@@ -221,7 +221,7 @@ def _number_value(sign: str, whole: str, fraction: str, exponent: str) -> str:
 
 
 def singles(message: Message) -> Iterator[Single]:
-    """Yield the message, or a batch's members."""
+    """Yield the message, or the members of a batch."""
     if isinstance(message, Batch):
         yield from message.members
     else:
@@ -230,7 +230,8 @@ def singles(message: Message) -> Iterator[Single]:
 
 def render_error(id: str | None, code: int, message: str) -> bytes:
     """Write an error reply; ``id`` is written as it was read, None as null."""
-    # ensure_ascii: no reader of lines or events finds a line end in a strange tool name.
+    # ASCII only: otherwise a reader of lines or events could find a line end in a strange tool
+    # name.
     quoted = encode_basestring_ascii(message)
     error = f'{{"code":{code},"message":{quoted}}}'
     return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
@@ -257,7 +258,7 @@ def _single(text: str, root: Value) -> Single:
     refuse_lookalike(method.text)
     params = parts.get("params")
     if params is not None and _written(text, params) == "null":
-        params = None  # as some libraries write that there are none
+        params = None  # some libraries write null for "no params"
     if params is not None and text[params.start] not in "{[":
         raise ProtocolError("params is neither an object nor an array")
     if (id := parts.get("id")) is None:
@@ -289,7 +290,7 @@ def _check_error(text: str, error: Value) -> None:
 
 
 def _envelope(text: str, root: Value) -> Mapping[str, Value]:
-    """Return the members by key, refusing every key that two readers could take differently."""
+    """Return the members by key, and refuse keys that two readers could read differently."""
     refuse_repeated(root)
     if not _ENVELOPE.issuperset(root.named):  # as few
         for key, value in root.named.items():
@@ -299,7 +300,7 @@ def _envelope(text: str, root: Value) -> Mapping[str, Value]:
 
 
 def _refuse_beside(key: str, written: str) -> None:
-    """Raise ProtocolError for a further member that some reader takes for one of the envelope."""
+    """Raise ProtocolError for an extra member that a reader could take for one of the envelope."""
     if fold(key) in _ENVELOPE or is_misleading(key):
         raise ProtocolError("a key that could be taken for another")
     if _holds_message(written):
@@ -307,7 +308,7 @@ def _refuse_beside(key: str, written: str) -> None:
 
 
 def _holds_message(json_text: str) -> bool:
-    """Tell whether some reader could find a message in JSON, at whatever depth."""
+    """Tell whether some reader could find a message in the JSON, at any depth."""
     if "jsonrpc" in json_text.lower():
         return True
     bare = bare_json(json_text)
@@ -325,7 +326,7 @@ def _holds_message(json_text: str) -> bool:
 
 
 def refuse_repeated(value: Value) -> None:
-    """Raise ProtocolError if one key stands twice in an object."""
+    """Raise ProtocolError if an object has the same key twice."""
     if value.members is not None and len(value.named) != len(value.members):
         raise ProtocolError("the same key twice")
 
@@ -340,7 +341,7 @@ def refuse_misreadable(members: tuple[Member, ...], known: frozenset[str]) -> No
 
 
 def is_misleading(key: str) -> bool:
-    """Tell whether a key changes what its object is: JavaScript's prototype, PHP's list."""
+    """Tell whether a key changes the kind of its object: JavaScript's prototype, PHP's list."""
     plain = fold(key)
     return plain == "__proto__" or _LIKE_AN_INDEX.fullmatch(plain) is not None
 
@@ -356,13 +357,14 @@ def refuse_lookalike(method: str) -> None:
 
 
 def is_like_a_call(text: str) -> bool:
-    """Tell whether a text is ``tools/call`` to someone: also as a path, or in another case.
+    """Tell whether some reader could take the text for ``tools/call``, also as a path or in other
+    case.
 
     >>> [is_like_a_call(text) for text in ("Tools.Call", "/x/tools%2fcall?", "tools/calls")]
     [True, True, False]
     """
     if text.isascii() and text.isprintable() and "%" not in text and "call" not in text.lower():
-        return False  # as nearly all: nothing is escaped or disguised
+        return False  # nearly all methods: nothing is escaped or disguised
     path = _AS_IN_A_URL.split(unquote(unquote(text)), maxsplit=1)[0]
     return _LIKE_A_CALL.fullmatch(fold(path)) is not None
 
@@ -372,14 +374,14 @@ def _id(text: str, id: Value, *, or_null: bool) -> str:
         raise ProtocolError(f"an id that is longer than {_LONGEST_ID} characters")
     written = text[id.start : id.end]
     if written.isdigit():
-        return written  # as many are written
+        return written  # many ids are plain numbers
     if not _is_id(text, id) and not (or_null and written == "null"):
         raise ProtocolError("the id is neither a string nor a number")
     return written
 
 
 def _is_long(id: Value) -> bool:
-    """Tell whether an id is longer than any that we would have to remember."""
+    """Tell whether an id is longer than we are willing to remember."""
     return id.end - id.start > _LONGEST_ID
 
 

@@ -1,4 +1,4 @@
-r"""Write a message on one line: between its tokens a line end is white space like any other.
+r"""Write a message on one line: a line end between tokens is ordinary white space.
 
 >>> on_one_line(b'{\r\n  "a": "b\\n"\n}\n')
 b'{    "a": "b\\n" }'
@@ -13,7 +13,7 @@ from mcp_tool_filter.protocol.scan import scan
 def on_one_line(message: bytes) -> bytes:
     """Return the message without line ends. Raises ProtocolError if it is not valid JSON.
 
-    (What is not valid must not become so: a line end within a string is a mistake.)
+    (Invalid JSON must not become valid: a line end within a string is an error.)
     """
     stripped = message.strip(b" \t\r\n")
     if b"\n" not in stripped and b"\r" not in stripped:

@@ -1,4 +1,4 @@
-r"""Give requests of several clients ids of their own on one connection, and take them back.
+r"""Give requests of several clients unique ids on one connection, and restore them in answers.
 
 Two clients of a stateless upstream may use the same id, the same progress token, the same
 subscription. Only these are changed; every other byte stays:
@@ -28,14 +28,14 @@ class _Original:
 
 
 class Numbers:
-    """One for each connection that is shared."""
+    """The ids of one shared connection."""
 
     def __init__(self) -> None:
         self._last = 0
         self._originals: dict[int, _Original] = {}
 
     def renumber(self, request: bytes) -> tuple[int, bytes]:
-        """Return a request with a number for its id, and the number."""
+        """Return a new number, and the request with this number as its id."""
         text, root = scan(request, _OUTLINE, Limits(message=max(1, len(request))))
         self._last += 1
         token = _within(root, "params", "_meta", "progressToken")
@@ -44,7 +44,10 @@ class Numbers:
         return self._last, _replaced(text, [(place, str(self._last)) for place in places])
 
     def restore(self, message: bytes) -> tuple[int | None, bytes]:
-        """Return whose message this is, as that client knows it; None if it is nobody's."""
+        """Return the number of the message's request, and the message with the client's own ids.
+
+        The number is None if the message belongs to no request.
+        """
         text, root = scan(message, _OUTLINE, Limits(message=max(1, len(message))))
         changes: list[tuple[Value, str]] = []
         found: int | None = None
@@ -63,11 +66,11 @@ class Numbers:
         return found, _replaced(text, changes) if changes else message
 
     def forget(self, number: int) -> None:
-        """Forget a request that has its answer."""
+        """Forget a request that has been answered."""
         self._originals.pop(number, None)
 
     def _number(self, text: str, value: Value) -> int | None:
-        # Some write a subscription's id as a text.
+        # Some upstreams write a subscription's id as a string.
         written = _cut(text, value).strip('"')
         number = int(written) if written.isdecimal() and len(written) < 16 else None
         return number if number in self._originals else None

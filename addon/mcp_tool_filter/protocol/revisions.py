@@ -1,8 +1,8 @@
-"""MCP revisions and transports, in what they differ for us.
+"""MCP revisions and transports, and how they differ for us.
 
-A revision is named by its date, so that later ones compare greater; what is not among the
-``KNOWN_REVISIONS`` is not ours to guess at. Sources: the specification's `basic/transports` and
-`basic/lifecycle` pages of each revision, and `basic/versioning` of 2026-07-28.
+Revisions are named by date, so later ones compare greater. We assume nothing about a revision that
+is not in ``KNOWN_REVISIONS``. Sources: the specification's `basic/transports` and `basic/lifecycle`
+pages of each revision, and `basic/versioning` of 2026-07-28.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ R2025_11_25: Final = "2025-11-25"
 R2026_07_28: Final = "2026-07-28"
 
 INITIALIZE_REVISIONS: Final = (R2024_11_05, R2025_03_26, R2025_06_18, R2025_11_25)
-"""Agreed on by an ``initialize`` at the beginning; oldest first."""
+"""Negotiated by an ``initialize`` at the beginning; oldest first."""
 
 STATELESS_REVISIONS: Final = (R2026_07_28,)
-"""Said in every request; oldest first."""
+"""Stated in every request; oldest first."""
 
 KNOWN_REVISIONS: Final = (*INITIALIZE_REVISIONS, *STATELESS_REVISIONS)
 
 
 class Transport(StrEnum):
-    """How messages travel over HTTP; the value is how a person would call it."""
+    """How messages travel; the value is the name that people use."""
 
     LEGACY_SSE = "HTTP+SSE"
-    """One GET stream with all that the upstream says; POSTs are answered 202."""
+    """One GET stream carries all messages of the upstream; POSTs are answered 202."""
     STREAMABLE = "Streamable HTTP"
-    """Each POST is answered itself; an ``initialize`` comes first, perhaps a session id."""
+    """Each POST gets its own answer; ``initialize`` comes first, and there may be a session id."""
     STATELESS = "Streamable HTTP, stateless"
-    """Each POST is answered itself, and stands for itself."""
+    """Each POST gets its own answer and is independent of the others."""
     STDIO = "stdio"
-    """No HTTP at all: lines to and from a command."""
+    """No HTTP: lines to and from a command."""
 
 
 def is_known(revision: str) -> bool:
@@ -43,7 +43,7 @@ def is_known(revision: str) -> bool:
 
 
 def has_initialize(revision: str) -> bool:
-    """Tell whether a client shakes hands before it asks for anything."""
+    """Tell whether a client must send ``initialize`` first."""
     return revision in INITIALIZE_REVISIONS
 
 
@@ -63,10 +63,10 @@ def has_version_header(revision: str) -> bool:
 
 
 def has_method_headers(revision: str) -> bool:
-    """Tell whether a request repeats itself in ``Mcp-Method`` and ``Mcp-Name``."""
+    """Tell whether a request repeats its method and name in ``Mcp-Method`` and ``Mcp-Name``."""
     return revision in STATELESS_REVISIONS
 
 
 def has_result_type(revision: str) -> bool:
-    """Tell whether each result says its ``resultType``, and a list its ``ttlMs``."""
+    """Tell whether each result has a ``resultType``, and each list a ``ttlMs``."""
     return revision in STATELESS_REVISIONS

@@ -1,19 +1,20 @@
-r"""JSON read strictly, with the place of every part that we look into.
+r"""Read JSON strictly, and note the place of every part that we look into.
 
-A message is read once. The outline tells which containers are opened; what stands in them is
-known by key and place, everything else is only checked to be JSON. So a part of a message can be
-taken out, or answered with, in the very bytes it came in:
+A message is read once. The outline tells which containers to open: of these we know the keys and
+places of the members; everything else is only checked to be JSON. So a part of a message can be
+removed or reused in its original bytes:
 
 >>> call = b'{"id": 1.0, "params": {"name": "a", "arguments": {"n": 1e3}}}'
 >>> text, root = scan(call, {"params": {}})
 >>> text[slice(*root["id"].span)], root["params"].members[0].text
 ('1.0', 'a')
 
-The standard library's C scanner does the reading, since orjson knows no places and refuses honest
-numbers (four hundred digits) and escapes (half a surrogate pair). Its leniencies are closed here:
-NaN, other encodings, a BOM, depth. What is refused raises ``ProtocolError``.
+We use the standard library's C scanner, because orjson reports no places and refuses honest numbers
+(four hundred digits) and escapes (half a surrogate pair). Here we refuse what that scanner accepts
+too easily: NaN, other encodings, a BOM, depth. Refused input raises ``ProtocolError``.
 
-It is one module because a value may hold any value: the functions that read them call each other.
+Longer than our limit because a value may contain any value: the functions that read them call each
+other.
 """
 
 from __future__ import annotations
@@ -41,17 +42,19 @@ from mcp_tool_filter.protocol.limits import (
 from mcp_tool_filter.protocol.long_values import find_ends
 
 type Outline = Mapping[str, "Outline | Few | Many | None"]
-"""Which members of an object to open, and which of theirs (None: not even it); under ``EACH``, an
-array's elements."""
+"""Which members of an object to open, and which of their members.
+
+None means: do not open it. ``EACH`` stands for the elements of an array.
+"""
 
 EACH = "[]"
 
 
 @dataclass(frozen=True, slots=True)
 class Few:
-    """An outline of what is only checked: each part by itself, while they are few.
+    """An outline of a part that is only checked, one member at a time if it has few.
 
-    So no long text is searched for levels: JSON that is wrapped into one has many brackets.
+    So we do not count levels in long strings, which may contain JSON with many brackets.
     """
 
     parts: Outline
@@ -59,7 +62,7 @@ class Few:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """An outline of what may have far more parts than the rest of a message: a tool list."""
+    """An outline of a tool list, which may have far more parts than the rest of a message."""
 
     parts: Outline
 
@@ -67,31 +70,31 @@ class Many:
 _LIMITS = Limits()
 _NONE_KNOWN: Mapping[int, int] = {}
 _NO_NAMES: Mapping[str, Value] = MappingProxyType({})
-_LARGE = 128 * 1024  # bytes of a message, of which it pays to find the ends of long values
+_LARGE = 128 * 1024  # bytes; in longer messages it pays to find the ends of long values first
 _ONE_LEVEL: Outline = {EACH: None}
 _SPACE = " \t\n\r"
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOO_DEEP = "nested too deeply"
-_PIECE = 64 * 1024  # bytes, which stay in the processor's cache
+_PIECE = 64 * 1024  # bytes; they stay in the processor's cache
 _FEW = 16  # parts
-_LONG = 10_000  # characters; to check less is quick by any way
+_LONG = 10_000  # characters; shorter texts are checked quickly anyway
 
 
-@dataclass(slots=True)  # not frozen: a message has many, and that would cost four times as much
+@dataclass(slots=True)  # not frozen: there are many, and that costs four times as much
 class Value:
-    """A place in the text, and what stands there as far as the outline asked for it."""
+    """A value's place in the text, and its content as far as the outline asks for it."""
 
     start: int
     end: int
     text: str | None = None
     """A string's meaning."""
     members: tuple[Member, ...] | None = None
-    """An opened object's members, in order, repetitions included."""
+    """An opened object's members, in order, including repeated keys."""
     elements: tuple[Value, ...] | None = None
     """An opened array's elements."""
     named: Mapping[str, Value] = field(default=_NO_NAMES, repr=False, compare=False)
-    """An opened object's members by key: the first, where several have the same."""
+    """An opened object's members by key; of a repeated key, the first."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -117,7 +120,10 @@ class Member:
 
 
 class _Budget:
-    """How many parts may still be looked into: each costs far more than one only checked."""
+    """How many more parts we may look into.
+
+    (Each costs far more than a part that is only checked.)
+    """
 
     __slots__ = ("_listed", "ends", "left", "most")
 
@@ -127,13 +133,13 @@ class _Budget:
         self._listed: _Budget | None = None
 
     def of_lists(self) -> _Budget:
-        """Return the budget of all tool lists in a message: few have any."""
+        """Return the budget for all tool lists in a message. Few messages have one."""
         if self._listed is None:
             self._listed = _Budget(MOST_LISTED)
             self._listed._listed = self._listed
         return self._listed
 
-    def is_spent(self) -> OverLimit:
+    def over_limit(self) -> OverLimit:
         return OverLimit(f"more than {self.most} members and elements")
 
 
@@ -171,7 +177,7 @@ def open_value(text: str, value: Value, outline: Outline = _ONE_LEVEL) -> Value:
 
 
 def decode(raw: bytes) -> str:
-    """Return the text of UTF-8 that nobody could read otherwise."""
+    """Return the text of unambiguous UTF-8."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -182,7 +188,7 @@ def decode(raw: bytes) -> str:
 
 
 def count_characters(raw: bytes) -> int:
-    """Return how long the text of UTF-8 is, without holding all of it; as strict as ``decode``.
+    """Return the length of UTF-8 text without decoding it all at once; as strict as ``decode``.
 
     >>> count_characters("caf\u00e9".encode())
     4
@@ -202,7 +208,7 @@ def count_characters(raw: bytes) -> int:
 
 
 def has_lone_surrogate(text: str) -> bool:
-    """Tell whether half a pair stands in a decoded string: no two readers treat it alike."""
+    """Tell whether a string contains half a surrogate pair. (No two readers treat it alike.)"""
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
@@ -210,7 +216,7 @@ def skip_value(text: str, at: int) -> int:
     """Return where a value ends. Raises ValueError, RecursionError if there is none."""
     try:
         end: int = _scan_value(text, at)[1]
-    except StopIteration:  # which would end a generator
+    except StopIteration:  # it would end a generator
         raise ValueError("no JSON value") from None
     return end
 
@@ -220,13 +226,13 @@ def _refuse_constant(name: str) -> object:
 
 
 class _Strict:
-    """What the C scanner asks of its decoder. Nobody looks at what it returns but its end."""
+    """What the C scanner expects of its decoder. We use only the end that it returns."""
 
     strict = True
     object_hook = None
-    object_pairs_hook = bool  # which keeps nothing
+    object_pairs_hook = bool  # keeps nothing
     parse_float = bool
-    parse_int = bool  # int() refuses more than 4300 digits, which are honest
+    parse_int = bool  # int() would refuse numbers of more than 4300 digits
     parse_constant = staticmethod(_refuse_constant)
     memo: dict[str, str] = {}  # noqa: RUF012 - the scanner empties it
 
@@ -243,7 +249,7 @@ def _read_root(text: str, at: int, outline: Outline | None, room: int, budget: _
 def _read(
     text: str, at: int, outline: Outline | Few | Many | None, room: int, most: int, budget: _Budget
 ) -> Value:
-    """Read a value that may nest ``room`` levels, and have ``most`` parts where it is opened."""
+    """Read a value that may nest ``room`` levels and, if opened, may have ``most`` parts."""
     first = text[at]
     if first == '"':
         meaning, end = scanstring(text, at + 1, True)
@@ -268,7 +274,7 @@ def _read(
 
 
 def _read_few(text: str, at: int, parts: Outline, room: int, budget: _Budget) -> Value:
-    """Check a value that may hold long texts."""
+    """Check a value that may contain long strings."""
     if len(text) - at > _LONG:
         with suppress(OverLimit):
             return Value(at, _read(text, at, parts, room, _FEW, budget).end)
@@ -283,7 +289,7 @@ def _read_object(
     members: list[Member] = []
     named: dict[str, Value] = {}
     at = start + 1
-    if text[at] != '"':  # here and below: a call costs more than to look whether it is needed
+    if text[at] != '"':  # here and below: a call costs more than this test
         at = after_space(text, at)
         if text[at] == "}":
             return Value(start, at + 1, None, ())
@@ -315,7 +321,7 @@ def _read_object(
         elif text[end] == "}":
             budget.left -= len(members)
             if budget.left < 0:
-                raise budget.is_spent()
+                raise budget.over_limit()
             if len(named) != len(members):
                 named = {member.key: member.value for member in reversed(members)}
             return Value(start, end + 1, None, tuple(members), None, named)
@@ -349,7 +355,7 @@ def _read_array(
         if text[end] == "]":
             budget.left -= len(elements)
             if budget.left < 0:
-                raise budget.is_spent()
+                raise budget.over_limit()
             return Value(start, end + 1, None, None, tuple(elements))
         if text[end] != ",":
             raise ProtocolError("not valid JSON")
@@ -362,6 +368,6 @@ def _too_many(most: int) -> str:
 
 
 def after_space(text: str, at: int) -> int:
-    if text[at] == " ":  # as most write it: one
+    if text[at] == " ":  # usually exactly one
         at += 1
     return _skip_space(text, at).end() if text[at] in _SPACE else at  # type: ignore[union-attr]  # always matches

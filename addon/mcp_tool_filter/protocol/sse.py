@@ -1,13 +1,13 @@
-r"""Server-sent events, cut from a byte stream.
+r"""Split a byte stream into server-sent events.
 
-A response body arrives in chunks that end anywhere, also between a CR and its LF. An event
-keeps the bytes it was made of, so that one we agree with leaves exactly as it came; what stands
-between events (comments, blank lines) comes as an event without data:
+A response body arrives in chunks that end anywhere, even between a CR and its LF. An event keeps
+its original bytes, so that an event we accept is forwarded unchanged. Comments and blank lines
+between events become events without data:
 
 >>> [(event.raw, event.data) for event in EventParser().feed(b"data: one\n\n: ping\n\nda")]
 [(b'data: one\n\n', b'one'), (b': ping\n\n', None)]
 
-An event that grows past its limit is let go, and said so; the ones behind it are read on:
+An event longer than the limit is dropped and reported; the events after it are read as usual:
 
 >>> parser = EventParser(max_pending=9)
 >>> [parser.feed(chunk) for chunk in (b"data: 12345678", b"9", b"\n\ndata: x\n\n")][-1]
@@ -22,18 +22,18 @@ from io import BytesIO
 
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
-# CRLF, LF or CR ends a line, two in a row an event. If the second is a CRLF, its LF is left to the
-# blank lines that follow: it may not have come yet.
+# CRLF, LF or CR ends a line, and two line ends in a row end an event. If the second is a CRLF, its
+# LF counts as a following blank line, because it may not have arrived yet.
 _EVENT_END = re.compile(rb"\n[\r\n]|\r\r")
 _LINE_END = re.compile(rb"\r\n?|\n")
-# Blank lines, and comments that are plain words: they keep a quiet stream alive, often without a
-# blank line, and are not held back.
+# Blank lines and plain comments. They keep a quiet stream alive, often without a blank line after
+# them, so we forward them at once.
 _NOTHING = re.compile(rb'(?:(?::[^\r\n"\\\x0b\x0c\x1c-\x1e\x80-\xff]*+)?[\r\n]++)++')
 _COMMENT_END = re.compile(rb"[\r\n]")
-_FEW = 8  # lines; from one to the next is a hundred times as quick where they are long
-_KEPT = 4096  # bytes of what is too long: its id may be among them
+_FEW = 8  # lines; finding one line end after the other is a hundred times as fast if lines are long
+_KEPT = 4096  # bytes of an event that is too long: they may contain its id
 _BOM = b"\xef\xbb\xbf"
-# Where httpx (like str.splitlines) ends a line and the standard does not.
+# Here httpx ends a line, as str.splitlines does, but the standard does not.
 _OTHER_LINE_ENDS = re.compile(rb"[\x0b\x0c\x1c-\x1e]|\xc2\x85|\xe2\x80[\xa8\xa9]")
 
 
@@ -46,14 +46,14 @@ class Event:
     """The ``event`` field; empty means ``message``."""
 
     others: bytes = field(default=b"", repr=False, compare=False)
-    """All its lines but those of its data."""
+    """All its lines except the data lines."""
 
     @property
     def is_message(self) -> bool:
         return self.name in (b"", b"message")
 
     def hides_a_line(self) -> bool:
-        """Tell whether another reader could find a data line where we see none."""
+        """Tell whether another reader could see a data line that we do not see."""
         if _OTHER_LINE_ENDS.search(self.others):
             return True
         lines = _LINE_END.split(self.others) if self.others.count(b"event") > 1 else []
@@ -62,29 +62,29 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """Stands where an event was longer than we hold."""
+    """Replaces an event that was longer than we hold."""
 
     beginning: bytes = field(default=b"", repr=False)
 
 
 class EventParser:
-    """One for each response body. Wherever that is cut, it yields the same.
+    """Use one parser per response body. Chunk boundaries do not change the events.
 
-    (But for comments and blank lines between events: they come as soon as they are there.)
+    (Except for comments and blank lines between events, which are returned as soon as they arrive.)
     """
 
     def __init__(self, *, max_pending: int = 20 * MEBIBYTE) -> None:
         self._max_pending = max_pending
-        self._pending = BytesIO()  # what has begun to come; it gives its bytes without a copy
-        self._last = b""  # the last of that: as much as a blank line can be begun with
+        self._pending = BytesIO()  # the unfinished event; getvalue() does not copy
+        self._last = b""  # its last bytes, which may begin a blank line
         self._begun = False
-        self._end: re.Pattern[bytes] | None = None  # of what has begun to come
-        self._skipped: bytes | None = None  # how it began, if it is too long
+        self._end: re.Pattern[bytes] | None = None  # what ends the unfinished event
+        self._skipped: bytes | None = None  # the beginning of an event that is too long
         self._has_cr = False
 
     @property
     def pending(self) -> int:
-        """Bytes of an event that has begun."""
+        """Bytes of the unfinished event."""
         return self._pending.tell()
 
     def feed(self, chunk: bytes) -> list[Event | Oversized]:
@@ -102,13 +102,13 @@ class EventParser:
         return events
 
     def finish(self) -> bytes:
-        """Return what stands after the last event: by the standard, nobody reads it."""
+        """Return the bytes after the last event, which readers ignore by the standard."""
         rest = self._pending.getvalue() if self._skipped is None else b""
         self._hold(b"")
         return rest
 
     def _goes_on(self, chunk: bytes) -> bool:
-        """Tell whether what has begun to come does not end here: all the rest is not looked at."""
+        """Tell quickly whether the unfinished event does not end in this chunk."""
         if self._end is None:
             return False
         if b"\n" not in chunk and b"\r" not in chunk:
@@ -116,7 +116,7 @@ class EventParser:
         return self._search(self._end, self._last + chunk, 0) is None
 
     def _cut(self, new: int) -> list[Event | Oversized]:
-        """Take off the events that have come. None ends before the last ``new`` bytes."""
+        """Take the finished events. None of them ends before the last ``new`` bytes."""
         waiting = self._pending.getvalue()
         events: list[Event | Oversized] = []
         start, searched = 0, len(waiting) - new
@@ -132,13 +132,13 @@ class EventParser:
         self._last = rest[-3:]
 
     def _let_go(self) -> None:
-        """Hold no more of what is too long than tells how it began and where it ends."""
+        """Drop a too long event, except its beginning and the bytes needed to find its end."""
         if self._skipped is None:
             self._skipped = self._beginning_of(self._pending.getvalue())
         self._hold(self._last)
 
     def _find_end(self, waiting: bytes, start: int, searched: int) -> int | None:
-        """Return where that ends which begins at ``start``: a BOM, blank lines, an event."""
+        """Return the end of the BOM, the blank lines or the event that begins at ``start``."""
         if not self._begun:
             if len(waiting) < len(_BOM) and _BOM.startswith(waiting):
                 return None
@@ -174,7 +174,7 @@ class EventParser:
 
 
 def _find_blank_line(waiting: bytes, at: int) -> int | None:
-    """Return where the first one ends, if every line ends with LF."""
+    """Return the end of the first blank line, if every line ends with LF."""
     for _ in range(_FEW):
         at = waiting.find(b"\n", at) + 1
         if at == 0:
@@ -186,13 +186,13 @@ def _find_blank_line(waiting: bytes, at: int) -> int | None:
 
 
 def parse_event(raw: bytes) -> Event:
-    """Read one event, the blank line at its end included."""
+    """Parse one event, including the blank line at its end."""
     head, last = _cut_off_last_data(raw)
     data: list[bytes] = []
     others: list[bytes] = []
     name = b""
     for line in head.splitlines():
-        if line.startswith(b"data: "):  # not cut in two, for it may be megabytes
+        if line.startswith(b"data: "):  # no partition(): it would copy what may be megabytes
             data.append(line[6:])
             continue
         key, _, value = line.partition(b":")
@@ -207,9 +207,10 @@ def parse_event(raw: bytes) -> Event:
 
 
 def _cut_off_last_data(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """Return an event's lines before its data, and these, if one line of them is all that follows.
+    """Split off the data if it is one line at the end of the event; else return all lines and no
+    data.
 
-    So it mostly is, and may be megabytes that need not be searched for further lines.
+    Most events are like that, and we need not search megabytes for further lines.
     """
     start = raw.find(b"data: ")
     if start < 0 or raw[start - 1 : start] not in (b"", b"\n", b"\r"):
@@ -223,12 +224,12 @@ def _cut_off_last_data(raw: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def render_event(data: bytes) -> bytes:
-    """Write a message as an event of its own, without an id, so that nobody resumes from it."""
+    """Render a message as an event without an id, so that no client resumes from it."""
     return b"data: " + data.replace(b"\n", b"\ndata: ") + b"\n\n"
 
 
 def with_data(event: Event, data: bytes) -> bytes:
-    """Return the event's bytes with other data; its further fields stay as they came."""
+    """Return the event's bytes with other data; all other fields stay unchanged."""
     lines = event.raw.splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if _is_data(line))
     newline = lines[first].removeprefix(lines[first].rstrip(b"\r\n")) or b"\n"

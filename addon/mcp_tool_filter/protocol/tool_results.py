@@ -1,18 +1,17 @@
-r"""A tool's result, accepted without building it.
+r"""Accept a tool's result without building it in memory.
 
-Most of the bytes that pass are results of tools, and nothing in them is for us to judge. Where the
-envelope and the result's members are as the schema names them, each once, the rest is only checked
-to be JSON. Whatever is written in another way takes the usual way, which reads all:
+Most bytes that pass are tool results, and we have nothing to judge in them. If the envelope and the
+result have only the members of the schema, each once, we only check that the rest is JSON. Anything
+else is read completely, as usual:
 
 >>> result = b'{"content":[],"structuredContent":"%s"}' % (b"x" * 20_000)
 >>> raw = b'{"jsonrpc":"2.0","id":7,"result":%s}' % result
->>> envelope = find_envelope(raw)
+>>> envelope = find_result_envelope(raw)
 >>> envelope.id, raw[envelope.start : envelope.end] == result
 ('7', True)
->>> find_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
+>>> find_result_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
 
-What does not stand in memory as Python's values is read by ``members``. Without msgspec, everything
-takes the usual way.
+``members`` does the reading. Without msgspec, everything is read as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from msgspec import Raw
 
 SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
-"""An id that is written as every reader would write it."""
+"""An id in the only usual spelling."""
 _SPACE = rb"[ \t\n\r]*+"
 _MEMBER = rb'(?:"jsonrpc"%(s)b:%(s)b"2\.0"|"id"%(s)b:%(s)b(?:%(id)b))' % {
     b"s": _SPACE,
@@ -47,16 +46,16 @@ _TAIL = re.compile(
     rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
 )
 _ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
-_ENDS = 512  # bytes in which the envelope stands
+_ENDS = 512  # bytes at each end that may belong to the envelope
 _CONTENT = frozenset({"content", "structuredContent"})
 _KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
-_COUNTED = 128 * 1024  # bytes in which it is quick to see that there are few brackets
+_COUNTED = 128 * 1024  # bytes; in fewer, counting brackets is quick
 _LONGEST_REST = 16 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
-    """Where the result stands in a response that has nothing else but jsonrpc and an id."""
+class ResultEnvelope:
+    """The place of the result in a response that has only jsonrpc and an id beside it."""
 
     id: str
     start: int
@@ -68,15 +67,15 @@ class Envelope:
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     response: Response
-    """Its result is not opened."""
+    """Its result is not parsed further."""
     rest: str
-    """The result without what the tool said: its other members, as JSON."""
+    """The result's members other than the content, as JSON."""
 
 
-def find_envelope(raw: bytes) -> Envelope | None:
-    """Return the envelope of a long response, if that has jsonrpc, id and result, each once.
+def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
+    """Return the envelope of a long response that has exactly jsonrpc, id and result, each once.
 
-    (And if what stands between is one JSON object: it is not looked into.)
+    (It does not look into the result, which may not even be one JSON object.)
     """
     head = _HEAD.match(raw, 0, _ENDS)
     if head is None:
@@ -89,11 +88,11 @@ def find_envelope(raw: bytes) -> Envelope | None:
     if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
         return None
     space = len(head["space"]), len(tail["space"])
-    return Envelope(ids[0].decode(), head.end(), tail.start(), space)
+    return ResultEnvelope(ids[0].decode(), head.end(), tail.start(), space)
 
 
-def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResult | None:
-    """Return the result if there can be no doubt about it; None if it has to be read as usual."""
+def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
+    """Return the result if it is unambiguous; None if it must be read as usual."""
     reader = member_reader()
     if reader is None or len(raw) > limits.message:
         return None
@@ -116,7 +115,7 @@ def read_tool_result(raw: bytes, envelope: Envelope, limits: Limits) -> ToolResu
 
 
 def _rest_of(members: Mapping[str, Raw], written: memoryview) -> str | None:
-    """Return the members besides the content, if all of them are known and stand once."""
+    """Return the members except the content, if all are known and occur once."""
     if not members.keys() <= _KNOWN or spans_of(members, written) is None:
         return None
     others = {key: value for key, value in members.items() if key not in _CONTENT}

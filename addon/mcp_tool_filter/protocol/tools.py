@@ -1,4 +1,4 @@
-"""What MCP says of tools: calls, and lists whose definitions are kept as the bytes they came in.
+"""Parse MCP tool calls and tool lists; definitions keep their original bytes.
 
 >>> from mcp_tool_filter.protocol.messages import parse_message
 >>> answer = parse_message(
@@ -11,7 +11,7 @@
 >>> listing.with_tools([])
 b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
 
-It is one module because calls and lists must read the name of a tool in the same way.
+Longer than our limit because calls and lists must read a tool's name in the same way.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from mcp_tool_filter.protocol.scan import EACH, Many, Outline, Value, has_lone_s
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
-# What a result says by order of tools, resources and prompts; and what an upstream asks in turn.
+# Content that tools, resources and prompts return, and requests of an upstream to the client.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
-# Where a reader that meets a text may read it once more.
+# Members whose string value some reader may parse as JSON again.
 _HOLDERS = frozenset({"result", "tools"})
 _USUAL_KEYS = frozenset(
     {"name", "title", "description", "inputschema", "outputschema", "annotations", "_meta", "icons"}
 )
-# Where the elements stand, and no more of them.
+# Only the places of the elements.
 _ELEMENTS: Outline = {"result": {"tools": Many({EACH: None})}}
-_FEW_NAMES = 50  # each is looked for by itself
+_FEW_NAMES = 50  # so few are searched for one by one
 _LONGEST_KEPT = 64  # characters of a key
 
 
@@ -55,7 +55,7 @@ _LONGEST_KEPT = 64  # characters of a key
 class ToolCall:
     tool_name: str
     id: str | None
-    """None if it is a notification: nobody waits for an answer."""
+    """None for a notification: no client waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +63,19 @@ class ListRequest:
     id: str
     has_cursor: bool
     revision: str | None
-    """What the request's own ``_meta`` says of it (since 2026-07-28)."""
+    """The revision in the request's own ``_meta`` (since 2026-07-28)."""
     cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One tool as it stands in a list. With a ``problem`` it is not fit to be shown."""
+    """One tool of a list. A definition with a ``problem`` must not be shown."""
 
     name: str | None
     problem: str | None
     raw: bytes
     is_like_a_tool: bool = field(default=True, repr=False)
-    """It has a key that some reader takes for a tool's name or schema."""
+    """True if it has a key that some reader takes for a tool's name or schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Listing:
     definitions: tuple[Definition, ...]
     next_cursor: str | None
     frame: tuple[str, str] = field(repr=False)
-    """The result before and after its tools, without its cursor, as it was written."""
+    """The result's text before and after its tools, without the cursor."""
     head: str = field(repr=False)
     tail: str = field(repr=False)
 
@@ -95,13 +95,13 @@ class Listing:
         return self.head + "null" + self.tail
 
     def with_tools(self, tools: Iterable[bytes]) -> bytes:
-        """Return the message with other tools; everything around them stays as it came."""
+        """Return the message with other tools; everything around them stays unchanged."""
         written = b",".join(tools)
         return b"".join([self.head.encode(), b"[", written, b"]", self.tail.encode()])
 
 
 def parse_tool_call(message: Request | Notification) -> ToolCall:
-    """Read who is called. Raises ProtocolError where two readers could call different tools."""
+    """Read which tool is called. Raises ProtocolError if two readers could call different tools."""
     params = message.params
     if params is None or params.members is None:
         raise ProtocolError("a tools/call without params")
@@ -137,7 +137,7 @@ def parse_list_request(message: Request) -> ListRequest:
 def parse_listing(message: Single) -> Listing | None:
     """Return the tool list that a message carries, or None if it carries none.
 
-    Raises ProtocolError for something like a list that some reader may take for one.
+    Raises ProtocolError for anything that some reader may take for a list.
     """
     holder = message.result if isinstance(message, Response) else message.params
     if holder is None or holder.members is None:
@@ -154,10 +154,9 @@ def parse_listing(message: Single) -> Listing | None:
 
 
 def in_parts(answer: bytes, most: int = 100) -> Iterator[bytes]:
-    """Cut the answer with a long list into several with a few of its tools each.
+    """Split an answer with a long list into several answers with a few of its tools each.
 
-    A list that is read takes ten times the room that it took as bytes, and so do the holes where
-    it was.
+    A parsed list takes ten times the memory of its bytes, and the memory it leaves is fragmented.
 
     >>> list(in_parts(b'{"result": {"tools": [1, 2, 3], "x": 0}}', most=2))
     [b'{"result": {"tools": [1, 2], "x": 0}}', b'{"result": {"tools": [3], "x": 0}}']
@@ -180,7 +179,7 @@ def _runs_of_tools(answer: bytes, most: int) -> tuple[str, list[tuple[int, int]]
 
 
 def besides_content(message: Single) -> str:
-    """Return a message without what it only carries: what tools, prompts and resources say."""
+    """Return a message without the content that tools, prompts and resources return."""
     place = message.place
     result = message.result if isinstance(message, Response) else None
     pieces = []
@@ -193,15 +192,15 @@ def besides_content(message: Single) -> str:
 
 
 def shows_tool_beside_content(message: Single, names: Collection[str]) -> bool:
-    """Tell whether a message shows a tool of these names in what is not only carried by it."""
+    """Tell whether a message shows one of these tools outside such content."""
     return bool(names) and shows_tool(besides_content(message), names)
 
 
 def shows_tool(json_text: str, names: Collection[str]) -> bool:
-    """Tell whether JSON shows, at whatever depth, the definition of a tool of these names.
+    """Tell whether JSON shows, at any depth, the definition of one of these tools.
 
-    A definition is known by its ``inputSchema``, or by standing in something called ``tools``.
-    What is too long to be searched could show one.
+    A definition has an ``inputSchema``, or is inside a member called ``tools``. JSON that is too
+    long to search counts as showing one.
     """
     if not names or not _may_show_tool(json_text, names):
         return False
@@ -209,11 +208,11 @@ def shows_tool(json_text: str, names: Collection[str]) -> bool:
 
 
 def shows_other_tool(definition: str, names: Collection[str]) -> bool:
-    """Tell whether the definition of a tool shows one of these names, none of which is its own."""
+    """Tell whether a tool's definition shows one of these other tools."""
     bare = bare_json(definition)
     if bare is None or bare.count("inputschema") > 1 or any(word in bare for word in _HOLDERS):
         return shows_tool(definition, names)
-    return False  # its own schema is the only one
+    return False  # the only schema is its own
 
 
 def _may_show_tool(json_text: str, names: Collection[str]) -> bool:
@@ -233,7 +232,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _folded(key: str) -> str:
-    """Fold a key: the same few come again and again."""
+    """Fold a key. The same few keys come again and again, so we keep the results."""
     return _fold_once(key) if len(key) <= _LONGEST_KEPT else fold(key)
 
 
@@ -247,7 +246,7 @@ def _may_hold_schema(text: str) -> bool:
 
 
 class _Object:
-    """What a search remembers of an object: its names, its schema, the objects in it."""
+    """What the search remembers of an object: its names and schema, and the objects in it."""
 
     __slots__ = ("has_schema", "members", "names")
 
@@ -289,7 +288,7 @@ class _Search:
         return seen
 
     def _look_into(self, text: str) -> None:
-        """Read JSON that is wrapped into a text where a list is expected."""
+        """Search JSON inside a string where a list is expected."""
         try:
             json.loads(text, object_pairs_hook=self._look, parse_int=str)
         except (ValueError, RecursionError):

@@ -20,7 +20,7 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
-from mcp_tool_filter.protocol.tool_results import find_envelope, read_tool_result
+from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
 
 
 class Audited:
@@ -121,7 +121,7 @@ def test_equal_results_have_equal_hashes_whichever_way_they_were_read(
 ) -> None:
     """A long result is not decoded; its hash is that of the same bytes."""
     raw = before.encode() + answer(1, text + "é" * 20_000) + before.encode()
-    envelope = find_envelope(raw)
+    envelope = find_result_envelope(raw)
     assert envelope
     quick = read_tool_result(raw, envelope, Limits())
     usual = parse_message(raw)

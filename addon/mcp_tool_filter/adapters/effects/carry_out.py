@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mcp_tool_filter.conversation.in_order import Done
+from mcp_tool_filter.conversation.in_order import OnDone
 from mcp_tool_filter.policy.effects import (
     CannotList,
     Deciding,
@@ -53,7 +53,7 @@ class Effects:
         finally:
             decision.close()
 
-    def carry_out(self, decision: Deciding[Any], done: Done[Any]) -> Callable[[], None]:
+    def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]:
         """Make a decision in the background, then call ``done``; return what cancels that."""
         task = asyncio.get_running_loop().create_task(self._carry_out(decision, done))
         self._tasks.add(task)
@@ -70,7 +70,7 @@ class Effects:
         for task in [*self._tasks, *self._fetches.values()]:
             task.cancel()
 
-    async def _carry_out(self, decision: Deciding[Any], done: Done[Any]) -> None:
+    async def _carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> None:
         try:
             outcome = await self.outcome_of(decision)
         except Exception as error:
