@@ -68,13 +68,15 @@ class NothingDenied(StartError):
 
     def __init__(self) -> None:
         what = "Nothing is denied: there is no deny or allow pattern"
-        super().__init__(what, why="The option strict asks for one")
+        super().__init__(what, why="With the option strict, there must be at least one")
 
 
 class UnmatchedPattern(StartError):
     def __init__(self, pattern: str, *, hint: str | None = None) -> None:
         what = f'The pattern "{pattern}" matches no tool'
-        super().__init__(what, why="The option strict asks for patterns that do", hint=hint)
+        super().__init__(
+            what, why="With the option strict, every pattern must match a tool", hint=hint
+        )
 
 
 class InvalidOption(StartError):

@@ -59,7 +59,8 @@ def assert_says(said: tuple[int, str], text: str, name: str = "mitmdump") -> Non
         ("dney=x", "Error: Unknown option: dney\nDid you mean deny?"),
         (
             "tools_list=never",
-            "Error: Invalid value for tools_list: 'never'\nIt is one of: auto, cache, upstream",
+            "Error: Invalid value for tools_list: 'never'\nIt must be one of: auto, cache,"
+            " upstream",
         ),
     ],
 )

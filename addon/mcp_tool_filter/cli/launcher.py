@@ -70,7 +70,7 @@ def _refuse_python() -> int:
     needed, found = (".".join(map(str, version[:3])) for version in (_NEEDED, sys.version_info))
     print(
         f"Error: mcp-tool-filter needs Python {needed} or newer; this is Python {found}\n"
-        f"With uv it finds one by itself: uvx --python {needed} mcp-tool-filter",
+        f"uv can install it for you: uvx --python {needed} mcp-tool-filter",
         file=sys.stderr,
     )
     return 1

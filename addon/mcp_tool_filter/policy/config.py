@@ -196,7 +196,7 @@ def _parse_audit(file: str, arguments: str, rotate: str, fsync: str) -> Audit | 
     size, comma, age = rotate.partition(",")
     largest, oldest = _size(size), _AGE.fullmatch(age.strip() if comma else "1d")
     if largest < 1024 or not oldest or not int(oldest[1]):
-        why = "It is a size and an age, such as 100MB,1d; m, h and d are minutes, hours and days"
+        why = "It must be a size and an age, such as 100MB,1d (m: minutes, h: hours, d: days)"
         raise InvalidOption("audit_rotate", rotate, why=why)
     audit = Audit(
         file=file,
@@ -212,7 +212,7 @@ def _parse_port(option: str, text: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise InvalidOption(option, text, why="It is a number from 0 to 65535")
+        raise InvalidOption(option, text, why="It must be a number from 0 to 65535")
     return int(text)
 
 
@@ -242,7 +242,7 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     name = name.strip()
     if not colon or not _TOKEN.fullmatch(name):
-        why = 'A header is written "Name: value"'
+        why = 'Write a header as "Name: value"'
         raise InvalidOption("upstream_headers", name if colon else "…", why=why)
     if name.lower() in _NOT_TO_SET:
         raise InvalidOption("upstream_headers", name, why="This header is set by the connection")
@@ -258,7 +258,7 @@ def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
 
     expanded = _VARIABLE.sub(look_up, value).strip()
     if not expanded.isascii() or not expanded.isprintable():
-        why = "Its value has characters that no header may have"
+        why = "Its value has characters that are not allowed in a header"
         raise InvalidOption("upstream_headers", name, why=why)
     return name, expanded
 
@@ -278,13 +278,13 @@ def _parse_list_from(text: str) -> ListFrom:
     try:
         return ListFrom(text)
     except ValueError:
-        why = "It is one of: " + ", ".join(ListFrom)
+        why = "It must be one of: " + ", ".join(ListFrom)
         raise InvalidOption("tools_list", text, why=why) from None
 
 
 def _parse_choice(option: str, text: str, choices: Sequence[str]) -> str:
     if text not in choices:
-        raise InvalidOption(option, text, why="It is one of: " + ", ".join(choices))
+        raise InvalidOption(option, text, why="It must be one of: " + ", ".join(choices))
     return text
 
 
@@ -292,24 +292,24 @@ def _parse_endpoint(text: str) -> str | None:
     if not text:
         return None
     if not text.startswith("/") or text.startswith("//") or not re.fullmatch(r"[!-~]+", text):
-        why = "It is a path on the upstream, for example /mcp"
+        why = "It must be a path on the upstream, for example /mcp"
         raise InvalidOption("endpoint", text, why=why)
     return text.partition("#")[0]
 
 
 def _parse_milliseconds(option: str, text: str) -> float:
     if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
-        raise InvalidOption(option, text, why="It is a number of milliseconds, 1 or more")
+        raise InvalidOption(option, text, why="It must be a number of milliseconds, 1 or more")
     return int(text) / 1000
 
 
 def _parse_new_tools(text: str) -> bool:
     if text not in ("hide", "judge"):
-        raise InvalidOption("new_tools", text, why="It is hide or judge")
+        raise InvalidOption("new_tools", text, why="It must be hide or judge")
     return text == "judge"
 
 
-_MESSAGE_LIMIT = "It is a size of at least 1KB, written with its unit, such as 500KB or 10MB"
+_MESSAGE_LIMIT = "It must be a size of at least 1KB with its unit, such as 500KB or 10MB"
 
 
 def _parse_limits(text: str) -> Limits:
@@ -323,7 +323,7 @@ def _parse_hosts(values: Sequence[str]) -> AllowedHosts:
     given = [host.strip().lower() for value in values for host in value.split(",")]
     hosts = [host for host in given if host]
     if bad := next((host for host in hosts if not re.fullmatch(r"[!-~]+", host)), None):
-        why = "It is a host name, host:port, an origin, or *"
+        why = "It must be a host name, host:port, an origin, or *"
         raise InvalidOption("allowed_hosts", bad, why=why)
     return AllowedHosts(frozenset(host.rstrip("/") for host in hosts))
 
@@ -332,7 +332,7 @@ def _parse_max_clients(text: str) -> int | None:
     if text.strip().lower() == "auto":
         return None
     if not re.fullmatch(r"\d{1,6}", text) or int(text) == 0:
-        raise InvalidOption("max_clients", text, why="It is a number of clients, 1 or more")
+        raise InvalidOption("max_clients", text, why="It must be a number of clients, 1 or more")
     return int(text)
 
 
@@ -342,4 +342,4 @@ def _parse_bool(option: str, text: str) -> bool:
             return True
         case "false" | "no" | "off" | "0":
             return False
-    raise InvalidOption(option, text, why="It is true or false")
+    raise InvalidOption(option, text, why="It must be true or false")

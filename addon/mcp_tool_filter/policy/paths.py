@@ -53,7 +53,7 @@ def parse_paths(values: Sequence[str], *, option: str) -> Paths:
     texts = [path for path in given if path]
     for text in texts:
         if not _PATH.fullmatch(text) or "?" in text or "#" in text:
-            why = "It is a path such as /files, all paths below one (/files/*), or * for all"
+            why = "It must be a path such as /files, all paths below one (/files/*), or * for all"
             raise InvalidOption(option, text, why=why)
     below = tuple("/" if text == "*" else text[:-1] for text in texts if text.endswith("*"))
     return Paths(frozenset(plain_path(text) for text in texts if not text.endswith("*")), below)

@@ -275,7 +275,7 @@ def test_a_folder_that_nobody_may_write_to_is_reported_once(
             opened.write({"n": number})
             time.sleep(0.001)
     assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
-    assert caplog.text.count("Cannot put the audit log") == 1
+    assert caplog.text.count("Cannot rotate the audit log") == 1
     assert "can be written again" not in caplog.text
 
 

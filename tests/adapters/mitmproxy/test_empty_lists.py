@@ -92,10 +92,12 @@ async def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_
 
 
 STRICT = (
-    "Error: Nothing is denied: there is no deny or allow pattern\nThe option strict asks for one\n"
+    "Error: Nothing is denied: there is no deny or allow pattern\n"
+    "With the option strict, there must be at least one\n"
 )
 UNMATCHED = (
-    'Error: The pattern "^no" matches no tool\nThe option strict asks for patterns that do\n'
+    'Error: The pattern "^no" matches no tool\nWith the option strict, every pattern must match a'
+    " tool\n"
 )
 
 

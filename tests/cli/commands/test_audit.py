@@ -180,7 +180,9 @@ def test_files_can_be_named_in_any_order(
     file.write_bytes(b"".join(lines[3:]))
     argv = ["verify", *map(str, sorted(tmp_path.glob("audit.jsonl*")))]
     assert "5 lines, none changed" in said(argv, capsys)
-    assert "The first line follows one" in said(["verify", str(file)], capsys)
+    assert ("The line before the first line is in none of these files") in said(
+        ["verify", str(file)], capsys
+    )
 
 
 def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
@@ -217,7 +219,7 @@ def test_a_log_of_one_line_that_was_cut_is_still_a_log(
     cut = tmp_path / "audit.jsonl"
     cut.write_bytes(link(render(entry("a", "2026-11-18T09:00:00.000Z")), START)[:60])
     assert main(["audit", "verify", str(cut)]) == 1
-    assert "line 1: it was cut while it was written" in capsys.readouterr().out
+    assert "line 1: it was cut off while it was written" in capsys.readouterr().out
 
 
 def test_a_summary_counts_as_people_write(

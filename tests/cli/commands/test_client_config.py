@@ -90,7 +90,7 @@ def test_the_filters_own_command_is_said_on_stderr_without_secrets(
     assert "--port 9" in said
     assert "hunter" not in said
     assert f'--upstream "{URL}?key=$KEY"' in said
-    assert "(set KEY to what your URL has there)" in said
+    assert "(set KEY to the values from your URL)" in said
 
 
 def test_the_command_works_in_a_shell_that_has_the_key(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixt
     assert main(["config", "cursor", "-u", "http://127.0.0.1:1"]) == 0
     said = capsys.readouterr()
     assert MINE in said.out
-    assert "it is taken to be at /mcp" in said.err
+    assert "the path /mcp is assumed" in said.err
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixt
     [
         ([], "Which client? It comes after config"),
         (["cusor"], "There is no client cusor: did you mean cursor?"),
-        (["cursor", "-u", URL, "--port", "0"], "--port 0 takes another port each time"),
+        (["cursor", "-u", URL, "--port", "0"], "--port 0 picks another port each time"),
         (["cursor"], "Missing --upstream URL"),
     ],
 )

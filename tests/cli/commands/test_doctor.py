@@ -49,7 +49,7 @@ async def test_programs_can_read_it(tmp_path: Path) -> None:
         {
             "ok": False,
             "text": 'The pattern "^delete" matches no tool',
-            "advice": "Is it spelt right? mcp-tool-filter --list-tools shows the names",
+            "advice": "Is it spelled correctly? mcp-tool-filter --list-tools shows the names",
         }
     ]
     status, lines = await examined(tmp_path, "-d", "^a$", "--json")
@@ -61,7 +61,7 @@ async def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     assert status == 1
     assert failures(lines) == [
         'The pattern "^delete" matches no tool | '
-        "Is it spelt right? mcp-tool-filter --list-tools shows the names"
+        "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
     ]
 
 
@@ -85,7 +85,7 @@ async def test_nobody_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("http://no.such.host.invalid/mcp", "Is the name spelt right?"),
+        ("http://no.such.host.invalid/mcp", "Is the name spelled correctly?"),
         ("https://127.0.0.1:{}/mcp", "Does it speak"),
     ],
 )
@@ -111,7 +111,7 @@ async def test_credentials_are_wanted(tmp_path: Path) -> None:
         status, said = await it.exit_code(), it.stdout
     assert status == 1
     assert "HTTP 401" in said
-    assert "--header 'Authorization: Bearer $TOKEN' sends them" in said
+    assert "--header 'Authorization: Bearer $TOKEN'" in said
 
 
 async def test_a_variable_that_is_not_set(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_a_taken_port_is_an_error_before_the_upstream_is_asked(tmp_path: P
             assert await it.exit_code() == 1
             assert it.stderr == (
                 f"Error: Cannot listen on 127.0.0.1:{port}\n"
-                "Address already in use; --port 0 takes a free port\n"
+                "Address already in use; --port 0 picks a free port\n"
             )
         assert upstream.raw.requests == []
 

@@ -119,6 +119,6 @@ def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.endswith(
         f"Error: Cannot show mitmweb at 127.0.0.1:{port}\n"
-        "Address already in use; without web_port it takes a free one\n"
+        "Address already in use; leave web_port out to use a free port\n"
     )
     assert "Traceback" not in ended.stderr

@@ -98,7 +98,7 @@ async def test_another_format_is_refused(tmp_path: Path) -> None:
     status, _, stderr = await said(tmp_path, "--list-tools", "--format", "xml")
     assert (status, stderr) == (
         2,
-        "Error: There is no format xml\nIt is one of: table, json, names\n",
+        "Error: There is no format xml\nIt must be one of: table, json, names\n",
     )
 
 

@@ -124,7 +124,7 @@ def test_other_commands_use_the_login(tmp_path: Path) -> None:
         status, _, err = run(*listing, home=tmp_path)
         assert (status, "HTTP 401" in err) == (1, True)
         status, out, _ = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
-        assert f"mcp-tool-filter login {upstream.url} logs in with your browser" in out
+        assert f"Log in with your browser: mcp-tool-filter login {upstream.url}" in out
         assert run("login", upstream.url, home=tmp_path)[0] == 0
         assert run(*listing, home=tmp_path)[:2] == (0, "read_file\ndelete_file\n")
         assert run(*listing, "--login", "off", home=tmp_path)[0] == 1

@@ -34,7 +34,7 @@ def test_a_replay_says_what_a_policy_would_have_done() -> None:
         "    read_file: denied by ^read_\n"
         "  Calls that pass: echo 2x, progress 1x, sample 1x, fail 1x\n"
         "  Calls refused: read_file 1x\n"
-        "  Calls that pass now, of which the recording knows no answer: delete_file 1x\n"
+        "  Calls that pass now, but have no answer in the recording: delete_file 1x\n"
     )
 
 

@@ -118,7 +118,7 @@ def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str
         (["wrap", "claude-code", "files"], "Say what to hide"),
         (["wrap", "claude-code", "files", "--deny", "^[a"], "Invalid regex pattern"),
         (["wrap", "claude-code", "files", "--deny", "^a", "--flag=--nope"], "--nope"),
-        (["wrap", "claude-code", "files", "--deny", "^a"], "Nobody is there to ask"),
+        (["wrap", "claude-code", "files", "--deny", "^a"], "Cannot ask you: there is no terminal"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(

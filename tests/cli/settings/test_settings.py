@@ -44,17 +44,17 @@ def test_a_second_upstream_is_refused_with_the_way_to_serve_two() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--port", "x"], "Error: --port cannot be x\nIt is a number from 0 to 65535"),
-        (["--port", "65536"], "Error: --port cannot be 65536\nIt is a number from 0 to 65535"),
+        (["--port", "x"], "Error: --port cannot be x\nIt must be a number from 0 to 65535"),
+        (["--port", "65536"], "Error: --port cannot be 65536\nIt must be a number from 0 to 65535"),
         (
             ["--connection-timeout", "soon"],
             "Error: Invalid value for --connection-timeout: 'soon'\n"
-            "It is a number of milliseconds, 1 or more",
+            "It must be a number of milliseconds, 1 or more",
         ),
         (
             ["--message-limit", "1000"],
             "Error: Invalid value for --message-limit: '1000'\n"
-            "It is a size of at least 1KB, written with its unit, such as 500KB or 10MB",
+            "It must be a size of at least 1KB with its unit, such as 500KB or 10MB",
         ),
         (
             ["--deny", "^[a-z"],

@@ -97,7 +97,7 @@ def test_a_misspelt_variable_is_refused(name: str, meant: str) -> None:
 def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert settings(quite_another="x", list_tools="1").port == 6273
     assert capsys.readouterr().err.splitlines() == [
-        "Warning: MCP_TOOL_FILTER_QUITE_ANOTHER is no setting, and has no effect",
+        "Warning: MCP_TOOL_FILTER_QUITE_ANOTHER is not a setting and has no effect",
         "Warning: MCP_TOOL_FILTER_LIST_TOOLS has no effect: type --list-tools on the command line",
     ]
     assert settings(wrapped="{}", wrapped_login="{}").port == 6273

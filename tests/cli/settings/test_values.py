@@ -87,5 +87,5 @@ def test_a_switch_can_be_written_in_several_ways(text: str | None, is_it: bool) 
 
 def test_a_choice_is_one_of_those_there_are() -> None:
     assert one_of("log-format", "json", ("text", "json")) == "json"
-    with pytest.raises(UsageError, match="It is one of: text, json"):
+    with pytest.raises(UsageError, match="It must be one of: text, json"):
         one_of("log-format", "xml", ("text", "json"))

@@ -33,13 +33,13 @@ def test_tools_that_nobody_calls_are_named() -> None:
 def test_a_call_with_far_larger_arguments_is_unusual() -> None:
     seen = look_through([*(call("q", n, 100 + n % 7) for n in range(30)), call("q", 40, 9000)])
     assert [one.why for one in unusual_calls(seen)] == [
-        "arguments of 9,000 bytes; usual are 103",
+        "arguments of 9,000 bytes; usual: 103",
     ]
 
 
 def test_a_burst_is_unusual() -> None:
     seen = look_through([*(call("q", n) for n in range(30)), *(call("q", 45) for _ in range(60))])
-    assert [one.why for one in unusual_calls(seen)] == ["60 calls in one minute; usual are 1"]
+    assert [one.why for one in unusual_calls(seen)] == ["60 calls in one minute; usual: 1"]
 
 
 def test_a_tool_that_a_session_calls_late_and_no_other_session_calls_is_unusual() -> None:

@@ -298,7 +298,7 @@ class AuditWriter:
             if not self._is_stuck:
                 self._is_stuck = True
                 why = error.strerror or error
-                log.warning("Cannot put the audit log %s aside: %s; it grows on", path, why)
+                log.warning("Cannot rotate the audit log %s: %s; it keeps growing", path, why)
             return
         self._is_stuck = False
         os.close(self._handle)
@@ -324,7 +324,7 @@ def _lock(handle: int, path: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         what = f"Another process writes the audit log {path}"
-        raise StartError(what, why="Give each process a file of its own") from None
+        raise StartError(what, why="Give each process its own file") from None
 
 
 def _free_name(path: Path, now: float) -> Path:

@@ -101,25 +101,27 @@ def _suggestions(
         yield f"\nNever called: {len(unused)} of {len(sizes)} tools, about {tokens} tokens per list"
         yield from (f"  {estimate_tokens(sizes[name]):>7}  {shown(name)}" for name in unused)
         hidden = [name for name in sizes if name in {*unused, *refused}]  # none comes back
-        also = " (and those below, which are refused already)" if refused else ""
+        also = " (and those below, which are already refused)" if refused else ""
         yield f"Hide them{also}: --deny {shlex.quote(deny_for(hidden, list(sizes)))}"
-        yield "Sure: no call in this log names them. Not sure: that nobody will need them."
+        yield "Sure: no call in this log names them. Not sure: whether somebody will need them."
     if refused:
         yield f"\nCalled and always refused: {count(len(refused), 'tool')}"
         yield from (f"  {seen.refused[name]:>7}  {shown(name)}" for name in refused)
-        yield "Sure: no call went through. Not sure: whether those who called should have them."
+        yield "Sure: no call went through. Not sure: whether these callers should have them."
     unusual = unusual_calls(seen)
     if unusual:
-        yield "\nUnlike the other calls, which need not be wrong:"
+        yield "\nUnusual calls (they may be fine):"
         yield from (f"  {one.time}  {one.tool}: {one.why}" for one in unusual)
     if seen.total < FEWEST:
-        yield f"\nFewer than {FEWEST} calls: sizes and rates say nothing yet"
-    yield "\nA rules file that allows what was seen: add --policy"
+        yield f"\nFewer than {FEWEST} calls: too few to judge sizes and rates"
+    yield "\nAdd --policy to print a rules file that allows the calls in this log"
 
 
 def _paths(files: Sequence[str]) -> list[Path]:
     if not files:
-        raise UsageError("Which file? mcp-tool-filter audit FILE", why="See --audit-log")
+        raise UsageError(
+            "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
+        )
     return sorted(map(Path, files), key=_age)
 
 
@@ -160,17 +162,18 @@ def _verify(paths: Sequence[Path], known: str) -> int:
         print(f"{problems} of {lines} lines are wrong")
         return 1
     if known and not is_there:
-        print(f"No line has the hash {known}: it was changed, or cut off the end")
+        print(f"No line has the hash {known}: the line was changed, or removed from the end")
         return 1
     print(f"{lines} lines, none changed; the last hash is {last or 'none'}")
     if first not in ("", START):
-        print("The first line follows one that is in none of these files")
+        print("The line before the first line is in none of these files")
     if known:
-        print("The line with the hash that you know is there, and so is all before it")
+        print("The line with this hash is there, and nothing before it has changed")
     elif lines:
         print(
-            "Not checked: whether the last line was changed, or lines were cut off the end. Keep"
-            " the last hash\nelsewhere, and ask for it later: audit verify FILE --last HASH"
+            "Not checked: whether the last line was changed, or lines were removed from the end."
+            "\nKeep the last hash in another place, and check it later:"
+            " audit verify FILE --last HASH"
         )
     return 0
 
@@ -182,7 +185,9 @@ def _is_like_ours(line: bytes) -> bool:
 
 def _not_a_log(paths: Sequence[Path]) -> UsageError:
     names = ", ".join(map(str, paths))
-    return UsageError(f"{names} is not an audit log", why="It is what --audit-log FILE has written")
+    return UsageError(
+        f"{names} is not an audit log", why="Name a file that --audit-log has written"
+    )
 
 
 def _lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
@@ -234,7 +239,7 @@ def _parse_since(text: str) -> str:
         try:
             when = datetime.fromisoformat(text)
         except ValueError:
-            why = "It is a time such as 2026-11-18T09:30, or 2h for two hours ago"
+            why = "It must be a time such as 2026-11-18T09:30, or 2h for two hours ago"
             raise UsageError(f"--since cannot be {text}", why=why) from None
         when = when.astimezone(UTC)
     return when.strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -24,7 +24,7 @@ def run(typed: Given) -> int:
     """Print the snippet; return the exit status."""
     named = next(iter(typed.pop(WORDS, [])), "")
     if not named:
-        why = "It is one of: " + ", ".join(CLIENTS)
+        why = "It must be one of: " + ", ".join(CLIENTS)
         raise UsageError("Which client? It comes after config", why=why)
     if named not in CLIENTS:
         raise no_such("client", named, CLIENTS, help="mcp-tool-filter config --help")
@@ -41,7 +41,7 @@ def run(typed: Given) -> int:
     print(snippet.text, flush=True)
     say("Start the filter first, and leave it running:")
     if variables := [variable for _, variable in _variables_for(settings.endpoint)]:
-        say(f"(set {' and '.join(variables)} to what your URL has there)")
+        say(f"(set {' and '.join(variables)} to the values from your URL)")
     say(command_line(typed))
     return 0
 
@@ -101,8 +101,8 @@ def _shown(name: str, value: str) -> str:
 def _place(settings: Settings) -> Place:
     endpoint = settings.endpoint or ("/mcp" if settings.command else _find_endpoint(settings))
     if not settings.port:
-        why = "The client must know it: leave --port out, or name one"
-        raise UsageError("--port 0 takes another port each time", why=why)
+        why = "The client needs a fixed port: leave --port out, or name one"
+        raise UsageError("--port 0 picks another port each time", why=why)
     if settings.host in ("0.0.0.0", "::"):  # every address, of which this one is nearest
         settings = replace(settings, host="127.0.0.1")
     return Place(
@@ -119,7 +119,7 @@ def _find_endpoint(settings: Settings) -> str:
     try:
         return ask_now(settings).who.upstream.removeprefix(settings.origin)
     except StartError:
-        say("The upstream does not answer now; it is taken to be at /mcp.")
+        say("The upstream does not answer now; the path /mcp is assumed.")
         return "/mcp"
 
 

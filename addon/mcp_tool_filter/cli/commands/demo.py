@@ -163,6 +163,6 @@ def _measure(seen: _Seen) -> str:
 
 def _call_lines(after: _Seen, upstream: DemoUpstream) -> Iterator[str]:
     for name, said in after.calls.items():
-        heard = "the server was asked" if name in upstream.calls else "the server never heard of it"
+        reached = "reached" if name in upstream.calls else "did not reach"
         yield f"It calls {name}: {said}"
-        yield paint(f"  ({heard})", Colour.DIM)
+        yield paint(f"  (the call {reached} the server)", Colour.DIM)

@@ -24,22 +24,23 @@ from mcp_tool_filter.observers.report import estimate_tokens
 
 _ADVICE = {  # what a reason contains, to what to do about it
     "Command not found": "Is it installed, and in PATH? Try to run it in a terminal",
-    "exited with code": "What it says on stderr tells why; try to run it in a terminal",
+    "exited with code": "Its stderr gives the reason; try to run it in a terminal",
     "refused": "Is the upstream running, and is this its port?",
-    "timeout": "Is there a firewall between? --connection-timeout and --tool-list-timeout wait"
-    " longer",
-    "certificate": "--ca FILE trusts its certificate; --insecure trusts any",
-    "credentials": "mcp-tool-filter login URL logs in with your browser; or --header"
-    " 'Authorization: Bearer $TOKEN' sends them, the variable must be set",
-    "no MCP found": "--endpoint PATH says where it is, or a path in --upstream",
-    "not found:": "Is the name spelt right?",
-    "reset": "Does it speak the other of http and https on this port?",
+    "timeout": "Is there a firewall in between? To wait longer, use --connection-timeout and"
+    " --tool-list-timeout",
+    "certificate": "Trust its certificate with --ca FILE, or any certificate with --insecure",
+    "credentials": "Log in with your browser: mcp-tool-filter login URL. Or send a token with"
+    " --header"
+    " 'Authorization: Bearer $TOKEN'; the variable must be set",
+    "no MCP found": "Give the path with --endpoint PATH, or in --upstream",
+    "not found:": "Is the name spelled correctly?",
+    "reset": "Try http:// instead of https://, or https:// instead of http://",
     "TLS": "Does it speak plain http on this port?",
-    "closed": "Does it speak the other of http and https on this port?",
+    "closed": "Try http:// instead of https://, or https:// instead of http://",
 }
 _ADVICE_FOR_COMMANDS = {
-    "timeout": "Does it speak MCP over stdio, one message a line? --connection-timeout and"
-    " --tool-list-timeout wait longer",
+    "timeout": "Does it speak MCP over stdio, one message per line? To wait longer, use"
+    " --connection-timeout and --tool-list-timeout",
     "closed": "Does it speak MCP over stdio?",
 }
 
@@ -96,7 +97,7 @@ def _versions() -> Finding:
 def _settings(settings: Settings) -> Finding:
     """Patterns, headers with their variables, sizes and time-outs."""
     denied, allowed, headers = map(len, (settings.deny, settings.allow, settings.headers))
-    text = f"The settings can be used (--deny {denied}, --allow {allowed}, --header {headers})"
+    text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers})"
     return _attempt(lambda: target_of(settings), text)
 
 
@@ -163,9 +164,11 @@ def _tools(known: Known) -> Iterator[Finding]:
         True, f"{exposed + gone} tools: {exposed} exposed, {gone} denied, {saved} tokens saved"
     )
     for pattern in snapshot.unmatched:
-        advice = "Is it spelt right? mcp-tool-filter --list-tools shows the names"
+        advice = "Is it spelled correctly? mcp-tool-filter --list-tools shows the names"
         yield Finding(False, f'The pattern "{pattern.text}" matches no tool', advice)
     for fault in snapshot.faults:
-        yield Finding(False, f"In the upstream's list: {fault}", "Tell the upstream's authors")
+        yield Finding(
+            False, f"In the upstream's list: {fault}", "Report it to the upstream's authors"
+        )
     if not exposed:
         yield Finding(False, "No tool is exposed", "Deny less, or allow more")

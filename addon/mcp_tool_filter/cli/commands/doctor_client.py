@@ -12,7 +12,7 @@ from mcp_tool_filter.adapters.run.last import Last, last_of
 from mcp_tool_filter.cli.output.finding import Finding
 from mcp_tool_filter.policy.snapshot import shown
 
-_HOW = "mcp-tool-filter run -- {program} says at its end which servers it has seen"
+_HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it has seen"
 
 
 def examine_client(client: str) -> Iterator[Finding]:

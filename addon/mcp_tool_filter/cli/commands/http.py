@@ -302,4 +302,4 @@ def refuse_taken_port(settings: Settings) -> None:
     except OSError as error:
         what = f"Cannot listen on {settings.host}:{settings.port}"
         reason = error.strerror or str(error)
-        raise StartError(what, why=f"{reason}; --port 0 takes a free port") from None
+        raise StartError(what, why=f"{reason}; --port 0 picks a free port") from None

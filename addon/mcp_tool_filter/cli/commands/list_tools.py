@@ -35,7 +35,9 @@ _DESCRIPTION = 60
 def run(settings: Settings, how: str) -> int:
     """Print the tools in one of the formats, or as the start would report them."""
     if how not in (*FORMATS, "report", "report-json"):
-        raise UsageError(f"There is no format {how}", why="It is one of: " + ", ".join(FORMATS))
+        raise UsageError(
+            f"There is no format {how}", why="It must be one of: " + ", ".join(FORMATS)
+        )
     known = ask_now(settings)
     refuse_unmatched(settings.config(), known.snapshot.unmatched)
     match how:

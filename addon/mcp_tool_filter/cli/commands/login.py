@@ -62,13 +62,13 @@ def _wider(wishes: Wishes, wanted: tuple[str, ...]) -> Wishes:
 
 async def _print_url(url: str) -> None:
     say(f"Open this page to log in:\n\n  {url}\n")
-    say("If the browser is on another device, paste here the address at which it ends.")
+    say("If the browser is on another device, paste its final address here.")
 
 
 async def _open_browser(url: str) -> None:
     say(f"Your browser opens this page to log in:\n\n  {url}\n")
     if not await asyncio.to_thread(webbrowser.open, url):
-        say("No browser could be opened: open the page yourself")
+        say("Cannot open a browser: open the page yourself")
 
 
 class _Pasted:
@@ -143,7 +143,7 @@ def _wishes(typed: Given) -> Wishes:
 
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text):
-        raise UsageError(f"--timeout cannot be {text}", why="It is a number of seconds")
+        raise UsageError(f"--timeout cannot be {text}", why="It must be a number of seconds")
     return float(text)
 
 
@@ -160,5 +160,5 @@ def _expand(text: str) -> str:
 
 def _port(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise UsageError(f"--callback-port cannot be {text}", why="It is a number up to 65535")
+        raise UsageError(f"--callback-port cannot be {text}", why="It must be a number up to 65535")
     return int(text)

@@ -107,7 +107,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     if rules := outcome["rules"]:
         yield f"  Messages that rules refuse or change: {_counted(rules)}"
     if unknown := outcome["unknown"]:
-        yield f"  Calls that pass now, of which the recording knows no answer: {_counted(unknown)}"
+        yield f"  Calls that pass now, but have no answer in the recording: {_counted(unknown)}"
     yield from (f"  Leak: {leak}" for leak in outcome["leaks"])
 
 

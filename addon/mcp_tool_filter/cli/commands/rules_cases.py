@@ -75,7 +75,7 @@ def _message(spot: Spot) -> Message | None:
     try:
         return parse_message(text.encode())
     except (ProtocolError, UnicodeEncodeError) as error:
-        spot.wrong(f"this is no message that rules could judge: {error}")
+        spot.wrong(f"this is no message that rules can judge: {error}")
         return None
 
 

@@ -23,7 +23,7 @@ def explain(policy: Policy, raw: bytes, answers: bytes | None) -> Iterator[str]:
     outcome = rehearse(Rehearsal(policy), message, asked=asked, trace=trace)
     yield from (f"Warning: {warning}" for warning in policy.warnings)
     if not trace:
-        yield "no rule concerns this message"
+        yield "no rule applies to this message"
     yield from lines_of(trace)
     yield f"Outcome: {shown_outcome(outcome)}"
 
@@ -32,4 +32,4 @@ def _parse(raw: bytes) -> Message:
     try:
         return parse_message(raw)
     except ProtocolError as error:
-        raise UsageError("This is no message that rules could judge", why=str(error)) from None
+        raise UsageError("This is no message that rules can judge", why=str(error)) from None

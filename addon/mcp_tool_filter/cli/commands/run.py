@@ -172,8 +172,8 @@ class _Session:
             say(_loud(missing, seen))
         elif not any(one.way is not Way.COMMAND for one in self._servers) and not seen.endpoints:
             say(
-                "WARNING: no MCP came through the filter in this session, and no list of this"
-                " client's servers is known: --client or --server names them"
+                "WARNING: no MCP came through the filter in this session, and the servers of this"
+                " client are not known: name them with --client or --server"
             )
 
 
@@ -187,7 +187,7 @@ def _loud(missing: Sequence[Server], seen: Seen) -> str:
         f"  {shown(one.name)}  {one.url}  ({one.where}): {why_not_seen(one, seen)}"
         for one in missing
     ]
-    return "\n".join([*lines, *said, "  What helps: mcp-tool-filter help run"])
+    return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])
 
 
 def _seen_by(addon: ToolFilter) -> Seen:
@@ -210,6 +210,6 @@ def _own_authority() -> bytes:
     try:
         store = CertStore.from_store(folder, CONF_BASENAME, KEY_SIZE)
     except (OSError, ValueError) as error:
-        why = f"{error}. Repair or remove it, and a new one is made"
+        why = f"{error}. Repair or remove it; run then creates a new one"
         raise StartError(f"Cannot use mitmproxy's certificates in {folder}", why=why) from None
     return store.default_ca.to_pem()

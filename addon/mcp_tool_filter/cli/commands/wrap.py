@@ -181,7 +181,7 @@ def _original_text(listed: Listed, entry: Entry) -> str | None:
 
 def _agrees() -> bool:
     if not is_terminal(sys.stdin):
-        raise UsageError("Nobody is there to ask", why="Add --yes to make the change")
+        raise UsageError("Cannot ask you: there is no terminal", why="Add --yes to make the change")
     print("Make this change? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -24,7 +24,7 @@ def make_master(options: Options, addon: object) -> WebMaster:
         options.update(web_port=_port_near(options.web_port))
     elif not _is_free(options.web_port, options.web_host):
         what = f"Cannot show mitmweb at {options.web_host}:{options.web_port}"
-        raise StartError(what, why="Address already in use; without web_port it takes a free one")
+        raise StartError(what, why="Address already in use; leave web_port out to use a free port")
     manager = master.addons
     manager.chain.insert(0, manager.register(addon))
     manager.invoke_addon_sync(addon, ConfigureHook(set(options.keys())))

@@ -63,7 +63,9 @@ def read_file(path: str) -> Given:
     for key, value in table.items():
         name, texts = _read_entry(path, key.replace("_", "-"), value)
         if name in given:
-            raise UsageError(f"{name} is in {path} twice", why="Once with _ and once with -")
+            raise UsageError(
+                f"{name} is in {path} twice", why="It is there once with _ and once with -"
+            )
         given[name] = texts
     return given
 
@@ -138,8 +140,8 @@ def _read_environment(environment: Mapping[str, str]) -> Given:
             _warn(f"{variable} has no effect: type --{flag.name} on the command line")
         elif name not in _NOT_OURS:
             if meant := _meant(name, names):
-                raise UsageError(f"{variable} is no setting: did you mean {_PREFIX}{meant}?")
-            _warn(f"{variable} is no setting, and has no effect")
+                raise UsageError(f"{variable} is not a setting: did you mean {_PREFIX}{meant}?")
+            _warn(f"{variable} is not a setting and has no effect")
     return given
 
 

@@ -23,19 +23,19 @@ def parse_variable(text: str) -> tuple[str, str]:
     """Read KEY=VALUE. No error quotes the value."""
     name, equals, value = text.partition("=")
     if not equals or not name or "\0" in text:
-        raise UsageError("--env is written KEY=VALUE")
+        raise UsageError("Write --env as KEY=VALUE")
     return name, value
 
 
 def parse_count(flag: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or int(text) == 0:
-        raise UsageError(f"--{flag} cannot be {text}", why="It is a number, 1 or more")
+        raise UsageError(f"--{flag} cannot be {text}", why="It must be a number, 1 or more")
     return int(text)
 
 
 def parse_port(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text) or int(text) > 65535:
-        raise UsageError(f"--port cannot be {text}", why="It is a number from 0 to 65535")
+        raise UsageError(f"--port cannot be {text}", why="It must be a number from 0 to 65535")
     return int(text)
 
 
@@ -45,12 +45,14 @@ def is_on(one: Mapping[str, str], name: str) -> bool:
             return True
         case "false" | "no" | "off" | "0":
             return False
-    raise UsageError(f"{name} cannot be {one[name]}", why="It is true or false")
+    raise UsageError(f"{name} cannot be {one[name]}", why="It must be true or false")
 
 
 def one_of(name: str, text: str, choices: Sequence[str]) -> str:
     if text not in choices:
-        raise UsageError(f"--{name} cannot be {text}", why="It is one of: " + ", ".join(choices))
+        raise UsageError(
+            f"--{name} cannot be {text}", why="It must be one of: " + ", ".join(choices)
+        )
     return text
 
 

@@ -23,7 +23,7 @@ START = "0" * 64
 """What the very first line carries."""
 
 
-_CUT = "it was cut while it was written, and what was to follow is lost"
+_CUT = "it was cut off while it was written, and the lines after it are lost"
 
 
 @dataclass(frozen=True, slots=True)

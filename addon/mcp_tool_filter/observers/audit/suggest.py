@@ -99,7 +99,7 @@ def _unusual_sizes(seen: Seen) -> Iterator[_Found]:
             continue
         for time, size in sizes:
             if (far := usual.distance_to(size)) > _UNUSUAL:
-                why = f"arguments of {size:,} bytes; usual are {usual.middle:,.0f}"
+                why = f"arguments of {size:,} bytes; usual: {usual.middle:,.0f}"
                 yield far, Unusual(time, tool, why)
 
 
@@ -111,7 +111,7 @@ def _bursts(seen: Seen) -> Iterator[_Found]:
         by_chance = usual.middle + _UNUSUAL * sqrt(max(1.0, usual.middle))
         for minute, count in minutes.items():
             if count > by_chance and (far := usual.distance_to(count)) > _UNUSUAL:
-                why = f"{count} calls in one minute; usual are {usual.middle:.0f}"
+                why = f"{count} calls in one minute; usual: {usual.middle:.0f}"
                 yield far, Unusual(minute, tool, why)
 
 
@@ -123,7 +123,7 @@ def _new_tools(seen: Seen) -> Iterator[_Found]:
         for number, (time, tool) in enumerate(calls):
             is_late = number >= max(FEWEST, len(calls) * _FAMILIAR)
             if tool not in known and is_late and users[tool] == 1 and len(seen.sessions) > 1:
-                why = f"first call of it after {number} others in its session"
+                why = f"first call of this tool, after {number} other calls in its session"
                 yield inf, Unusual(time, tool, why)
             known.add(tool)
 
@@ -152,10 +152,10 @@ class _Usual:
 
 def policy_lines(seen: Seen) -> Iterator[str]:
     """Yield the lines of a rules file that allows what was seen, and twice its rate."""
-    yield "# Made from an audit log: read it before you use it."
-    yield f"# {seen.total} calls of {len(seen.calls)} tools were seen; all others are refused."
-    yield "# Sure: each tool below was called. Not sure: that it should be, that no other will be"
-    yield "# needed, and that there will never be more calls in a minute."
+    yield "# Made from an audit log: review it before you use it."
+    yield f"# {seen.total} calls of {len(seen.calls)} tools are in the log; all others are refused."
+    yield "# Sure: each tool below was called. Not sure: whether it should be called, whether other"
+    yield "# tools will be needed, and whether there will be more calls in a minute."
     yield "interceptor:"
     yield "  method_interceptors:"
     yield "    tools/call:"
@@ -167,7 +167,7 @@ def policy_lines(seen: Seen) -> Iterator[str]:
         yield f"          - {_quoted(tool)}{once}"
     most = max(sum(seen.minutes.values(), Counter()).values(), default=0)
     yield "        rate_limit:"
-    yield f"          per_minute: {max(10, 2 * most)}  # at most {most} a minute were seen"
+    yield f"          per_minute: {max(10, 2 * most)}  # the log has at most {most} a minute"
     yield "  rules: []"
 
 
