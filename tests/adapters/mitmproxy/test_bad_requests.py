@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
+from tests.adapters.mitmproxy.filtered import INVALID_REQUEST, filtered
 from tests.adapters.mitmproxy.streaming import Streaming, before
 from tests.adapters.mitmproxy.upstream_failures import BODY, ok
 from tests.proxy import proxy
@@ -82,3 +83,26 @@ async def test_bytes_after_an_ambiguous_request_are_not_read_as_a_request(tmp_pa
         assert await client.rest() == b""
         assert upstream.requests == []
         assert addon.blamed == [False]
+
+
+@pytest.mark.parametrize("fast", ["true", "false"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: +4\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4, 4\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nno colon\r\n\r\n",
+        b"no request\r\n\r\n",
+    ],
+)
+async def test_a_head_that_cannot_be_read_is_answered_once_and_by_us(
+    head: bytes, fast: str, tmp_path: Path
+) -> None:
+    """mitmproxy would send a page of its own, and ours would follow it on a closed connection."""
+    async with filtered(tmp_path, host="dump", fast=[fast]) as between:
+        await between.client.say(head)
+        answer = await between.client.answer()
+        assert (answer.status, answer.body) == (400, INVALID_REQUEST)
+        assert b"mitmproxy" not in answer.head
+        assert await between.client.rest() == b""

@@ -20,6 +20,7 @@ from mitmproxy.test import taddons
 from mitmproxy.test.tflow import tclient_conn
 
 from mcp_tool_filter.adapters.mitmproxy.fast.routing import QuickHttpLayer
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import install_last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
 
 REQUESTS = [
@@ -47,6 +48,7 @@ type Said = list[tuple[str, bytes]]
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[Options]:
+    install_last_look(None)  # a filter that has run in this process would judge all of it again
     with taddons.context(Proxyserver()) as context:
         yield context.options
 

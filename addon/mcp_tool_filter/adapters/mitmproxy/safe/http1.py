@@ -1,8 +1,9 @@
 """mitmproxy's HTTP/1, with what it leaves to do before a message's head and behind its body.
 
 A head that never ends would be held for ever; a blank line before a request makes it wait for the
-next one; an answer that is only an interim one (100, 102, 103) is taken for the answer; trailers
-cannot be read. Nobody has judged these, so they are dropped (RFC 9110, section 6.5.1).
+next one; a head that cannot be read is answered with an HTML page, and then once more; an answer
+that is only an interim one (100, 102, 103) is taken for the answer; trailers cannot be read. Nobody
+has judged these, so they are dropped (RFC 9110, section 6.5.1).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestProtocolError,
@@ -37,6 +38,11 @@ _INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r
 # Stricter than for a head: a line ends with CRLF, and none goes on in the next.
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*\r\n")
 _TOO_LONG = b"HTTP/1.1 431 Too Long\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_UNREADABLE = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 79\r\n\r\n"
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
+)
 
 type Steps = Generator[commands.Command, Any, None]
 
@@ -75,7 +81,14 @@ class BoundedHttp1Server(Http1Server):
         self.is_behind = False
         if self.buf._data[:1] in _LINE_ENDS and (blank := _BLANK_LINES.match(self.buf._data)):
             self.buf.maybe_extract_at_most(blank.end())
-        yield from super().read_headers(event)
+        steps = super().read_headers(event)
+        first = next(steps, None)
+        if type(first) is commands.SendData:  # mitmproxy's own page, for a head it cannot read
+            first = commands.SendData(self.conn, _UNREADABLE)
+            self.send = _say_nothing  # type: ignore[assignment]  # not what a stream answers, too
+        if first is not None:
+            yield first
+            yield from steps
         most = LONGEST_QUEUE if self.is_behind else LONGEST_HEAD
         if self.state == self.read_headers and len(self.buf) > most:
             yield commands.SendData(self.conn, _TOO_LONG)
@@ -123,6 +136,10 @@ class PatientHttp1Client(Http1Client):
         if self.stream_id is not None:
             error = ResponseProtocolError(self.stream_id, why, ErrorCode.GENERIC_SERVER_ERROR)
             yield ReceiveHttp(error)
+
+
+def _say_nothing(_event: HttpEvent) -> Steps:
+    yield from ()
 
 
 def _drop_trailers(reader: object) -> None:
