@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.adapters.mitmproxy.filtered import Filtered, filtered, legacy_upstream
-from tests.collector import Collector, attributes, collector
+from tests.adapters.mitmproxy.filtered import Filtered, filtered
+from tests.adapters.mitmproxy.traced import CALL, CLIENTS, spans_of
+from tests.collector import Collector, attributes
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, chunk
 from tests.websocket import accept, connect
 
-CLIENTS = f"00-{'a' * 32}-{'1' * 16}-01"
 UPSTREAMS = f"00-{'b' * 32}-{'2' * 16}-01"
 RESULT = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
 SAMPLED = b'{"jsonrpc":"2.0","id":"s-1","result":{"role":"assistant"}}'
-
-
-def call(**meta: str) -> bytes:
-    params = {"name": "read_file", "_meta": meta}
-    said = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
-    return json.dumps(said).encode()
 
 
 def sampling(**meta: str) -> bytes:
@@ -35,7 +28,7 @@ def sampling(**meta: str) -> bytes:
     return json.dumps(said).encode()
 
 
-CALL, SAMPLING = call(traceparent=CLIENTS), sampling(traceparent=UPSTREAMS)
+SAMPLING = sampling(traceparent=UPSTREAMS)
 
 
 @dataclass
@@ -70,18 +63,6 @@ class Sampling:
             await peer.say(SSE_HEAD + chunk(b"data: " + SAMPLING + b"\n\n"))
             await self._answered.wait()
             await peer.say(chunk(b"data: " + RESULT + b"\n\n") + LAST_CHUNK)
-
-
-@pytest.fixture
-def sent_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with collector() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-async def spans_of(sent_to: Collector, count: int) -> list[Span]:
-    return await asyncio.to_thread(sent_to.wait_for, count)
 
 
 async def over_a_socket(between: Filtered) -> bytes:
@@ -151,51 +132,3 @@ async def test_requests_on_a_calls_own_stream_are_spans(sent_to: Collector, tmp_
     sampled = by_method["sampling/createMessage"]
     assert sampled.trace_id.hex() == "b" * 32
     assert heard == SAMPLING.replace(b"2" * 16, sampled.span_id.hex().encode())
-
-
-async def mute(_request: RawRequest, peer: Peer) -> None:
-    await peer.left()
-
-
-async def mute_socket(request: RawRequest, peer: Peer) -> None:
-    socket = await accept(peer.reader, peer.writer, request.head)
-    while await socket.hear() is not None:
-        pass
-
-
-@pytest.mark.parametrize("transport", ["HTTP", "websocket", "legacy stream"])
-async def test_a_client_that_hangs_up_ends_its_spans(
-    transport: str, sent_to: Collector, tmp_path: Path
-) -> None:
-    respond = {"HTTP": mute, "websocket": mute_socket, "legacy stream": legacy_upstream}[transport]
-    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
-        match transport:
-            case "HTTP":
-                await between.client.say(post(CALL, headers=MCP_HEADERS))
-            case "websocket":
-                socket = await connect(between.client.reader, between.client.writer)
-                await socket.say(CALL)
-            case _:
-                await between.client.say(get(path="/sse"))
-                await between.client.head()
-                await between.client.chunk()
-                async with raw_client(between.port) as poster:
-                    await poster.ask(post(CALL, path="/messages?session=1", headers=MCP_HEADERS))
-        while not between.upstream.asked:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        assert not sent_to.spans
-        between.client.abort()
-        (span,) = await spans_of(sent_to, 1)
-    assert attributes(span)["error.type"] == "client_left"
-    assert span.status.code == Status.STATUS_CODE_ERROR
-
-
-async def test_an_http_error_ends_the_span(sent_to: Collector, tmp_path: Path) -> None:
-    async def respond(_request: RawRequest, peer: Peer) -> None:
-        await peer.say(answer(b"no such session", status="404 Not Found", kind="text/plain"))
-
-    async with filtered(tmp_path, respond=respond, otel=["true"]) as between:
-        await between.client.ask(post(CALL, headers=MCP_HEADERS))
-        (span,) = await spans_of(sent_to, 1)
-    assert attributes(span)["error.type"] == "404"

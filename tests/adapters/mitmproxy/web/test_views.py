@@ -297,24 +297,3 @@ class TestFlows:
             await until(lambda: EVENT in it.view.updates)
             assert it.view.flows[0].response
             assert "transfer-encoding" in it.view.flows[0].response.headers
-
-
-class TestCommands:
-    async def test_they_tell_of_tools_and_calls(self, tmp_path: Path) -> None:
-        async with watched(tmp_path, tools_list=["cache"]) as it:
-            for body in (LIST, call("read_file"), call("delete_file"), call("delete_file")):
-                await it.ask(body)
-            run = it.proxy.master.commands.call
-            where = f"{it.upstream.url}/mcp"
-            assert run("mcp.tools") == [
-                f"{where}: 1 exposed, 1 hidden",
-                "  read_file: exposed, 1 calls",
-                "  delete_file: hidden, denied by ^delete_, 2 refused",
-            ]
-            assert run("mcp.stats") == [
-                where,
-                "  messages: 5, of which 0 invalid",
-                f"  lists: 1, each {len(DELETE)} bytes shorter",
-                "  calls: 1, refused: 2",
-            ]
-            assert run("mcp.sessions") == [f"{where}: 0 sessions"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -111,33 +110,3 @@ async def test_http2_is_filtered(tmp_path: Path) -> None:
         assert other.headers[b":status"] == b"200"
         await hang_up([writer])
     assert not upstream.of("tools/call")
-
-
-async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
-    """Whoever forgets it would take their upstream for filtered."""
-    async with tool_process("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
-        assert await it.exit_code() == 1
-        assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "Error: There is no --mode\n"),
-        (("--mode", "reverse:http://127.0.0.1:1", "--set", "deny=(a+)+"), "Error: Unsafe regex"),
-    ],
-    ids=["no mode", "a wrong option"],
-)
-async def test_a_start_that_must_fail_does_not_listen_for_a_moment(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    """mitmproxy would listen to every address. Here its port is taken: it would complain."""
-    with socket.create_server(("", 0)) as taken:
-        port = ("--listen-port", str(taken.getsockname()[1]))
-        start = tool_process(
-            "mitmdump", "-s", SCRIPT, *port, *arguments, home=tmp_path, listen_host=None
-        )
-        async with start as it:
-            assert await it.exit_code() == 1
-            assert it.stderr.startswith(said)
-            assert "in use" not in it.stdout + it.stderr

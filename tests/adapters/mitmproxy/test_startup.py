@@ -1,7 +1,8 @@
-"""A refused edit disturbs nobody, and a warning is shown once."""
+"""What a start refuses, and edits of the options while mitmproxy runs."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,33 @@ async def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
                 await client.ask(FINE)
             said = (it.stdout + it.stderr).splitlines()
             assert sum("without an object inputSchema" in line for line in said) == 1
+
+
+async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
+    """Whoever forgets it would take their upstream for filtered."""
+    async with mitmproxys("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
+        assert await it.exit_code() == 1
+        assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Error: There is no --mode\n"),
+        (("--mode", "reverse:http://127.0.0.1:1", "--set", "deny=(a+)+"), "Error: Unsafe regex"),
+    ],
+    ids=["no mode", "a wrong option"],
+)
+async def test_a_start_that_must_fail_does_not_listen_for_a_moment(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    """mitmproxy would listen to every address. Here its port is taken: it would complain."""
+    with socket.create_server(("", 0)) as taken:
+        port = ("--listen-port", str(taken.getsockname()[1]))
+        start = mitmproxys(
+            "mitmdump", "-s", SCRIPT, *port, *arguments, home=tmp_path, listen_host=None
+        )
+        async with start as it:
+            assert await it.exit_code() == 1
+            assert it.stderr.startswith(said)
+            assert "in use" not in it.stdout + it.stderr

@@ -1,0 +1,171 @@
+"""How one logs in to an upstream, from what it answers to somebody without credentials."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
+from mcp_tool_filter.adapters.oauth.errors import LoginFailed
+from mcp_tool_filter.adapters.oauth.web import Web
+from tests.raw_upstream import Peer, answer, raw_upstream
+
+RESOURCE = "/.well-known/oauth-protected-resource"
+SERVER = "/.well-known/oauth-authorization-server"
+DOCUMENT = {"resource": "ORIGIN/mcp", "authorization_servers": ["ORIGIN"]}
+
+
+def server(issuer: str = "ORIGIN", **more: object) -> dict[str, object]:
+    return {
+        "issuer": issuer,
+        "authorization_endpoint": f"{issuer}/authorize",
+        "token_endpoint": f"{issuer}/token",
+        "response_types_supported": ["code"],
+        "code_challenge_methods_supported": ["S256"],
+        **more,
+    }
+
+
+PLAIN = server(code_challenge_methods_supported=["plain"])
+
+
+async def discovered(
+    documents: Mapping[str, object],
+    *,
+    path: str = "/mcp",
+    post: str = "401 Unauthorized",
+    get: str = "405 Method Not Allowed",
+    challenges: Mapping[str, str] | None = None,
+) -> tuple[Discovered, str, list[str]]:
+    """Discover an upstream that answers POST and GET like this and has these documents.
+
+    ``challenges`` are by method. In all of it ORIGIN stands for the upstream's origin.
+    """
+
+    async def script(peer: Peer) -> None:
+        def here(text: str) -> bytes:
+            return text.replace("ORIGIN", peer.upstream.url).encode()
+
+        while True:
+            request = await peer.request()
+            method, at, _ = request.line.split(" ")
+            if at in documents:
+                said = documents[at]
+                text = said if isinstance(said, str) else json.dumps(said)
+                await peer.say(answer(here(text)))
+            elif ".well-known" in at:
+                await peer.say(answer(b"<html>", status="404 Not Found", kind="text/html"))
+            else:
+                whole = answer(b"{}", status=post if method == "POST" else get)
+                if challenge := (challenges or {}).get(method):
+                    extra = b"\r\nWWW-Authenticate: " + here(challenge)
+                    whole = whole.replace(b"\r\n", extra + b"\r\n", 1)
+                await peer.say(whole)
+
+    async with raw_upstream(script) as upstream:
+        web = Web(upstream.url)
+        found = await discover(upstream.url + path, web)
+        lines = [request.line.split(" ")[1] for request in upstream.requests]
+        return found, upstream.url, lines
+
+
+async def test_the_challenge_names_the_metadata() -> None:
+    """Where it does, the usual places are not asked."""
+    challenge = 'Bearer resource_metadata="ORIGIN/elsewhere", scope="one two"'
+    found, origin, asked = await discovered(
+        {"/elsewhere": DOCUMENT, SERVER: server()}, challenges={"POST": challenge}
+    )
+    assert found.endpoint == found.resource == f"{origin}/mcp"
+    assert found.server.token_endpoint == f"{origin}/token"
+    assert found.scopes == ("one", "two")
+    assert not any(RESOURCE in path for path in asked)
+
+
+async def test_without_a_challenge_the_usual_places_are_asked() -> None:
+    documents = {f"{RESOURCE}/mcp": {**DOCUMENT, "scopes_supported": ["all"]}, SERVER: server()}
+    found, _, _ = await discovered(documents)
+    assert found.scopes == ("all",)
+
+
+async def test_some_upstreams_challenge_only_a_get() -> None:
+    challenge = 'Bearer resource_metadata="/elsewhere"'
+    found, origin, _ = await discovered(
+        {"/elsewhere": DOCUMENT, SERVER: server()},
+        post="404 Not Found",
+        get="401 Unauthorized",
+        challenges={"GET": challenge},
+    )
+    assert found.resource == f"{origin}/mcp"
+
+
+async def test_an_upstream_without_metadata_is_its_own_server() -> None:
+    """MCP 2025-03-26: the endpoints have fixed paths."""
+    found, origin, _ = await discovered({})
+    assert found.resource is None
+    assert found.server.authorization_endpoint == f"{origin}/authorize"
+    assert found.server.token_endpoint == f"{origin}/token"
+
+
+async def test_an_origin_is_completed_by_the_path_of_its_resource() -> None:
+    found, origin, _ = await discovered({RESOURCE: DOCUMENT, SERVER: server()}, path="/")
+    assert found.endpoint == f"{origin}/mcp"
+
+
+async def test_the_first_server_with_metadata_counts() -> None:
+    documents = {
+        f"{RESOURCE}/mcp": {**DOCUMENT, "authorization_servers": ["ORIGIN/none", "ORIGIN/one"]},
+        f"{SERVER}/one": server("ORIGIN/one"),
+    }
+    found, origin, _ = await discovered(documents)
+    assert found.server.issuer == f"{origin}/one"
+
+
+@pytest.mark.parametrize(
+    ("documents", "given", "why"),
+    [
+        ({}, {"post": "200 OK"}, "It asks for no login"),
+        (
+            {},
+            {"challenges": {"POST": 'Bearer resource_metadata="/gone"'}},
+            "HTTP 405 from .*/gone, which its challenge names",
+        ),
+        ({f"{RESOURCE}/mcp": DOCUMENT}, {}, "There is no metadata at"),
+        (
+            {
+                f"{RESOURCE}/mcp": DOCUMENT,
+                SERVER: server(code_challenge_methods_supported=["plain"]),
+            },
+            {},
+            "does not support PKCE with S256",
+        ),
+        (
+            {f"{RESOURCE}/mcp": DOCUMENT, SERVER: server(token_endpoint="http://evil.example/")},
+            {},
+            "https",
+        ),
+        (
+            {
+                f"{RESOURCE}/mcp": DOCUMENT,
+                SERVER: server(registration_endpoint="http://evil.example/"),
+            },
+            {},
+            "https",
+        ),
+        (
+            {f"{RESOURCE}/mcp": {**DOCUMENT, "resource": "https://evil.example/"}},
+            {},
+            "evil.example",
+        ),
+    ],
+    ids=["no login", "nothing there", "no server", "no PKCE", "token", "registration", "resource"],
+)
+async def test_what_cannot_be_used_is_an_error_that_says_why(
+    documents: dict[str, object], given: dict[str, object], why: str
+) -> None:
+    with pytest.raises(LoginFailed) as failed:
+        await discovered(documents, **given)  # type: ignore[arg-type]  # by name
+    assert failed.match("Cannot log in to")
+    assert re.search(why, failed.value.why)
