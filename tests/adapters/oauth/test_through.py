@@ -1,0 +1,224 @@
+"""Our part in the logins of clients, without a host: what we answer, and what passes on.
+
+``adapters/mitmproxy/test_login_through.py`` has whole logins with mitmproxy around it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from mcp_tool_filter.adapters.oauth.said import Said
+from mcp_tool_filter.adapters.oauth.through import Through
+from mcp_tool_filter.adapters.oauth.web import Web
+from mcp_tool_filter.conversation.fetched import example, unlisted
+from mcp_tool_filter.http.listener import open_listener
+from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
+from mcp_tool_filter.policy.config import parse_config
+from tests.make import head
+from tests.raw_upstream import Peer, RawUpstream, answer, raw_upstream
+
+OURS = "http://localhost:8080"
+BACK = "http://127.0.0.1:5555/callback"
+RESOURCE = "/.well-known/oauth-protected-resource"
+SERVER = "/.well-known/oauth-authorization-server"
+REGISTRATION = {"client_id": "c-1", "redirect_uris": [BACK]}
+
+
+async def authorization_server(peer: Peer) -> None:
+    """An upstream that is its own authorization server; nothing is checked."""
+    origin = peer.upstream.url
+    documents = {
+        f"{RESOURCE}/mcp": {"resource": f"{origin}/mcp", "authorization_servers": [origin]},
+        SERVER: {
+            "issuer": origin,
+            "authorization_endpoint": f"{origin}/as/authorize",
+            "token_endpoint": f"{origin}/as/token",
+            "registration_endpoint": f"{origin}/as/register",
+            "response_types_supported": ["code"],
+            "authorization_response_iss_parameter_supported": True,
+            "code_challenge_methods_supported": ["S256"],
+        },
+        "/as/token": {"access_token": "t", "token_type": "Bearer"},
+    }
+    while True:
+        request = await peer.request()
+        path = request.line.split(" ")[1]
+        if path == "/as/register":
+            asked = json.loads(request.body)
+            await peer.say(answer(json.dumps({**asked, "client_id": "c-1"}).encode()))
+        elif path in documents:
+            await peer.say(answer(json.dumps(documents[path]).encode()))
+        else:
+            await peer.say(answer(b"<html>", status="404 Not Found", kind="text/html"))
+
+
+async def no_server(peer: Peer) -> None:
+    while True:
+        await peer.request()
+        await peer.say(answer(b"<html>", status="404 Not Found", kind="text/html"))
+
+
+@asynccontextmanager
+async def logins(
+    script: object = authorization_server, *, lists: bool = False, is_plain: bool = False
+) -> AsyncIterator[tuple[Through, RawUpstream]]:
+    """``lists``: the upstream has given its list to somebody without a login."""
+    async with raw_upstream(script) as upstream:  # type: ignore[arg-type]  # one of both
+        listener = open_listener(
+            upstream=upstream.url,
+            config=parse_config(),
+            fetched=example("read") if lists else unlisted("/mcp"),
+        )
+        web = Web(upstream.url, is_for_clients=True)
+        yield Through(listener, lambda: web, is_plain), upstream
+
+
+async def asked(
+    through: Through, method: str, target: str, body: bytes = b"", **headers: str
+) -> Said | None:
+    return await through.answer(head(method, target, **headers), body, OURS)
+
+
+async def said(through: Through, method: str, target: str, body: bytes = b"") -> Said:
+    found = await asked(through, method, target, body)
+    assert found
+    return found
+
+
+async def registered(through: Through) -> None:
+    body = json.dumps({"redirect_uris": [BACK]}).encode()
+    given = await said(through, "POST", REGISTER, body)
+    assert json.loads(given.body)["redirect_uris"] == [BACK]
+
+
+def location(given: Said) -> str:
+    assert given.status == 302
+    return dict(given.headers)["location"]
+
+
+async def test_a_whole_login_passes_through_us() -> None:
+    """The authorization server sees our callback, the client its own."""
+    async with logins() as (through, upstream):
+        await registered(through)
+        query = {
+            "client_id": "c-1",
+            "redirect_uri": BACK,
+            "response_type": "code",
+            "state": "s",
+            "code_challenge": "x",
+            "code_challenge_method": "S256",
+        }
+        there = location(await said(through, "GET", f"{AUTHORIZE}?{urlencode(query)}"))
+        assert there.startswith(f"{upstream.url}/as/authorize?")
+        sent = parse_qs(urlsplit(there).query)
+        assert sent["redirect_uri"][0].startswith(OURS + CALLBACK)
+        path = urlsplit(sent["redirect_uri"][0]).path
+        back = urlencode({"code": "k", "state": sent["state"][0], "iss": upstream.url})
+        home = location(await said(through, "GET", f"{path}?{back}"))
+        assert home.startswith(BACK)
+        assert parse_qs(urlsplit(home).query) == {"code": ["k"], "state": ["s"], "iss": [OURS]}
+        form = urlencode(
+            {"grant_type": "authorization_code", "code": "k", "redirect_uri": BACK,
+             "client_id": "c-1", "code_verifier": "v"}
+        )  # fmt: skip
+        token = await said(through, "POST", TOKEN, form.encode())
+        assert json.loads(token.body)["access_token"] == "t"
+
+
+async def test_the_metadata_names_us_at_its_own_place_only() -> None:
+    async with logins() as (through, _):
+        found = json.loads((await said(through, "GET", SERVER)).body)
+        assert found["token_endpoint"] == OURS + TOKEN
+        assert found["registration_endpoint"] == OURS + REGISTER
+        assert (await said(through, "GET", f"{SERVER}/other")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status"),
+    [
+        ("POST", AUTHORIZE, b"", 405),
+        ("GET", TOKEN, b"", 405),
+        ("POST", TOKEN, b"x" * 1_000_000, 413),
+        ("POST", TOKEN, b"a=1&a=2", 400),
+        ("POST", REGISTER, b"[]", 400),
+        ("POST", REGISTER, b'{"redirect_uris":["https://evil.example/"]}', 400),
+        ("GET", f"{AUTHORIZE}?client_id=one&client_id=other", b"", 400),
+        ("GET", f"{CALLBACK}/guessed?code=k&state=guessed", b"", 400),
+    ],
+)
+async def test_what_could_mislead_somebody_is_refused(
+    method: str, target: str, body: bytes, status: int
+) -> None:
+    async with logins() as (through, upstream):
+        assert (await said(through, method, target, body)).status == status
+        assert not any("/as/" in one.line for one in upstream.requests)
+
+
+async def test_an_upstream_without_a_login_keeps_its_paths() -> None:
+    """It may have pages of its own at /token; only our callback is nobody else's."""
+    async with logins(no_server, lists=True) as (through, _):
+        assert not through.concerns(head("POST", TOKEN))
+        assert await asked(through, "POST", TOKEN) is None
+        assert (await said(through, "GET", f"{CALLBACK}/x?code=k")).status == 404
+
+
+async def test_a_path_is_part_of_a_login_once_the_upstream_has_asked_for_one() -> None:
+    async with logins(lists=True) as (through, _):
+        assert not through.concerns(head("POST", TOKEN))
+        through.note_challenges(["Bearer"])
+        assert through.concerns(head("POST", TOKEN))
+        assert not through.concerns(head("POST", "/other"))
+        assert through.concerns(head("GET", SERVER))
+
+
+async def test_a_challenge_teaches_where_the_metadata_is() -> None:
+    """The upstream answers there, and we rewrite it."""
+    async with logins(lists=True) as (through, upstream):
+        assert not through.is_resource_document("/meta/data")
+        names = (f"{upstream.url}/meta/data", f"{upstream.url}/mcp", f"{upstream.url}{TOKEN}")
+        through.note_challenges([f'Bearer resource_metadata="{name}"' for name in names])
+        assert through.is_resource_document("/meta/data?x=1")
+        assert not through.is_resource_document("/mcp")
+        assert not through.is_resource_document(TOKEN)
+
+
+async def test_challenges_cannot_teach_places_without_end() -> None:
+    async with logins(lists=True) as (through, upstream):
+        many = [f'Bearer resource_metadata="{upstream.url}/m{number}"' for number in range(100)]
+        through.note_challenges(many)
+        assert sum(through.is_resource_document(f"/m{number}") for number in range(100)) < 50
+
+
+async def test_what_was_found_is_asked_for_once() -> None:
+    async with logins() as (through, upstream):
+        for _ in range(3):
+            await said(through, "GET", SERVER)
+        paths = [one.line.split(" ")[1] for one in upstream.requests]
+        assert paths.count(SERVER) == 1
+
+
+async def test_where_only_metadata_is_rewritten_clients_speak_with_the_server() -> None:
+    async with logins(is_plain=True) as (through, _):
+        assert await asked(through, "POST", TOKEN) is None
+        assert through.translated(head("POST", TOKEN), b"resource=" + OURS.encode(), OURS) is None
+
+
+async def test_a_request_for_the_upstream_names_the_upstream_as_its_resource() -> None:
+    async with logins() as (through, upstream):
+        query = urlencode({"resource": f"{OURS}/mcp"})
+        theirs = urlencode({"resource": f"{upstream.url}/mcp"})
+        target, body = through.translated(head("GET", f"{AUTHORIZE}?{query}"), b"", OURS) or (
+            "",
+            b"",
+        )
+        assert (target, body) == (f"{AUTHORIZE}?{theirs}", b"")
+        form = through.translated(head("POST", TOKEN), query.encode(), OURS)
+        assert form == (TOKEN, theirs.encode())
+        assert through.translated(head("POST", TOKEN), b"a=1", OURS) is None
+        assert through.translated(head("POST", TOKEN), b"\xff", OURS) is None
+        assert through.translated(head("POST", "/other"), query.encode(), OURS) is None
