@@ -99,6 +99,24 @@ def test_the_number_of_series_is_bounded() -> None:
     assert OTHER in series
 
 
+def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
+    """One client that calls a thousand tools must not take all tools out of the charts."""
+    counted = Metrics(dict)
+    for number in range(1000):
+        refused = {"verdict": "refused", "why": "unknown", "tool": f"t{number}"}
+        counted.show({"method": f"x/{number}", "tool": f"t{number}", **refused})
+    call: dict[str, object] = {"method": "tools/call", "tool": "read"}
+    counted.show({**call, "verdict": "forwarded"})
+    counted.show({**call, "tool": "rm", "verdict": "refused", "why": "denied", "rule": "no-rm"})
+    names = {
+        tuple(sample.labels.values())
+        for metric in counted.registry.collect()
+        for sample in metric.samples
+    }
+    assert {("read",), ("rm", "denied"), ("no-rm",), (OTHER, "unknown")} <= names
+    assert len([one for one in names if one[1:] == ("unknown",)]) == 201
+
+
 async def test_it_is_not_ready_before_lists_can_be_answered() -> None:
     server = Metrics(lambda: {"ready": 0.0}).serve(0)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import get, post, raw_client
+from tests.raw_upstream import Peer, RawRequest, answer
 
 HIDDEN = "delete_file"
 DOCS = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs"
@@ -142,6 +144,46 @@ async def test_what_rules_log_is_entered(host: str, tmp_path: Path) -> None:
         jsonschema.validate(one, SCHEMA)
     assert [one.get("tool") for one in entries if "event" not in one][:2] == ["read_file", HIDDEN]
     assert main(["audit", "verify", str(tmp_path / "audit.jsonl")]) == 0
+
+
+async def fails(request: RawRequest, peer: Peer) -> None:
+    if b"hang" in request.body:
+        await peer.left()
+    else:
+        await peer.say(answer(b"oops", status="500 Broken", kind="text/plain"))
+
+
+@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
+    host: str, tmp_path: Path
+) -> None:
+    """It was entered when the filter ended, which may be months later."""
+    file = tmp_path / "audit.jsonl"
+    async with mcp_upstream(tools=[tool("hang"), tool("fail")], respond=fails) as upstream:
+        if host == "mitmdump":
+            sets = ["--set", "deny=^x", "--set", f"audit_log={file}"]
+            words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *sets]
+        else:
+            words = ["-u", f"{upstream.url}/mcp", "-d", "^x", f"--audit-log={file}"]
+        async with _started(host, *words, home=tmp_path) as (it, port):
+            async with raw_client(port) as client:
+                assert (await client.ask(post(message("tools/call", name="fail")))).status == 500
+            async with raw_client(port) as leaving:
+                await leaving.say(post(message("tools/call", name="hang")))
+                async with asyncio.timeout(20):
+                    while not any(b"hang" in one.body for one in upstream.asked):
+                        await asyncio.sleep(0.05)
+            async with asyncio.timeout(20):
+                while file.read_bytes().count(b"\n") < 2:
+                    await asyncio.sleep(0.05)
+            entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+            it.interrupt()
+            assert await it.exit_code() == 0
+    told = {one["tool"]: (one["answered"], one.get("status"), one.get("answer_why"))
+            for one in entries}  # fmt: skip
+    assert told == {"fail": (False, 500, None), "hang": (False, None, "client_left")}
+    for one in entries:
+        jsonschema.validate(one, SCHEMA)
 
 
 async def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.errors import StartError, reason_of
-from mcp_tool_filter.observers.audit.entry import Entry
+from mcp_tool_filter.observers.audit.entry import Entry, method_of
+from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -30,6 +31,22 @@ type State = Callable[[], Mapping[str, float]]
 """Returns gauges by name at the moment; ``ready`` tells whether lists can be answered."""
 
 
+class _Names:
+    """Names that are series of their own; those that clients make up crowd out no others."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def bounded(self, name: str) -> str:
+        """Return the name, or "other" when there are too many: each is a series of its own."""
+        if name in self._known:
+            return name
+        if len(self._known) >= _MOST_NAMES:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
 class Metrics:
     """One for each process. Raises StartError without prometheus_client."""
 
@@ -40,7 +57,8 @@ class Metrics:
             why = "Install it: pip install 'mcp-tool-filter[metrics]'"
             raise StartError("--metrics-port needs prometheus_client", why=why) from None
         self._state = state
-        self._names: set[str] = set()
+        self._methods, self._rule_ids = _Names(), _Names()
+        self._called, self._denied, self._unknown = _Names(), _Names(), _Names()
         self.registry: CollectorRegistry = CollectorRegistry()
         registry = self.registry
 
@@ -66,12 +84,12 @@ class Metrics:
 
     def show(self, entry: Entry) -> None:
         """Count a message."""
-        verdict, method = str(entry.get("verdict")), str(entry.get("method") or "unreadable")
-        self._messages.labels(self._bounded(method), str(entry.get("class")), verdict).inc()
+        verdict, method = str(entry.get("verdict")), method_of(entry)
+        self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
         if "tool" in entry:
-            self._count_call(self._bounded(str(entry["tool"])), verdict, entry)
+            self._count_call(str(entry["tool"]), verdict, entry)
         if rule := entry.get("rule"):
-            self._rules.labels(self._bounded(str(rule))).inc()
+            self._rules.labels(self._rule_ids.bounded(str(rule))).inc()
         if isinstance(drift := entry.get("drift"), int):
             self._drift.inc(drift)
         if isinstance(saved := entry.get("saved_bytes"), int):
@@ -85,20 +103,14 @@ class Metrics:
 
     def _count_call(self, tool: str, verdict: str, entry: Entry) -> None:
         if verdict in ("refused", "dropped"):
-            self._refusals.labels(tool, str(entry.get("why"))).inc()
+            why = str(entry.get("why"))
+            names = self._unknown if why == Why.UNKNOWN.value else self._denied
+            self._refusals.labels(names.bounded(tool), why).inc()
             return
+        tool = self._called.bounded(tool)
         self._calls.labels(tool).inc()
-        if "error_code" in entry:
+        if "error_code" in entry or "tool_error" in entry or "status" in entry:
             self._errors.labels(tool).inc()
-
-    def _bounded(self, name: str) -> str:
-        """Return the name, or "other" when there are too many: each is a series of its own."""
-        if name in self._names:
-            return name
-        if len(self._names) >= _MOST_NAMES:
-            return OTHER
-        self._names.add(name)
-        return name
 
     def serve(self, port: int) -> MetricsServer:
         """Serve the counts on a port of the loopback. Raises StartError if it is taken."""

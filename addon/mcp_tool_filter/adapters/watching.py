@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.contents import Arguments
-from mcp_tool_filter.observers.audit.entries import Auditor
+from mcp_tool_filter.observers.audit.entries import Auditor, EndOf
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.policy.config import Audit
 
@@ -93,6 +93,10 @@ class Watching:
             if not self._has_failed:
                 self._has_failed = True
                 log.exception("cannot tell what became of a message")
+
+    def give_up(self, end_of: EndOf) -> None:
+        """Tell of requests that will not be answered; ``end_of`` knows them."""
+        self._auditor.give_up(end_of)
 
     def enter_log(self, effect: WriteLog) -> None:
         """Enter what a rule has logged into the audit log, if there is one."""

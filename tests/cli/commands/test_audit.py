@@ -189,10 +189,10 @@ def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "audit.jsonl"
-    bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z")
+    bad = entry("a\x1b[2J\nb", "2026-11-18T09:00:00.000Z\x1b[2J")
     lines = [link(render(bad | more), START) for more in ({}, {"verdict": "refused"})]
     file.write_bytes(b"".join(line + b"\n" for line in lines))
-    for argv in ([str(file)], ["suggest", str(file)]):
+    for argv in ([str(file)], ["suggest", str(file)], ["suggest", str(file), "--policy"]):
         assert "\x1b" not in said(argv, capsys)
 
 

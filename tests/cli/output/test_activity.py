@@ -96,17 +96,35 @@ async def test_a_running_filter_shows_calls_lists_and_refusals(form: str, tmp_pa
             await it.says("tools/list")
             it.interrupt()
             assert await it.exit_code() == 0
-    lines = it.stderr.partition("per tools/list\n")[2].splitlines()
     if form == "json":
-        assert [json.loads(line)["verdict"] for line in lines] == [
-            "forwarded", "refused", "forwarded",
-        ]  # fmt: skip
+        report, *told, summary = map(json.loads, it.stderr.splitlines())  # each line is JSON
+        assert report["level"] == "info"
+        assert report["message"].startswith("MCP tool filter: http://")
+        assert [one["verdict"] for one in told] == ["forwarded", "refused", "forwarded"]
+        assert summary["event"] == "summary"
+        assert (summary["calls"], summary["refused"]) == ({"read": 1}, {"rm": 1})
+        assert summary["saved_bytes"] > 0
     else:
+        lines = it.stderr.partition("per tools/list\n")[2].splitlines()
         assert re.fullmatch(r"\S+ 127\.0\.0\.1:\d+ tools/call read: ok, \S+ ms, .*", lines[0])
         assert "tools/call rm: refused (denied by ^rm$)" in lines[1]
         assert "tools/list: ok, answer changed (hidden)" in lines[2]
         assert re.fullmatch(r"Ran 0 min \d+ s: 1 call, 1 refused, 0 errors", lines[3])
         assert lines[4].startswith("Saved ")
+
+
+async def test_a_warning_is_written_as_all_other_lines_are(tmp_path: Path) -> None:
+    """One that is written past them is no JSON, and garbles the status line of a terminal."""
+    async with (
+        mcp_upstream(tools=[tool("read")]) as upstream,
+        launched("-u", upstream.url, "--log-format", "json", home=tmp_path) as it,
+    ):
+        await it.serving()
+        await it.says("nothing is denied")
+        it.interrupt()
+        assert await it.exit_code() == 0
+    warnings = [json.loads(line) for line in it.stderr.splitlines()]
+    assert [one["level"] for one in warnings] == ["info", "warning"]
 
 
 async def test_they_can_be_left_out(tmp_path: Path) -> None:
@@ -118,6 +136,25 @@ async def test_they_can_be_left_out(tmp_path: Path) -> None:
             it.interrupt()
             assert await it.exit_code() == 0
     assert "tools/call" not in it.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"answered": False, "status": 500}, "no answer (HTTP 500)"),
+        ({"answered": False, "answer_why": "client_left"}, "no answer (the client left)"),
+        ({"answered": False, "answer_why": "upstream_failed"}, "no answer (the upstream failed)"),
+        ({"answered": True, "tool_error": True}, "tool error"),
+    ],
+)
+def test_a_line_says_how_a_call_failed(entry: dict[str, object], said: str) -> None:
+    call = {"time": "", "method": "tools/call", "tool": "read", "verdict": "forwarded", **entry}
+    assert line_of(call)[0].endswith(f"tools/call read: {said}")
+
+
+def test_what_a_head_forbids_is_not_called_unreadable() -> None:
+    entry: dict[str, object] = {"verdict": "refused", "why": "forbidden", "detail": "Host"}
+    assert line_of(entry)[0].endswith(" request: refused (forbidden: Host)")
 
 
 def test_a_status_never_needs_a_second_row(
@@ -167,4 +204,5 @@ async def test_mitmproxys_own_lines_come_only_at_vv(
         await it.says("tools/call read: ok")
         it.interrupt()
         assert await it.exit_code() == 0
-    assert ("client connect" in it.stderr) is is_shown
+    named = re.search(r"^\[127\.0\.0\.1:\d+\] client connect$", it.stderr, re.MULTILINE)
+    assert (named is not None) is ("client connect" in it.stderr) is is_shown

@@ -14,13 +14,14 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents
-from mcp_tool_filter.observers.audit.entries import Auditor
+from mcp_tool_filter.observers.audit.entries import Auditor, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, Later
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
+from tests.make import answering
 
 
 class Audited:
@@ -94,6 +95,43 @@ def test_what_has_no_answer_is_entered_at_the_end() -> None:
     assert [entry["answered"] for entry in audited.entries] == [False, False]
 
 
+def test_what_will_not_be_answered_any_more_is_entered_without_waiting_for_the_end() -> None:
+    """A process may run for months, and nobody reads of a call that failed until it ends."""
+    audited = Audited()
+    audited.ask(call(1))
+    audited.ask(call(2, text="x" * 5000))
+    audited.ask(call(3))
+    ends = [None, Unanswered(status=500), Unanswered("client_left")]
+    audited.auditor.give_up(lambda _origin, client, age: ends.pop(0) if client and age else None)
+    told = [(one["id"], one["answered"], one.get("status")) for one in audited.entries]
+    assert told == [("2", False, 500), ("3", False, None)]
+    assert audited.entries[1]["answer_why"] == "client_left"
+    audited.hear(answer(1))
+    audited.hear(answer(2))  # too late
+    assert [one["id"] for one in audited.entries] == ["2", "3", "1"]
+
+
+def test_a_tool_that_says_it_has_failed_is_an_error() -> None:
+    """Most failures of tools come so: they are results for JSON-RPC."""
+    audited = Audited()
+    for id, said in ((1, "true"), (2, "false")):
+        audited.ask(call(id))
+        audited.hear(answering('{"content":[],"isError":' + said + "}", id=str(id)))
+    assert [one.get("tool_error") for one in audited.entries] == [True, None]
+
+
+def test_sessions_without_an_id_are_told_apart() -> None:
+    """Over stdio, WebSockets and HTTP+SSE there are none."""
+    seen: list[object] = []
+    auditor = Auditor(lambda entry: seen.append(entry["session"]), instance="one")
+    for session in (one := Session(), one, Session()):
+        policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("rm"))
+        policy.observe = auditor.note
+        Conversation(policy, Client(session=session)).from_client(call(1, "rm"))
+    assert None not in seen
+    assert seen[0] == seen[1] != seen[2]
+
+
 def test_only_so_many_requests_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_OPEN", 10)
     audited = Audited()
@@ -108,7 +146,7 @@ def test_of_a_long_request_only_the_entry_is_held_until_the_answer_comes(how: Ar
     """A client may send many of them to a tool that never answers."""
     audited = Audited(how)
     audited.ask(call(1, text="x" * 200_000))
-    ((_, kept, _, _),) = audited.auditor._open.values()
+    ((_, kept, *_),) = audited.auditor._open.values()
     assert isinstance(kept, dict)
     assert len(json.dumps(kept, default=made)) < 70_000
     assert isinstance(kept["arguments"], Later)

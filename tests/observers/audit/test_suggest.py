@@ -72,6 +72,23 @@ def test_the_suggested_policy_is_one_that_loads(
     assert json.loads(capsys.readouterr().out)["calls"] == 2
 
 
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eevil", "\ud800", "a'b\tc", "é💥"])
+def test_any_name_can_stand_in_the_suggested_policy(name: str, tmp_path: Path) -> None:
+    """Whoever calls a tool chooses its name; a terminal shows what is suggested."""
+    text = "\n".join(policy_lines(look_through([call(name)])))
+    assert all(one.isprintable() for one in text.splitlines())
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(text, encoding="utf-8")
+    if name != "\ud800":  # no YAML can say it; the rules file is refused
+        assert main(["rules", "check", str(policy)]) == 0
+
+
+def test_a_doubtful_tool_is_marked_in_the_suggested_policy() -> None:
+    entries = [*(call("q", n, 100 + n % 7) for n in range(30)), call("q", 40, 9000)]
+    (line,) = [one for one in policy_lines(look_through(entries)) if "- 'q'" in one]
+    assert line.endswith("# unusual: arguments of 9,000 bytes; usual: 103")
+
+
 def test_sizes_that_vary_by_factors_are_usual() -> None:
     """Texts do: their sizes follow no bell curve."""
     chance = random.Random(7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.audit.summary import summarise
 
@@ -42,3 +44,20 @@ def test_lines_that_are_no_message_are_not_counted_as_one() -> None:
         {"event": "dropped", "count": 3}, {"event": "dropped", "count": "x"}, {"event": "rule"},
     ])  # fmt: skip
     assert (summary.dropped, summary.entries) == (3, 0)
+
+
+@pytest.mark.parametrize("number", [10**400, -1, float("nan"), float("inf"), True, "7", [], {}])
+@pytest.mark.parametrize("name", ["upstream_ms", "saved_bytes", "count"])
+def test_numbers_that_we_never_write_are_left_out(name: str, number: object) -> None:
+    """Whoever can write to a log must not keep others from reading it."""
+    entry: Entry = {"method": "tools/call", "tool": "read", name: number}
+    dropped: Entry = {"event": "dropped", name: number}
+    summary = summarise([entry, dropped])
+    assert (summary.slowest, summary.saved_bytes, summary.dropped) == ([], 0, 0)
+    assert summary.calls == {"read": 1}
+
+
+@pytest.mark.parametrize("more", [{"tool_error": True}, {"error_code": -1}, {"status": 500}])
+def test_each_kind_of_error_is_counted(more: dict[str, object]) -> None:
+    entry: Entry = {"method": "tools/call", "tool": "read", "verdict": "forwarded", **more}
+    assert summarise([entry]).errors == {"read": 1}

@@ -26,6 +26,7 @@ from mcp_tool_filter.policy.verdict import Forward
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
     from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
+    from mcp_tool_filter.adapters.mitmproxy.unanswered import UnansweredRequests
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
     from mcp_tool_filter.adapters.tracing import Tracer
     from mcp_tool_filter.adapters.watching import Sink, Watching
@@ -49,6 +50,7 @@ class Watchers:
         self._state = state
         self._warn = warn
         self._watching: Watching | None = None
+        self._unanswered: UnansweredRequests | None = None
         self.upstream_of: Callable[[object], str] | None = None
         """Names the upstream of a flow; to be set before ``begin``, where there are many."""
         self._tracer: Tracer | None = None
@@ -78,6 +80,9 @@ class Watchers:
             state=self._state,
             say=self._warn,
         )
+        from mcp_tool_filter.adapters.mitmproxy.unanswered import UnansweredRequests
+
+        self._unanswered = UnansweredRequests(known, self._watching.give_up)
 
     def attach(self, policy: PolicyInForce) -> None:
         """Let the upstream of a listener read our spans, if requests are traced."""
@@ -119,6 +124,8 @@ class Watchers:
     def done(self) -> None:
         if self._tracer:
             self._tracer.close()
+        if self._unanswered:
+            self._unanswered.close()
         if self._watching:
             self._watching.close()
             self._on_end()

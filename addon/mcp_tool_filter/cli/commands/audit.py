@@ -22,7 +22,7 @@ from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import START, check, hash_of
-from mcp_tool_filter.observers.audit.entry import Entry
+from mcp_tool_filter.observers.audit.entry import Entry, method_of
 from mcp_tool_filter.observers.audit.suggest import (
     FEWEST,
     Seen,
@@ -114,6 +114,8 @@ def _suggestions(
         yield from (f"  {one.time}  {one.tool}: {one.why}" for one in unusual)
     if seen.total < FEWEST:
         yield f"\nFewer than {FEWEST} calls: too few to judge sizes and rates"
+    if not sizes:
+        yield "\nAdd --upstream URL to find tools that nobody calls, and what they cost"
     yield "\nAdd --policy to print a rules file that allows the calls in this log"
 
 
@@ -303,7 +305,7 @@ def line_for_people(entry: Entry) -> str:
     subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
     took = entry.get("upstream_ms")
     parts = [
-        entry.get("time"), entry.get("client") or "-", entry.get("method") or "unreadable", subject,
+        entry.get("time"), entry.get("client") or "-", method_of(entry), subject,
         entry.get("verdict"), entry.get("rule") or entry.get("pattern") or entry.get("why") or "",
         f"{took} ms" if took is not None else "",
     ]  # fmt: skip
@@ -314,7 +316,7 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary.as_json(), indent=2))
         return
-    when = f" from {summary.first} to {summary.last}" if summary.first else ""
+    when = f" from {shown(summary.first)} to {shown(summary.last)}" if summary.first else ""
     print(f"{summary.entries:,} {'entry' if summary.entries == 1 else 'entries'}{when}")
     unanswered = count(summary.unanswered, "call")
     print(f"{count(len(summary.sessions), 'session')}, {unanswered} without an answer")

@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
-from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status
+from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status, write
 from mcp_tool_filter.cli.output.terminal import leads_nowhere, progress
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.target import target_of
@@ -61,7 +61,8 @@ def run(settings: Settings) -> int:
     _refuse_bad_certificate(settings.cert)
     refuse_taken_port(settings)
     _refuse_missing_folder(settings.record)
-    log_to_stderr(settings.verbosity, is_watched=settings.inspect)
+    is_json = settings.log_format == "json"
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
     if settings.record:
         os.umask(0o077)  # a recording holds credentials
     status = asyncio.run(serve(settings))
@@ -123,7 +124,7 @@ def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activit
 
     return Activity(
         sys.stderr,
-        say,
+        write,
         partial(loop.call_later, _MOMENT),
         as_json=settings.log_format == "json",
         set_status=set_status,
@@ -162,7 +163,7 @@ async def prepare(settings: Settings, report: Report, activity: Activity | None 
 
 def _say_summary(activity: Activity) -> None:
     if summary := activity.end():
-        say(summary)
+        write(summary)
 
 
 def _nothing_to_say() -> None:
@@ -234,6 +235,7 @@ def make_master(
         addon = ToolFilter(
             fetch=asked,
             report=report,
+            warn=say,
             config_reader=reader,
             sinks=[activity.show] if activity else [],
             on_end=partial(_say_summary, activity) if activity else _nothing_to_say,

@@ -43,8 +43,8 @@ def run(settings: Settings) -> int:
     """Carry messages until one side ends. Raises StartError."""
     target = target_of(settings)
     recorder = open_recorder(settings.record) if settings.record else None
-    log_to_stderr(settings.verbosity)
-    watch = watch_session(settings, _say)
+    log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
+    watch = watch_session(settings, _write)
     status = asyncio.run(_serve(settings, target, recorder, watch))
     watch.end()
     if recorder:
@@ -147,6 +147,12 @@ def _report(settings: Settings, known: Known) -> None:
 
 
 def _say(text: str) -> None:
+    from mcp_tool_filter.cli.output.log import as_said
+
+    _write(as_said(text))
+
+
+def _write(text: str) -> None:
     with suppress(OSError, ValueError):  # a client need not read what we say
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

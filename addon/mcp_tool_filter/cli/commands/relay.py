@@ -35,7 +35,7 @@ def run(settings: Settings) -> int:
     gc.disable()  # all that is imported stays; to look through it again and again takes time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
-    watch = watch_session(settings, _say)
+    watch = watch_session(settings, _write)
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
     rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
@@ -49,7 +49,7 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.observers.report import warnings_about
     from mcp_tool_filter.observers.verdict_log import VerdictLog
 
-    log_to_stderr(settings.verbosity)
+    log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
     log = VerdictLog(_say)
 
     def observe(judged: Judged) -> None:
@@ -126,6 +126,12 @@ def _report(
 
 
 def _say(text: str) -> None:
+    from mcp_tool_filter.cli.output.log import as_said
+
+    _write(as_said(text))
+
+
+def _write(text: str) -> None:
     with suppress(OSError, ValueError):  # a client need not read what we say
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

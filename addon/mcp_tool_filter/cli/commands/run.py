@@ -67,7 +67,8 @@ def run(typed: Given) -> int:
     settings = settle(given)
     settings.config()  # what the user got wrong is said before anything is begun
     find_program(settings.command, {**os.environ, **settings.env})
-    log_to_stderr(settings.verbosity, is_watched=settings.inspect)
+    is_json = settings.log_format == "json"
+    log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
     if settings.record:
         os.umask(0o077)  # a recording holds credentials
     with tempfile.TemporaryDirectory(prefix="mcp-tool-filter-") as folder:

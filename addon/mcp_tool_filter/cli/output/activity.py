@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint, shortened
-from mcp_tool_filter.observers.audit.entry import Entry, made
+from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, made, method_of
 from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.report import estimate_tokens
 
@@ -71,12 +71,17 @@ class Activity:
         self._set_status(self._status())
 
     def end(self) -> str:
-        """Return the summary, for people; nothing if nothing has happened."""
+        """Return the summary; nothing if nothing has happened."""
         self.flush()
         self._set_status("")
-        if self._as_json or not self.summary.entries:
+        if not self.summary.entries:
             return ""
-        return "\n".join(summary_lines(self.summary, time.monotonic() - self._begun))
+        seconds = time.monotonic() - self._begun
+        if self._as_json:
+            now = Timestamps().write(time.time())
+            said = {"time": now, "event": "summary", "seconds": round(seconds, 3)}
+            return json.dumps({**said, **self.summary.as_json()}, ensure_ascii=False)
+        return "\n".join(summary_lines(self.summary, seconds))
 
     def _line(self, entry: Entry) -> str:
         if self._as_json:
@@ -107,7 +112,7 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
     """
     verdict, colour = _verdict_of(entry)
     subject = entry.get("tool") or entry.get("uri") or entry.get("prompt") or ""
-    what = " ".join(filter(None, [str(entry.get("method") or "unreadable"), str(subject)]))
+    what = " ".join(filter(None, [method_of(entry), str(subject)]))
     parts = [verdict]
     if (took := entry.get("upstream_ms")) is not None:
         parts.append(f"{took} ms")
@@ -123,14 +128,17 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
 
 def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
     by = entry.get("rule") or entry.get("pattern")
-    why = f" ({entry['why']}{f' by {by}' if by else ''})" if entry.get("why") else ""
+    more = f" by {by}" if by else f": {entry['detail']}" if "detail" in entry else ""
+    why = f" ({entry['why']}{more})" if entry.get("why") else ""
     match entry.get("verdict"):
         case "refused" | "dropped":
             return f"refused{why}", Colour.RED
         case _ if "error_code" in entry:
             return f"error {entry['error_code']}", Colour.YELLOW
         case _ if entry.get("answered") is False:
-            return "no answer", Colour.YELLOW
+            return f"no answer{_why_unanswered(entry)}", Colour.YELLOW
+        case _ if entry.get("tool_error"):
+            return "tool error", Colour.YELLOW
         case "answered":
             return f"answered by the filter{why}", None
         case "changed":
@@ -139,6 +147,17 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
             return f"ok, answer changed ({entry['answer_why']})", None
         case _:
             return "ok", None
+
+
+def _why_unanswered(entry: Entry) -> str:
+    if status := entry.get("status"):
+        return f" (HTTP {status})"
+    match entry.get("answer_why"):
+        case "client_left":
+            return " (the client left)"
+        case "upstream_failed":
+            return " (the upstream failed)"
+    return ""
 
 
 def _size(size: object) -> str:
@@ -169,9 +188,10 @@ def summary_lines(summary: Summary, seconds: float) -> list[str]:
     """Return what has happened since the start, for people."""
     minutes, rest = divmod(round(seconds), 60)
     calls, refused = sum(summary.calls.values()), sum(summary.refused.values())
+    unanswered = f", {summary.unanswered:,} without an answer" if summary.unanswered else ""
     lines = [
         f"Ran {minutes} min {rest} s: {count(calls, 'call')}, {refused} refused,"
-        f" {count(sum(summary.errors.values()), 'error')}"
+        f" {count(sum(summary.errors.values()), 'error')}{unanswered}"
     ]
     if summary.saved_bytes:
         tokens = estimate_tokens(summary.saved_bytes)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 from threading import RLock
 
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 _lock = RLock()
 _status = ""
+_is_json = False
 _ALL = 2
 _CONNECTIONS = "mitmproxy.proxy.server"  # says "client connect" and the like
 _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 
 
-def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
-    """Show what is logged, as much of it as was asked for; mitmweb (``is_watched``) shows more."""
+def log_to_stderr(verbosity: int, *, is_watched: bool = False, as_json: bool = False) -> None:
+    """Show what is logged, as much of it as was asked for; mitmweb (``is_watched``) shows more.
+
+    With ``as_json``, each text that is said or logged becomes one JSON object in one line.
+    """
+    global _is_json
+    _is_json = as_json
     handler = _Handler()
     handler.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
     handler.setFormatter(_Formatter(with_tracebacks=verbosity > 0))
@@ -31,6 +39,21 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False) -> None:
 
 def say(text: str) -> None:
     """Write a text for people where it disturbs no pipe."""
+    write(as_said(text))
+
+
+def as_said(text: str) -> str:
+    """Return a text as it is written: as it is, or as a JSON object."""
+    if not _is_json:
+        return text
+    first = text.partition(":")[0].lower()
+    level = first if first in ("error", "warning") else "info"
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return json.dumps({"time": time, "level": level, "message": text}, ensure_ascii=False)
+
+
+def write(text: str) -> None:
+    """Write lines as they are, above the status."""
     with _lock:
         sys.stderr.write(f"{_clear()}{text}\n{_drawn(_status)}")
         sys.stderr.flush()
@@ -90,6 +113,9 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
+        client = getattr(record, "client", None)  # mitmproxy's lines do not name it
+        if isinstance(client, tuple) and len(client) > 1:
+            text = f"[{client[0]}:{client[1]}] {text}"
         if record.levelno >= logging.WARNING and not text.startswith(("Error:", "Warning:")):
             text = f"{'Error' if record.levelno >= logging.ERROR else 'Warning'}: {text}"
         if record.exc_info and record.exc_info[1]:

@@ -40,8 +40,11 @@ class SessionWatch:
     propagate: Propagate | None = None
 
 
-def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatch:
-    """Return what watches a session. Raises StartError if the audit log cannot be written."""
+def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWatch:
+    """Return what watches a session; ``write`` gets its lines.
+
+    Raises StartError if the audit log cannot be written.
+    """
     config = settings.config()
     is_shown = settings.verbosity > 0 and settings.log_format != "none"
     is_watched = config.audit is not None or config.metrics_port is not None or is_shown
@@ -49,21 +52,22 @@ def watch_session(settings: Settings, say: Callable[[str], None]) -> SessionWatc
         return _traced(SessionWatch()) if config.otel else SessionWatch()
     from mcp_tool_filter.adapters.watching import Watching
     from mcp_tool_filter.cli.output.activity import Activity
+    from mcp_tool_filter.cli.output.log import as_said
 
     is_json = settings.log_format == "json"
-    activity = Activity(sys.stderr, say, lambda flush: flush(), as_json=is_json)
+    activity = Activity(sys.stderr, write, lambda flush: flush(), as_json=is_json)
     watching = Watching(
         config.audit,
         [activity.show] if is_shown else [],
         metrics_port=config.metrics_port,
         state=lambda: _READY,
-        say=say,
+        say=lambda text: write(as_said(text)),
     )
 
     def end() -> None:
         watching.close()
         if is_shown and (summary := activity.end()):
-            say(summary)
+            write(summary)
 
     watch = SessionWatch(watching.observe, end=end, enter_log=watching.enter_log)
     return _traced(watch) if config.otel else watch

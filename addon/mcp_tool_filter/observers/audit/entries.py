@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from mcp_tool_filter.observers.audit.classes import class_of as class_of_method
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
 from mcp_tool_filter.observers.audit.entry import Entry, Later, Timestamps, milliseconds
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
-from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
+from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response
@@ -39,8 +40,21 @@ _MOST_OPEN = 10_000
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 
 
-type _Open = tuple[Exchange, Judged | Entry, float, float]
-"""A request that waits for its answer: as it was observed, and when; or already as an entry."""
+type _Open = tuple[Exchange, Judged | Entry, float, float, object, Client]
+"""A request that waits for its answer: as it was observed, or as an entry; when, and from whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a request will not be answered."""
+
+    why: str = ""
+    status: int | None = None
+    """Of HTTP, where that is all that the upstream has answered."""
+
+
+type EndOf = Callable[[object, Client, float], Unanswered | None]
+"""Tells, by its origin, its client and its age in seconds, whether a request has ended."""
 
 
 class Auditor:
@@ -111,10 +125,26 @@ class Auditor:
         while self._open:
             self._give_up_oldest()
 
+    def give_up(self, end_of: EndOf) -> None:
+        """Enter what will not be answered any more; call this now and then."""
+        now = self._clock()
+        for key, opened in list(self._open.items()):
+            _, _, _, since, origin, client = opened
+            if (end := end_of(origin, client, now - since)) is not None:
+                del self._open[key]
+                self._write_unanswered(opened, end)
+
     def _give_up_oldest(self) -> None:
         _, opened = self._open.popitem(last=False)
+        self._write_unanswered(opened, Unanswered())
+
+    def _write_unanswered(self, opened: _Open, end: Unanswered) -> None:
         entry = self._entry_of(opened)
         entry["answered"] = False
+        if end.why:
+            entry["answer_why"] = end.why
+        if end.status is not None:
+            entry["status"] = end.status
         self._write(entry)
 
     def _note_request(self, judged: Judged, message: Request | Notification) -> None:
@@ -132,7 +162,7 @@ class Auditor:
             kept = self._entry(judged, now, clock)
             if isinstance(arguments := kept.get("arguments"), Later):
                 arguments.made()  # the answer may take long, or never come
-        self._open[id(exchange)] = (exchange, kept, now, clock)
+        self._open[id(exchange)] = (exchange, kept, now, clock, judged.origin, judged.client)
         if len(self._open) > _MOST_OPEN:
             self._give_up_oldest()
 
@@ -148,8 +178,11 @@ class Auditor:
         entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
         if message.result is None:
             entry["error_code"] = _error_code(message)
-        elif result := self._contents.shown(place, message.result):
-            entry["result"] = result
+        else:
+            if _is_tool_error(message):
+                entry["tool_error"] = True
+            if result := self._contents.shown(place, message.result):
+                entry["result"] = result
         if not isinstance(verdict, Forward):
             entry["answer_verdict"] = verdict_word(verdict)
             entry["answer_why"] = verdict.reason.why.value
@@ -160,13 +193,13 @@ class Auditor:
         self._write(entry)
 
     def _entry_of(self, opened: _Open) -> Entry:
-        _, kept, now, clock = opened
+        _, kept, now, clock, _, _ = opened
         return kept if isinstance(kept, dict) else self._entry(kept, now, clock)
 
     def _entry(self, judged: Judged, now: float, clock: float) -> Entry:
         """Return what there is to say of anything but a response."""
         client, origin, message = judged.client, judged.origin, judged.message
-        session = client.session.id if client.session else None
+        session = _session_of(client)
         revision = client.revision  # which is what the upstream says
         address, flow = self._names_of(origin) if origin is not None else ("", "")
         if client.credential:
@@ -220,10 +253,24 @@ class Auditor:
         if reason.why in (Why.CACHED, Why.HIDDEN):
             entry["saved_bytes"] = judged.snapshot.denied_bytes
         entry["why"] = reason.why.value
+        if reason.why is Why.FORBIDDEN and reason.detail:
+            entry["detail"] = reason.detail
         if reason.rule:
             entry["rule"] = reason.rule
         if pattern := pattern_of(reason, judged.snapshot):
             entry["pattern"] = pattern
+
+
+def _session_of(client: Client) -> str | None:
+    """Return what tells the session from others: its id or, where there is none, its number."""
+    session = client.session
+    return None if session is None else session.id or f"{client.via} {session.serial}"
+
+
+def _is_tool_error(message: Response) -> bool:
+    """Tell whether the tool says that it has failed. (What a long result says is not read.)"""
+    said = message.result.get("isError") if message.result else None
+    return said is not None and message.place.cut(said) == "true"
 
 
 def _is_refused(verdict: Verdict) -> bool:

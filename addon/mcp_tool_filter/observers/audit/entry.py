@@ -92,3 +92,42 @@ def caller_of(entry: Entry) -> str:
     address, _, credential = str(entry.get("client") or "").partition("#")
     host = address.rpartition(":")[0] or address or str(entry.get("transport") or "none")
     return f"{host} #{credential}" if credential else host
+
+
+def method_of(entry: Entry) -> str:
+    """Return a message's method; of what has none, what it is.
+
+    >>> method_of({"method": "tools/list"}), method_of({"why": "malformed"})
+    ('tools/list', 'unreadable')
+    >>> method_of({"why": "forbidden"})  # by its head: nobody has read it
+    'request'
+    """
+    unnamed = "request" if entry.get("why") == "forbidden" else "unreadable"
+    return str(entry.get("method") or unnamed)
+
+
+_LARGEST = 2**63
+
+
+def count_in(entry: Entry, name: str) -> int | None:
+    """Return a count as we write it: anybody may have written to a log that is read.
+
+    >>> count_in({"bytes": 7}, "bytes"), count_in({"bytes": -7}, "bytes"), count_in({}, "bytes")
+    (7, None, None)
+    """
+    said = entry.get(name)
+    if not isinstance(said, int) or isinstance(said, bool):
+        return None
+    return said if 0 <= said < _LARGEST else None
+
+
+def milliseconds_in(entry: Entry, name: str) -> float | None:
+    """Return a time as we write it.
+
+    >>> milliseconds_in({"ms": 1.5}, "ms"), milliseconds_in({"ms": float("nan")}, "ms")
+    (1.5, None)
+    """
+    said = entry.get(name)
+    if not isinstance(said, int | float) or isinstance(said, bool):
+        return None
+    return float(said) if 0 <= said < _LARGEST else None

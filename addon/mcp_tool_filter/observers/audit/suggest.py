@@ -6,13 +6,14 @@ median distance of all values. Few calls say little, and then nothing is claimed
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from statistics import median
 
-from mcp_tool_filter.observers.audit.entry import Entry, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, caller_of, count_in
 
 FEWEST = 20
 """Calls of a tool, below which its sizes and rates say nothing."""
@@ -66,8 +67,8 @@ def look_through(entries: Iterable[Entry]) -> Seen:
         seen.sessions[caller_of(entry)].append((time, tool))
         seen.minutes[tool][time[:_MINUTE]] += 1
         arguments = entry.get("arguments")
-        size = arguments.get("bytes") if isinstance(arguments, dict) else None
-        if isinstance(size, int):
+        size = count_in(arguments, "bytes") if isinstance(arguments, dict) else None
+        if size is not None:
             seen.sizes[tool].append((time, size))
     return seen
 
@@ -152,6 +153,9 @@ class _Usual:
 
 def policy_lines(seen: Seen) -> Iterator[str]:
     """Yield the lines of a rules file that allows what was seen, and twice its rate."""
+    unusual: dict[str, str] = {}
+    for one in unusual_calls(seen):
+        unusual.setdefault(one.tool, one.why)
     yield "# Made from an audit log: review it before you use it."
     yield f"# {seen.total} calls of {len(seen.calls)} tools are in the log; all others are refused."
     yield "# Sure: each tool below was called. Not sure: whether it should be called, whether other"
@@ -163,8 +167,9 @@ def policy_lines(seen: Seen) -> Iterator[str]:
     yield "      config:"
     yield "        allowed_tools:"
     for tool, times in sorted(seen.calls.items()):
-        once = "  # called only once" if times == 1 else ""
-        yield f"          - {_quoted(tool)}{once}"
+        doubts = ["called only once"] if times == 1 else []
+        doubts += [f"unusual: {unusual[tool]}"] if tool in unusual else []
+        yield f"          - {_quoted(tool)}{'  # ' if doubts else ''}{'; '.join(doubts)}"
     most = max(sum(seen.minutes.values(), Counter()).values(), default=0)
     yield "        rate_limit:"
     yield f"          per_minute: {max(10, 2 * most)}  # the log has at most {most} a minute"
@@ -172,4 +177,11 @@ def policy_lines(seen: Seen) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
+    """Return a text as YAML has it; JSON's escapes are YAML's.
+
+    >>> print(_quoted("it's"), _quoted("a\x1bb"))
+    'it''s' "a\\u001bb"
+    """
+    if not text.isprintable():
+        return json.dumps(text)
     return "'" + text.replace("'", "''") + "'"

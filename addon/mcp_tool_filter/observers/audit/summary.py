@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from mcp_tool_filter.observers.audit.entry import Entry, caller_of
+from mcp_tool_filter.observers.audit.entry import (
+    Entry,
+    caller_of,
+    count_in,
+    method_of,
+    milliseconds_in,
+)
 
 _MOST_SLOWEST = 10
 _MOST_NAMES = 10_000
@@ -25,7 +31,7 @@ class Summary:
     refused: Counter[str] = field(default_factory=Counter)
     """By tool or method."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Calls that the upstream answered with an error, by tool."""
+    """Calls that the upstream, or the tool, answered with an error, by tool."""
     sessions: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0
     dropped: int = 0
@@ -37,8 +43,7 @@ class Summary:
 
     def add(self, entry: Entry) -> None:
         if entry.get("event") == "dropped":
-            count = entry.get("count")
-            self.dropped += count if isinstance(count, int) else 0
+            self.dropped += count_in(entry, "count") or 0
             return
         if "event" in entry:
             return
@@ -47,9 +52,8 @@ class Summary:
         self.first = min(filter(None, (self.first, time)), default="")
         self.last = max(self.last, time)
         _count(self.sessions, caller_of(entry))
-        name = str(entry.get("tool") or entry.get("uri") or entry.get("method") or "unreadable")
-        saved = entry.get("saved_bytes")
-        self.saved_bytes += saved if isinstance(saved, int) else 0
+        name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
+        self.saved_bytes += count_in(entry, "saved_bytes") or 0
         if entry.get("verdict") in ("refused", "dropped"):
             _count(self.refused, name)
         elif entry.get("method") == "tools/call":
@@ -58,11 +62,12 @@ class Summary:
     def _add_call(self, tool: str, entry: Entry) -> None:
         _count(self.calls, tool)
         self.unanswered += entry.get("answered") is False
-        if "error_code" in entry:
+        if "error_code" in entry or entry.get("tool_error") or "status" in entry:
             _count(self.errors, tool)
-        took = entry.get("upstream_ms")
-        if isinstance(took, int | float):
-            self.slowest = sorted([*self.slowest, (float(took), tool)], key=itemgetter(0))
+        took = milliseconds_in(entry, "upstream_ms")
+        is_full = len(self.slowest) == _MOST_SLOWEST
+        if took is not None and not (is_full and took <= self.slowest[0][0]):
+            self.slowest = sorted([*self.slowest, (took, tool)], key=itemgetter(0))
             self.slowest = self.slowest[-_MOST_SLOWEST:]
 
     def as_json(self) -> dict[str, object]:

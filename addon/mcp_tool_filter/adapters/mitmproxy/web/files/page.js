@@ -251,14 +251,15 @@ function chart(label, marks, top) {
 function verdict(entry) {
   const why = entry.rule || entry.pattern || entry.why || "";
   if (entry.error_code !== undefined) return `error ${entry.error_code}`;
-  if (entry.answered === false) return "no answer";
+  if (entry.answered === false) return entry.status ? `no answer (HTTP ${entry.status})` : "no answer";
+  if (entry.tool_error) return "tool error";
   return why ? `${entry.verdict} (${why})` : entry.verdict;
 }
 
 function recent() {
   const heads = ["Time", "Message", "Verdict", "ms"];
   const rows = state.recent.slice(0, 30).map((entry) => {
-    const text = [entry.method || "unreadable", entry.tool || entry.uri || ""].join(" ").trim();
+    const text = [entry.method || (entry.why === "forbidden" ? "request" : "unreadable"), entry.tool || entry.uri || ""].join(" ").trim();
     const name = state.flows && entry.flow
       ? named(text, "a", { href: `/#/flows/${encodeURIComponent(entry.flow)}/response` })
       : named(text, "span");
