@@ -23,17 +23,17 @@ from mcp_tool_filter.http.guard import UpstreamNames, kept_with_us, may_lead_rou
 from mcp_tool_filter.http.head import (
     Head,
     is_websocket,
-    oversized_head,
-    refuse_body,
-    refuse_head,
-    refuse_mismatch,
+    problem_in_body,
+    problem_in_fields,
+    problem_in_mirrored,
+    problem_in_size,
 )
 from mcp_tool_filter.http.host_spellings import plain_hosts
 from mcp_tool_filter.http.links import keep_links, leads_away
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
 from mcp_tool_filter.http.media_type import charsets_in
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
+from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
 from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.judged_lists import JudgedLists
@@ -147,8 +147,8 @@ def judge_head(raw: bytes) -> None:
         head(raw, raw),
         head(b"", target="/?" + text(raw)),
     ):
-        oversized_head(one)
-        refuse_head(one)
+        problem_in_size(one)
+        problem_in_fields(one)
         is_websocket(one)
         _ = one.credentials
 
@@ -276,8 +276,8 @@ PARSERS = [
     Parser("judge_head", judge_head, ANY, HEADERS),
     Parser("charsets_in", lambda raw: charsets_in(text(raw)), ANY, HEADERS),
     Parser("refuse_partial", lambda raw: refuse_partial(200, text(raw)), ANY, HEADERS),
-    Parser("refuse_packed", lambda raw: refuse_packed(text(raw), raw), ANY, HEADERS),
-    Parser("refuse_mismatch", lambda raw: refuse_mismatch(head(raw, b"mcp-name"), CALL), ANY, HEADERS),
+    Parser("refuse_packed", lambda raw: refuse_non_text(text(raw), raw), ANY, HEADERS),
+    Parser("problem_in_mirrored", lambda raw: problem_in_mirrored(head(raw, b"mcp-name"), CALL), ANY, HEADERS),
     Parser("problem_in_source", lambda raw: problem_in_source(
         AllowedHosts(), host=text(raw), origins=[text(raw)], sites=[text(raw)]), ANY, HEADERS),
     Parser("keep_links: location", lambda raw: keep_links([(b"location", raw)], UPSTREAM), ANY, HEADERS),
@@ -291,7 +291,7 @@ PARSERS = [
     Parser("learn_login", learn_login, ANY, HEADERS),
     Parser("fold", lambda raw: fold(text(raw)), ANY, BODY),
     Parser("is_like_a_call", lambda raw: is_like_a_call(text(raw)), ANY, BODY),
-    Parser("refuse_body: form", lambda raw: refuse_body(
+    Parser("problem_in_body: form", lambda raw: problem_in_body(
         FORM, raw, is_endpoint=False, limits=LIMITS), ANY, 60_000),
     *(Parser(f"decode_body: {coding}", partial(decode_body, coding=coding, limit=LIMITS.message),
              packed(coding), 10 * BODY) for coding in ENDS[1:]),

@@ -21,7 +21,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.http.event_stream import EventStream
 from mcp_tool_filter.http.exchange import Passed
-from mcp_tool_filter.http.head import Head, refuse_head
+from mcp_tool_filter.http.head import Head, problem_in_fields
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.chain import decide_from_client, decide_from_upstream
 from mcp_tool_filter.policy.config import parse_config
@@ -64,7 +64,7 @@ def stages() -> dict[str, tuple[Stage, int]]:
     situation = Situation(snapshot=listener.snapshot)
     return {
         "scan a call": (partial(parse_message, call), 1),
-        "judge a head": (partial(refuse_head, _HEAD), 1),
+        "judge a head": (partial(problem_in_fields, _HEAD), 1),
         "decide on a call": (partial(decide_from_client, asked, situation), 1),
         "decide on a denied call": (
             partial(decide_from_client, message(denied), situation),

@@ -9,10 +9,10 @@ import pytest
 from mcp_tool_filter.http.head import (
     Head,
     is_websocket,
-    oversized_head,
-    refuse_body,
-    refuse_head,
-    refuse_mismatch,
+    problem_in_body,
+    problem_in_fields,
+    problem_in_mirrored,
+    problem_in_size,
 )
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import parse_message
@@ -44,7 +44,7 @@ FORM = "application/x-www-form-urlencoded"
     ],
 )
 def test_an_honest_head_is_not_refused(honest: Head) -> None:
-    assert refuse_head(honest) is None
+    assert problem_in_fields(honest) is None
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_honest_head_is_not_refused(honest: Head) -> None:
     ],
 )
 def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None:
-    assert refuse_head(dubious) is not None
+    assert problem_in_fields(dubious) is not None
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None
     ],
 )
 def test_long_tokens_and_cookies_are_honest(honest: Head) -> None:
-    assert oversized_head(honest) is None
-    assert refuse_head(honest) is None
+    assert problem_in_size(honest) is None
+    assert problem_in_fields(honest) is None
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_long_tokens_and_cookies_are_honest(honest: Head) -> None:
     ],
 )
 def test_a_head_that_takes_long_to_read_is_refused(long: Head, why: str) -> None:
-    assert oversized_head(long) == why
+    assert problem_in_size(long) == why
 
 
 def test_a_query_has_at_most_a_thousand_fields() -> None:
-    assert refuse_head(head("GET", "/x?" + "a=1&" * 999)) is None
-    assert refuse_head(head("GET", "/x?" + "a=1&" * 1000)) == "a message in the URL"
-    assert refuse_head(head("GET", "/x?" + "a=1%26" * 1000)) == "a message in the URL"
+    assert problem_in_fields(head("GET", "/x?" + "a=1&" * 999)) is None
+    assert problem_in_fields(head("GET", "/x?" + "a=1&" * 1000)) == "a message in the URL"
+    assert problem_in_fields(head("GET", "/x?" + "a=1%26" * 1000)) == "a message in the URL"
 
 
 def test_a_form_may_be_as_long_as_a_login_needs() -> None:
@@ -135,7 +135,7 @@ def test_a_form_may_be_as_long_as_a_login_needs() -> None:
 
 
 def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | None:
-    return refuse_body(asked, body, is_endpoint=is_endpoint, limits=Limits())
+    return problem_in_body(asked, body, is_endpoint=is_endpoint, limits=Limits())
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def encoded(name: str) -> str:
     ],
 )
 def test_headers_that_say_what_the_body_says_agree(asked: Head, raw: bytes) -> None:
-    assert refuse_mismatch(asked, parse_message(raw)) is None
+    assert problem_in_mirrored(asked, parse_message(raw)) is None
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_headers_that_say_what_the_body_says_agree(asked: Head, raw: bytes) -> N
 )
 def test_headers_that_say_something_else_are_refused(asked: Head, raw: bytes) -> None:
     """An upstream may decide by the headers alone."""
-    assert refuse_mismatch(asked, parse_message(raw)) is not None
+    assert problem_in_mirrored(asked, parse_message(raw)) is not None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.http.head import refuse_head
+from mcp_tool_filter.http.head import problem_in_fields
 from mcp_tool_filter.http.header_names import read_names
 from tests.make import raw_head
 
@@ -21,15 +21,15 @@ def test_the_names_of_a_long_head_are_not_kept() -> None:
     before = read_names.cache_info().currsize
     for number in range(10):
         headers = [(f"{number}-{at}-{'x' * 100}", "") for at in range(100)]
-        assert refuse_head(raw_head("POST", "/mcp", *headers)) is None
-        assert refuse_head(raw_head("POST", "/mcp", *headers, ("Mcp_Name", "a"))) is not None
+        assert problem_in_fields(raw_head("POST", "/mcp", *headers)) is None
+        assert problem_in_fields(raw_head("POST", "/mcp", *headers, ("Mcp_Name", "a"))) is not None
     assert read_names.cache_info().currsize == before
 
 
 @pytest.mark.parametrize("name", ["Host", "Content-Type", "Mcp-Session-Id"])
 def test_a_header_twice_is_found_in_any_case(name: str) -> None:
     twice = raw_head("POST", "/mcp", (name, "a"), ("X", ""), (name.upper(), "a"))
-    assert refuse_head(twice) == "a header twice"
+    assert problem_in_fields(twice) == "a header twice"
 
 
 def test_of_two_headers_with_one_name_the_last_counts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
+from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import definition
 
@@ -79,7 +79,7 @@ def test_letters_in_which_ascii_is_ascii_are_not(content_type: str) -> None:
 
 
 def test_what_is_called_json_is_text() -> None:
-    refuse_packed("application/json", b"not JSON, but text")
-    refuse_packed("image/png", b"\xff")
+    refuse_non_text("application/json", b"not JSON, but text")
+    refuse_non_text("image/png", b"\xff")
     with pytest.raises(ProtocolError):
-        refuse_packed("application/problem+json", b"\x1f\x8b")
+        refuse_non_text("application/problem+json", b"\x1f\x8b")

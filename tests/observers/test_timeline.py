@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.observers.audit.entry import Later
+from mcp_tool_filter.observers.audit.entry import LazyValue
 from mcp_tool_filter.observers.timeline import Timeline
 
 
@@ -40,5 +40,5 @@ def test_lists_save_context_over_time() -> None:
 
 def test_no_argument_stays_in_memory() -> None:
     timeline = Timeline()
-    timeline.note({"tool": "read", "arguments": Later(dict, 10)})
+    timeline.note({"tool": "read", "arguments": LazyValue(dict, 10)})
     assert "arguments" not in timeline.recent()[0]

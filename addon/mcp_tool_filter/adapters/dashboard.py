@@ -38,7 +38,7 @@ def not_let_in(title: str, how: str, *, style: str) -> str:
     )
 
 
-type Edit = Callable[[list[str]], str]
+type ApplyPatterns = Callable[[list[str]], str]
 """Sets the deny patterns; returns what is wrong with them, or nothing."""
 
 
@@ -50,7 +50,7 @@ class Dashboard:
         overview: Callable[[], dict[str, object]],
         config: Callable[[], Config],
         snapshots: Callable[[], Sequence[Snapshot]],
-        edit: Edit,
+        edit: ApplyPatterns,
     ) -> None:
         self._overview = overview
         self._config = config

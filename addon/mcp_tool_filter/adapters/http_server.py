@@ -60,7 +60,7 @@ class ServedResponse:
     body: bytes | AsyncIterator[bytes] = b""
 
 
-type Answer = Callable[[ServedRequest], Awaitable[ServedResponse]]
+type AnswerRequest = Callable[[ServedRequest], Awaitable[ServedResponse]]
 type JudgeHead = Callable[[ServedRequest], ServedResponse | None]
 
 
@@ -80,7 +80,7 @@ class ServerLimits:
 class HttpServer:
     """A server that runs; ``http_server`` starts one."""
 
-    answer: Answer
+    answer: AnswerRequest
     judge_head: JudgeHead | None
     limits: ServerLimits
     host: str = ""
@@ -126,7 +126,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def http_server(
-    answer: Answer,
+    answer: AnswerRequest,
     *,
     host: str = "127.0.0.1",
     port: int = 0,

@@ -58,7 +58,7 @@ _LONGEST_END = 3.0  # seconds to send the last spans
 _CANCELLED = "notifications/cancelled"
 _NO_ANSWER = "no_answer"
 
-type Headers = Mapping[str, str]
+type TraceHeaders = Mapping[str, str]
 
 
 class Tracer:
@@ -97,7 +97,7 @@ class Tracer:
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
 
-    def observe(self, judged: Judged, headers: Headers | None = None) -> None:
+    def observe(self, judged: Judged, headers: TraceHeaders | None = None) -> None:
         """Begin a span for each request, and end the span that was answered."""
         try:
             with self._lock:
@@ -156,7 +156,7 @@ class Tracer:
         if opened:
             self._finish(opened.span, *outcome_of(judged, response))
 
-    def _note_asked(self, judged: Judged, headers: Headers) -> None:
+    def _note_asked(self, judged: Judged, headers: TraceHeaders) -> None:
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Notification) and message.method == _CANCELLED:
             self._cancel(message, judged)

@@ -33,7 +33,7 @@ class Challenge:
 
 
 def parse_challenges(headers: Iterable[str]) -> list[Challenge]:
-    """Read the values of all WWW-Authenticate headers; what cannot be read ends a header."""
+    """Parse the values of all WWW-Authenticate headers, each up to the first unreadable part."""
     return [challenge for header in headers for challenge in _challenges_in(header[:_LONGEST])]
 
 
@@ -43,7 +43,7 @@ def bearer_challenge(headers: Iterable[str]) -> Challenge | None:
 
 
 def missing_scopes(status: int, challenges: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes that an answer asks for because the token has them not."""
+    """Return the scopes that an answer asks for because the token lacks them."""
     challenge = bearer_challenge(challenges) if status == 403 else None
     if challenge is None or challenge.params.get("error") != "insufficient_scope":
         return ()

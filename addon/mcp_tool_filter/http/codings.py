@@ -1,8 +1,8 @@
-"""Content codings, undone within a limit and without leftovers.
+"""Decode content codings, within a limit and without leftover bytes.
 
-mitmproxy would decode whatever codec Python knows, take a truncated body for a whole one, and read
-the first gzip member only. Two readers must find the same message, so we undo the four codings of
-the web ourselves and refuse everything that could be undone in two ways.
+mitmproxy would decode any codec that Python knows, accept a truncated body as complete, and read
+only the first gzip member. Two readers must find the same message, so we decode the four codings of
+the web ourselves and refuse everything that could be decoded in two ways.
 
 >>> import gzip
 >>> decode_body(gzip.compress(b"{}"), "gzip", limit=10)
@@ -21,7 +21,7 @@ _GZIP, _ZLIB, _RAW = 31, 15, -15
 
 
 def decode_body(raw: bytes, coding: str, *, limit: int) -> bytes:
-    """Return what a body says. Raises ProtocolError if that cannot be known for sure."""
+    """Return the decoded body. Raises ProtocolError if it is not unambiguous."""
     name = coding.strip().lower()
     if name in ("", "identity"):
         return raw
@@ -31,7 +31,7 @@ def decode_body(raw: bytes, coding: str, *, limit: int) -> bytes:
         body = _DECODERS[name](raw, limit)
     except ProtocolError:
         raise
-    except Exception as error:  # each codec has errors of its own
+    except Exception as error:  # each codec raises its own errors
         raise ProtocolError(f"not valid {name}") from error
     if len(body) > limit:
         raise OverLimit(f"longer than {limit} bytes when decoded")
@@ -39,7 +39,7 @@ def decode_body(raw: bytes, coding: str, *, limit: int) -> bytes:
 
 
 def looks_like_json(raw: bytes) -> bool:
-    """Tell whether someone who does not undo a coding could still take the bytes for JSON.
+    """Tell whether a reader that ignores the coding could take the bytes for JSON.
 
     (A deflate or brotli stream can be written so that it is both.)
     """
@@ -51,7 +51,7 @@ def _gzip(raw: bytes, limit: int) -> bytes:
 
 
 def _deflate(raw: bytes, limit: int) -> bytes:
-    """Two formats go by this name; a body that is valid in both could be read in two ways."""
+    """Decode "deflate", which names two formats; refuse a body that is valid in both."""
     found = []
     for window in (_ZLIB, _RAW):
         try:

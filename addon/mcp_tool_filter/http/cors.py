@@ -1,7 +1,7 @@
-"""What the upstream lets web pages read, so that our own answers let them read no more and no less.
+"""Remember what the upstream lets web pages read, so that our own answers allow exactly the same.
 
-A browser shows an answer to a page of another origin only if the answer's CORS headers say so.
-Whether they do is for the upstream to say. We keep what it last said to an origin at a path:
+A browser shows an answer to a page of another origin only if the answer's CORS headers allow it.
+The upstream decides that. We keep its last CORS headers for each origin and path:
 
 >>> memory = CorsMemory()
 >>> page = Page("http://localhost:6274", "/mcp")
@@ -30,17 +30,17 @@ type Fields = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page's origin, and what it asks for."""
+    """The origin of a web page, and the path that it requests."""
 
     origin: str
     path: str
     """Without its query."""
     has_cookie: bool = False
-    """Some upstreams answer ``*`` only to requests without."""
+    """Some upstreams send ``*`` only to requests without a cookie."""
 
 
 def page_of(origin: str | None, target: str, *, has_cookie: bool) -> Page | None:
-    """Return the page that asks, or None if it is no page, or nothing that we remember."""
+    """Return the page that sends the request; None if it is not a page, or too long to remember."""
     if origin is None or len(origin) + len(target) > _LONGEST:
         return None
     return Page(origin, plain_path(target), has_cookie)
@@ -53,12 +53,12 @@ class _Learned:
 
     @property
     def fields(self) -> Fields:
-        """An answer says all; a preflight says it as long as no answer has come."""
+        """The headers of the last answer; before any answer, those of the preflight."""
         return self.from_preflight or () if self.from_answer is None else self.from_answer
 
 
 class CorsMemory:
-    """The CORS headers by page; the least recently used are forgotten."""
+    """The CORS headers by page. It forgets the least recently used."""
 
     def __init__(self) -> None:
         self._learned: OrderedDict[Page, _Learned] = OrderedDict()
@@ -71,7 +71,7 @@ class CorsMemory:
         *,
         is_preflight: bool = False,
     ) -> None:
-        """Keep what the upstream said. All of it is of one answer: no two are ever mixed."""
+        """Keep the upstream's CORS headers, all from one answer: we never mix two answers."""
         fields = tuple(_cors_fields(headers))
         if status >= 500 and not fields:
             return  # frameworks forget CORS on their error pages
@@ -89,7 +89,7 @@ class CorsMemory:
             self._learned.popitem(last=False)
 
     def headers_for(self, page: Page) -> Fields:
-        """Return what an answer of ours says to a page."""
+        """Return the CORS headers for our own answer to a page."""
         learned = self._learned.get(page)
         if learned is None:
             return ()

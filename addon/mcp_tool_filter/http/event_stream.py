@@ -1,8 +1,8 @@
-r"""Bytes in, filtered bytes out: one event stream from the upstream to a client.
+r"""Filter one event stream from the upstream to a client: bytes in, filtered bytes out.
 
-An event that may pass leaves as it came. One that we cannot judge does not leave; the waiting
-client gets an error instead. What is not MCP (comments, empty events) passes. An event whose
-decision waits is held back, and what comes behind it, until it is decided.
+An accepted event is forwarded unchanged. An event that we cannot judge is dropped, and the waiting
+client gets an error. Comments and empty events pass. While the decision on an event waits, we hold
+back that event and those behind it.
 
 >>> from mcp_tool_filter.conversation.fetched import example
 >>> from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
@@ -39,19 +39,20 @@ _URL = re.compile(rb"""[^\0-\x20"<>{|}^`\x7f]+""")
 _CR_ALONE = re.compile(rb"[^\r\n]\r(?!\n)")  # ends a line
 
 
-def _refuse_endpoint(url: str) -> str | None:
-    """Only the older transport names an endpoint; elsewhere it could only lead clients away."""
+def _no_endpoint(url: str) -> str | None:
+    """Accept no endpoint: only the older transport names one, elsewhere it would lead clients
+    away."""
     return None
 
 
 class EventStream:
-    """One for each response body. It does not raise: any error closes the stream."""
+    """Filters one response body. It does not raise: any error closes the stream."""
 
     def __init__(
         self,
         conversation: Conversation,
         *,
-        on_endpoint: Callable[[str], str | None] = _refuse_endpoint,
+        on_endpoint: Callable[[str], str | None] = _no_endpoint,
         begins_with: bytes = b"",
     ) -> None:
         limits = conversation.policy.config.limits
@@ -61,26 +62,27 @@ class EventStream:
         self._on_endpoint = on_endpoint
         self._begins_with = begins_with
         self._parser = EventParser(max_pending=limits.pending)
-        self._is_damaged = False  # something was kept back, and may have been an answer
+        self._is_damaged = False  # something was dropped, and it may have been an answer
         self._hold: Callable[[], InOrder[bytes]] | None = None
         self._held: InOrder[bytes] | None = None  # few streams ever hold anything back
 
     def carry_out_with(self, carry_out: CarryOut, wake: Callable[[], None]) -> None:
-        """Say who carries out effects; ``wake`` is called when there is more to ``take``."""
+        """Set the function that carries out effects; we call ``wake`` when there is more to
+        ``take``."""
         self._hold = partial(InOrder[bytes], carry_out, wake, most=self._limits.pending)
 
     @property
     def is_waiting(self) -> bool:
-        """Is anything held back?"""
+        """Whether anything is held back."""
         return self._held is not None and bool(self._held.held) and self.failure is None
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that have come and not left."""
+        """Bytes received but not forwarded yet."""
         return self._parser.pending + (self._held.size if self._held else 0)
 
     def feed(self, chunk: bytes, origin: object = None) -> bytes:
-        """Take what the upstream sent; return what the client may see of it."""
+        """Take the upstream's next bytes; return the bytes that the client may see."""
         if self.failure is not None:
             return b""
         try:
@@ -88,11 +90,11 @@ class EventStream:
             judge = self._judge
             pieces = [judge(event, origin) for event in self._parser.feed(chunk)]
             return b"".join([begins_with, *pieces] if begins_with else pieces)  # one is not copied
-        except Exception as failure:  # a bug of ours must not let the rest through
+        except Exception as failure:  # a bug in our code must not let the rest through
             return self._fail(failure)
 
     def take(self) -> bytes:
-        """Return what was held back and is decided by now."""
+        """Return the held-back bytes that are decided by now."""
         if self._held is None or self.failure is not None:
             return b""
         try:
@@ -101,7 +103,7 @@ class EventStream:
             return self._fail(failure)
 
     def finish(self, origin: object = None) -> bytes:
-        """Return what may be seen of an event that the upstream did not finish.
+        """Return what the client may see of an unfinished last event.
 
         The host must not call this while something is held back.
         """
@@ -118,7 +120,7 @@ class EventStream:
             return self._fail(failure)
 
     def abandon(self) -> None:
-        """Forget what is held back: the client has left, or the stream is lost."""
+        """Drop what is held back: the client has left, or the stream is lost."""
         if self._held:
             self._held.abandon()
 
@@ -135,7 +137,7 @@ class EventStream:
     def _judge_behind(
         self, held: InOrder[bytes], event: Event | Oversized, origin: object
     ) -> bytes:
-        """Judge what comes behind an event that waits; it leaves after that one."""
+        """Judge an event behind one that waits; it is forwarded after that one."""
         piece = self._judge_next(event, origin)
         if piece:
             held.add(piece, len(piece))
@@ -167,7 +169,7 @@ class EventStream:
         return b""
 
     def _decided(self, event: Event, origin: object, outcome: Judged | Exception) -> bytes:
-        """Render an event that has waited; if the decision failed, it does not leave."""
+        """Render an event that has waited; if its decision failed, drop it."""
         if isinstance(outcome, Judged):
             return _render(event, outcome)
         return self._refuse(str(outcome), event.data or b"", origin)
@@ -178,17 +180,18 @@ class EventStream:
         kept = self._on_endpoint(data.decode("utf-8", "replace").strip()) if is_url else None
         if kept is None:
             return self._refuse("an endpoint that lets clients bypass us", b"", origin)
-        if _CR_ALONE.search(event.raw):  # whoever knows no CR would read the URL on behind it
+        if _CR_ALONE.search(event.raw):  # a reader that does not know CR would read more as the URL
             return b"event: endpoint\n" + render_event(kept.encode())
         return event.raw if kept.encode() == data else with_data(event, kept.encode())
 
     def _may_pass(self, data: bytes) -> bool:
-        """Judge the data of an event by a name of its own, which no client takes for a message."""
+        """Tell whether an event may pass whose name is not ``message``: clients do not read it as a
+        message."""
         denied = self.conversation.kind.snapshot.denied
         return _is_harmless(data) and not could_show_tool(data, denied, self._limits)
 
     def _refuse(self, why: str, said: bytes, origin: object, *, is_cut: bool = False) -> bytes:
-        """Keep an event back, and tell those who wait for what it ``said``."""
+        """Drop an event, and return errors for the requests that it may have answered."""
         self._is_damaged = True
         return self._errors(
             self.conversation.unreadable_from_upstream(said, why, is_cut=is_cut, origin=origin)
@@ -218,7 +221,8 @@ def _render(event: Event, judged: Judged) -> bytes:
 
 
 def _is_harmless(raw: bytes) -> bool:
-    """Tell whether bytes that are no message show no definition either."""
+    """Tell whether bytes that are not a message are harmless: JSON without a message, or not
+    JSON."""
     if b'"' not in raw:
         return True
     bare = raw.replace(b"\0", b"").lower()

@@ -1,4 +1,4 @@
-"""What becomes of an HTTP request, and what is known of it until its answer has gone by."""
+"""One HTTP request with its answer: what we know about it, and what happens to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.judged import Arrival, oversized
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.head import Head, refuse_body, refuse_mismatch
+from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.http.identity import has_usual_params
 from mcp_tool_filter.http.legacy import LegacyStream
 from mcp_tool_filter.policy.chain import refusal
@@ -36,40 +36,41 @@ class HttpExchange(Arrival):
     conversation: Conversation
     head: Head = _NO_HEAD
     is_endpoint: bool = False
-    """It was sent to where MCP is spoken."""
+    """True if it was sent to the MCP endpoint."""
     owed: tuple[bytes, ...] = ()
-    """Our own replies that belong into the answer."""
+    """Our own replies that must be added to the answer."""
     is_legacy: bool = False
-    """Its messages are answered on a stream of its own, not here."""
+    """True for the older transport: its messages are answered on a separate stream."""
     is_like_the_fetch: bool = True
-    """Its head says no more of the client than our own fetch says of us."""
+    """True if its head identifies the client no more than our own fetch identifies us."""
     announces: bool = True
 
     @property
     def waits(self) -> bool:
-        """Somebody waits for this very answer."""
+        """True if requests wait for exactly this answer."""
         return not self.is_legacy and len(self.conversation.exchanges) > 0
 
     @property
     def can_list(self) -> bool:
-        """An upstream of the older transport would answer on the client's own stream."""
+        """False for the older transport: its upstream would answer on the client's own stream."""
         return not self.is_legacy
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
-        """Refuse a message that the head announces as another."""
-        why = refuse_mismatch(self.head, message)
+        """Return a refusal if the head announces a different message, else None."""
+        why = problem_in_mirrored(self.head, message)
         return refused(raw, Why.MISMATCH, why, limits) if why else None
 
     def judge_unreadable(self, raw: bytes, error: ProtocolError, limits: Limits) -> Verdict:
-        """Let a body pass that is no message, such as a form of a login."""
-        if not refuse_body(self.head, raw, is_endpoint=self.is_endpoint, limits=limits):
+        """Forward a body that is not a message but harmless, such as a login form; else refuse
+        it."""
+        if not problem_in_body(self.head, raw, is_endpoint=self.is_endpoint, limits=limits):
             return Forward()
         if isinstance(error, OverLimit):
             return oversized(raw, str(error))
         return refused(raw, Why.MALFORMED, str(error), limits)
 
     def may_use_snapshot(self, request: Request) -> bool:
-        """Tell whether the upstream would have answered this with the list it gave us."""
+        """Tell whether the upstream would answer this with the list that we fetched."""
         client, said = self.conversation.client, self.head.said
         session, revision = client.session, client.revision
         if revision is None or not self.is_like_the_fetch or not has_usual_params(request):
@@ -87,7 +88,7 @@ class HttpExchange(Arrival):
         return revision == parse_list_request(request).revision and said.method == request.method
 
     def with_owed(self, body: bytes) -> bytes:
-        """Return the upstream's answer to a batch together with ours."""
+        """Return the upstream's answer to a batch together with our own replies."""
         if not self.owed:
             return body
         answer = body.strip()
@@ -97,27 +98,27 @@ class HttpExchange(Arrival):
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The request goes on, with another body if one is given."""
+    """The request is forwarded, with another body if one is given."""
 
     exchange: HttpExchange
     body: bytes | None = None
     headers: tuple[tuple[str, str | None], ...] = ()
-    """What its headers say now; None: the header goes."""
+    """Headers to change; None removes the header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The client gets this; whatever the upstream said or would have said, it is not seen."""
+    """The client gets this answer instead of the upstream's."""
 
     status: int
     body: bytes = b""
     stream: LegacyStream | None = None
-    """Where the body goes instead, in the transport that answers on a stream of its own."""
+    """The stream that gets the body instead, in the older transport."""
     content_type: str = JSON
 
 
 def refused(body: bytes, why: Why, detail: str, limits: Limits) -> Reply:
-    """Refuse a request; the client is not told why, the observers are."""
+    """Return a refusal of a request; only observers see the reason."""
     code, text = INVALID_REQUEST, "Invalid Request"
     if why in (Why.MISMATCH, Why.OVERSIZED):
         text = detail[:1].upper() + detail[1:]

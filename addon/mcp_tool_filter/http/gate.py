@@ -1,8 +1,8 @@
-"""Who may send us a request: judged by its head, before any of its body is read.
+"""Decide by the head who may send us a request, before reading any of the body.
 
-A web page reaches a local address in two ways. It may lead the browser here under a name of its
-own (DNS rebinding): Host shows that. Or it may send a request across sites: Origin shows that, or
-Sec-Fetch-Site where the browser sends no Origin (``<img>``, ``<script>``, a link).
+A web page can reach a local address in two ways. It may use a host name that resolves to us (DNS
+rebinding): Host shows that. Or it may send a cross-site request: Origin shows that, or
+Sec-Fetch-Site if the browser sends no Origin (``<img>``, ``<script>``, a link).
 
 >>> problem_in_source(AllowedHosts(), host="localhost:6273", sites=["cross-site"])
 'Sec-Fetch-Site'
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
-# "none": the user typed the URL. Programs that are no browser do not send the header at all.
+# "none": the user typed the URL. Other programs than browsers do not send the header.
 _OWN_SITES = frozenset({"same-origin", "none"})
 
 
@@ -27,10 +27,10 @@ def problem_in_source(
     sites: Sequence[str] = (),
     own: str = "",
 ) -> str | None:
-    """Return the name of the header for which a request is refused, or None if it may pass.
+    """Return the name of the header that makes us refuse a request, or None.
 
     ``host`` is None if the request names no host, or several. ``origins`` and ``sites`` are the
-    values of Origin and Sec-Fetch-Site. ``own`` is the address at which the client reached us.
+    values of Origin and Sec-Fetch-Site. ``own`` is our address to which the client connected.
     """
     if host is None or not _has_host(hosts, host, own):
         return "Host"
@@ -41,7 +41,7 @@ def problem_in_source(
     return None
 
 
-@lru_cache(maxsize=64)  # clients name the same few with each request
+@lru_cache(maxsize=64)  # clients send the same few hosts again and again
 def _has_host(hosts: AllowedHosts, host: str, own: str) -> bool:
     return hosts.has_host(host, own)
 

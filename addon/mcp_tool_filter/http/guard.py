@@ -1,12 +1,12 @@
-"""No URL that bypasses us.
+"""Keep URLs from leading clients past us.
 
 A URL that names the upstream itself would let a client bypass us, so it is made relative:
 
 >>> kept_with_us("http://127.0.0.1:3000/sse?a=1", UpstreamNames("http://localhost:3000"))
 '/sse?a=1'
 
-Clients read URLs in many ways (WHATWG, RFC 3986, curl, IDNA of 2003 or UTS 46). What one of them
-could read as the upstream's does not pass as it is.
+Clients read URLs in many ways (WHATWG, RFC 3986, curl, IDNA of 2003 or UTS 46). A URL that any of
+them could read as the upstream's does not pass unchanged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _HOST = re.compile(r"(?P<host>\[[^\]/@]*\]|[^/\\?#:@\[\]]+)(?::(?P<port>[0-9]*))
 
 @dataclass(frozen=True)
 class UpstreamNames:
-    """All names and addresses at which a client could find the upstream without us."""
+    """All names and addresses under which a client could reach the upstream without us."""
 
     url: str
     others: frozenset[str] = frozenset()
     """Hosts besides the URL's own, as ``plain_hosts`` writes them."""
     is_here: bool | None = None
-    """It runs on this machine; None if only its URL can tell."""
+    """Whether it runs on this machine; None if only its URL can tell."""
 
     @cached_property
     def hosts(self) -> frozenset[str]:
@@ -67,7 +67,7 @@ class UpstreamNames:
         """Tell whether the upstream could be reached there."""
         if port != self.port:
             return False
-        # Public names lead to any machine (127.0.0.1.nip.io), and nobody else uses this port.
+        # Public names can lead to any machine (127.0.0.1.nip.io), and no one else uses this port.
         return self.has(host) or (self.is_local and port not in _DEFAULT_PORTS.values())
 
     @cached_property
@@ -76,10 +76,10 @@ class UpstreamNames:
 
 
 def kept_with_us(url: str, upstream: UpstreamNames) -> str | None:
-    """Return the URL so that it leads to us, or None if it leads elsewhere.
+    """Return the URL made relative, so that it leads to us; None if it leads elsewhere.
 
-    Browsers read backslashes as slashes, any number of them as two, and forget tabs, line ends,
-    and whatever is blank around a URL (WHATWG URL, basic parser); so do we.
+    Like browsers, we read backslashes as slashes and any number of them as two, and ignore tabs,
+    line ends and blanks around a URL (WHATWG URL, basic parser).
     """
     plain = _SLASHES.sub(r"\1//", _without_blanks(url).replace("\\", "/"))
     try:
@@ -101,7 +101,8 @@ def kept_with_us(url: str, upstream: UpstreamNames) -> str | None:
 
 
 def may_lead_round(url: str, upstream: UpstreamNames) -> bool:
-    """Tell whether some client could read a URL that is not kept as the upstream's all the same.
+    """Tell whether some client could still read a URL as the upstream's that ``kept_with_us`` does
+    not.
 
     >>> may_lead_round("http://a@0x7f.1:3000/", UpstreamNames("http://localhost:3000"))
     True
@@ -119,7 +120,7 @@ def may_lead_round(url: str, upstream: UpstreamNames) -> bool:
 
 
 def has_host(url: str) -> bool:
-    """Tell whether some client could find a host in a URL: it is not relative to everybody."""
+    """Tell whether some client could find a host in a URL, so that it is not relative for all."""
     return any(map(_START.match, _readings(url)))
 
 
@@ -128,7 +129,7 @@ def _without_blanks(url: str) -> str:
 
 
 def _readings(url: str) -> Iterator[str]:
-    """Yield a URL as clients may read it: escapes undone, invisible characters forgotten."""
+    """Yield a URL as clients may read it: with escapes decoded, without invisible characters."""
     text = _without_blanks(url)
     seen: set[str] = set()
     for _ in range(4):
@@ -140,14 +141,14 @@ def _readings(url: str) -> Iterator[str]:
 
 
 def _hosts_in(reading: str, at: int) -> Iterator[tuple[str, int | None]]:
-    """Yield each host and port that may be meant: what stands before an @ may be a user."""
+    """Yield each possible host and port: the part before an @ may be a user."""
     path = _PATH.match(reading, at)
     for part in path[0].split("@") if path else ():
         if match := _HOST.match(part):
             yield match["host"], _port_in(match["port"] or "")
         _, _, bracketed = part.partition("[")
         host, _, rest = bracketed.partition("]")
-        if host and (port := _PORT.search(rest)):  # Python takes any brackets for an address
+        if host and (port := _PORT.search(rest)):  # Python accepts any brackets
             yield host, _port_in(port[1])
 
 

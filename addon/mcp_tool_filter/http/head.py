@@ -1,7 +1,7 @@
-"""What a request's head may say, and whether its body agrees.
+"""Check a request's head, and whether its body agrees with it.
 
-HTTP can be misread like JSON: a header twice, a body where none belongs, ``Mcp_Name`` for
-``Mcp-Name``. The functions return the reason to refuse, or None.
+HTTP can be misread like JSON: a repeated header, an unexpected body, ``Mcp_Name`` for ``Mcp-Name``.
+The ``problem_in_…`` functions return the reason to refuse, or None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods of requests that carry no message."""
 _BASE64_NAME = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=", re.IGNORECASE)
 _NAMED = {"tools/call": ("name",), "prompts/get": ("name",), "resources/read": ("uri",)}
-_LONGEST_HEAD = 64 * 1024  # bytes; where less is accepted, the connection may be reset
+_LONGEST_HEAD = 64 * 1024  # bytes; an upstream that accepts less may reset the connection
 LONGEST_VALUE = 32 * 1024  # bytes of one header or of the target; cookies and tokens need 8 KB
 MOST_HEADERS = 500
 _LONGEST_FORM = 256 * 1024  # bytes
@@ -46,14 +46,14 @@ _FORM = re.compile(rb"[A-Za-z0-9%&=+._~*!'(),:/@;$?-]*")
 
 
 class McpHeaders(NamedTuple):
-    """The values of the headers that decide what a message is; None where there is none."""
+    """The values of the headers that matter for MCP; None if there is no such header."""
 
     session_id: str | None
     revision: str | None
     method: str | None
     name: str | None
     coding: str | None
-    """How the body is coded. This and the next are headers of HTTP, asked for as often."""
+    """The content coding. This and the next are HTTP headers that we need as often."""
     content_type: str | None
 
 
@@ -65,11 +65,11 @@ class Head:
     target: str
     headers: tuple[tuple[bytes, bytes], ...]
     address: str = ""
-    """Where the client connects from, as far as the host says it."""
+    """The client's address, if the host tells it."""
 
     @cached_property
     def names(self) -> HeaderNames:
-        """What its headers' names tell."""
+        """What the names of its headers tell."""
         names = tuple([name for name, _ in self.headers])
         if len(b"".join(names)) > LONGEST_KEPT:
             return read_names.__wrapped__(names)
@@ -77,7 +77,7 @@ class Head:
 
     @cached_property
     def said(self) -> McpHeaders:
-        """What its headers say of MCP."""
+        """The headers that matter for MCP."""
         get = self.get
         if self.names.are_silent:
             return McpHeaders(None, None, None, None, None, get(b"content-type"))
@@ -97,20 +97,21 @@ class Head:
 
     @property
     def credentials(self) -> frozenset[bytes]:
-        """The names of the headers by which an upstream could know who asks."""
+        """The names of the headers by which an upstream could identify the asker."""
         return self.names.credentials
 
 
 def problem_in_head(head: Head) -> tuple[str, bool] | None:
-    """Return why a head is refused, and whether that is for its size."""
-    if why := oversized_head(head):
+    """Return why a head is refused, and whether its size is the reason; else None."""
+    if why := problem_in_size(head):
         return f"request too large: {why}", True
-    why = refuse_head(head)
+    why = problem_in_fields(head)
     return (why, False) if why else None
 
 
-def oversized_head(head: Head) -> str | None:
-    """Refuse a head that is longer than any honest one: each check reads all of it."""
+def problem_in_size(head: Head) -> str | None:
+    """Return the reason to refuse a head longer than any honest one, since each check reads all of
+    it."""
     if len(head.target) > LONGEST_VALUE:
         return f"a URL longer than {LONGEST_VALUE} bytes"
     if len(head.headers) > MOST_HEADERS:
@@ -123,8 +124,8 @@ def oversized_head(head: Head) -> str | None:
     return f"headers longer than {_LONGEST_HEAD} bytes" if length > _LONGEST_HEAD else None
 
 
-def refuse_head(head: Head) -> str | None:
-    """Refuse what the upstream could read as another request than we do."""
+def problem_in_fields(head: Head) -> str | None:
+    """Return the reason to refuse a head that the upstream could read differently than we do."""
     if head.method not in _METHODS:
         return "a method that no MCP client needs"
     if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
@@ -151,8 +152,9 @@ def _problem_in_codings(head: Head) -> str | None:
     return None if coding in ("binary", "8bit", "7bit") else "a content transfer encoding"
 
 
-def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -> str | None:
-    """Refuse a body that is no message, unless it is one that an OAuth server expects."""
+def problem_in_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -> str | None:
+    """Return the reason to refuse a body that is neither a message nor one that OAuth servers
+    expect."""
     if not body:
         alone = head.get(b"mcp-method") is None and head.get(b"mcp-name") is None
         return None if alone else "a header that announces a message, and no message"
@@ -169,8 +171,8 @@ def refuse_body(head: Head, body: bytes, *, is_endpoint: bool, limits: Limits) -
         return str(error)
 
 
-def refuse_mismatch(head: Head, message: Message) -> str | None:
-    """Refuse headers that announce another message than the body is."""
+def problem_in_mirrored(head: Head, message: Message) -> str | None:
+    """Return the reason to refuse headers that announce another message than the body is."""
     method, name = head.get(b"mcp-method"), head.get(b"mcp-name")
     if method is None and name is None:
         return None
@@ -189,7 +191,7 @@ def _is_utf8(content_type: str) -> bool:
 
 
 def _is_plain_form(body: bytes) -> bool:
-    """Tell a form from what some server may take for a message."""
+    """Tell whether a body is a form that no server can take for a message."""
     if len(body) > _LONGEST_FORM:
         return False
     return _FORM.fullmatch(body) is not None and not _spells_a_call(body.decode())
@@ -201,8 +203,8 @@ def _spells_a_call(form: str) -> bool:
         return False
     once = unquote_plus(form)
     if once.count("&") + once.count(";") >= _MOST_FIELDS:
-        return True  # nobody needs as many, and to read them takes long
-    fields = [  # some servers undo escapes twice
+        return True  # no honest form has so many, and reading them takes long
+    fields = [  # some servers decode escapes twice
         field
         for text in dict.fromkeys((form, once))
         for field in parse_qsl(text.replace(";", "&"), keep_blank_values=True)
@@ -223,14 +225,14 @@ def _decoded(name: str) -> str | None:
 
 
 def _names_in(message: Request | Notification) -> set[str]:
-    """Return what the header may say; methods that the specification does not name may differ."""
+    """Return the allowed values of Mcp-Name; for methods unknown to the specification, several."""
     keys = _NAMED.get(message.method, ("name", "uri", "taskId"))
     values = [message.params.get(key) for key in keys] if message.params else []
     return {value.text for value in values if value and value.text is not None}
 
 
 def headers_after(head: Head, body: bytes, limits: Limits) -> tuple[tuple[str, str | None], ...]:
-    """Return the headers that must change so that they say what a rewritten body says."""
+    """Return the headers that must change to agree with a rewritten body."""
     method, name = head.get(b"mcp-method"), head.get(b"mcp-name")
     if method is None and name is None:
         return ()
@@ -247,7 +249,7 @@ def headers_after(head: Head, body: bytes, limits: Limits) -> tuple[tuple[str, s
 
 
 def _encoded(name: str) -> str:
-    """Write a name as a header may say it."""
+    """Encode a name as a header value."""
     is_plain = name.isascii() and name.isprintable() and name == name.strip()
     if is_plain and not name.lower().startswith("=?base64?"):
         return name
@@ -255,7 +257,7 @@ def _encoded(name: str) -> str:
 
 
 def is_websocket(head: Head) -> bool:
-    """Tell whether a request asks for the one upgrade whose messages we can judge."""
+    """Tell whether a request asks for a WebSocket, the only upgrade whose messages we can judge."""
     if head.method != "GET":
         return False
     names = [name.lower() for name, _ in head.headers]

@@ -1,7 +1,7 @@
-"""What the names of a request's headers tell, whatever their values are.
+"""What the header names of a request tell, whatever the values are.
 
-A client sends the same names with each of its requests. So what can be said by them alone is found
-out once, and then only looked up:
+A client sends the same names with each request. So we judge a set of names once, and then only look
+up the result:
 
 >>> read_names((b"Host", b"Content-Type", b"X-User"))
 HeaderNames(places={b'host': 0, b'content-type': 1, b'x-user': 2}, problem=None, \
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 LONGEST_KEPT = 4096  # bytes of all names
-# Said twice, each of these could be taken either way.
+# If one of these is repeated, readers differ on which value counts.
 _ONCE = frozenset({
     b"mcp-method", b"mcp-name", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id",
     b"content-type", b"content-encoding", b"content-length", b"transfer-encoding", b"host",
@@ -35,36 +35,39 @@ HARMLESS = frozenset({
     b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade",
     b"http2-settings", b"content-length", b"content-type", b"content-encoding",
     b"transfer-encoding", b"accept", b"accept-encoding", b"expect", b"priority", b"date",
-    # Which program asks, and what MCP itself says; whoever judges a list looks at these.
+    # Which program asks, and MCP's own headers, which are judged elsewhere.
     b"user-agent", b"mcp-session-id", b"mcp-protocol-version", b"mcp-method", b"mcp-name",
     b"last-event-id",
     # Which trace the request belongs to (not "baggage": that may name a user).
     b"traceparent", b"tracestate",
-    # What a browser adds of itself, for each page alike.
+    # What a browser adds to every request.
     b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user",
     b"sec-fetch-storage-access", b"sec-ch-ua", b"sec-ch-ua-mobile", b"sec-ch-ua-platform",
     b"sec-gpc", b"dnt", b"upgrade-insecure-requests", b"cache-control", b"pragma",
 })  # fmt: skip
-"""By none of these could an upstream tell who asks."""
+"""An upstream cannot identify the asker by any of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
     places: Mapping[bytes, int]
-    """Each name in lower case, and which header says it: the last one, if several do."""
+    """Each name in lower case, and the index of its header; of repeated ones, the last."""
     problem: str | None
-    """Why a request with these names is refused."""
+    """Why a request with these names is refused, or None."""
     are_harmless: bool
-    """An upstream cannot tell by any of them who asks."""
+    """True if an upstream cannot identify the asker by any of them."""
     are_silent: bool
-    """None of them is one that ``Head.said`` asks for."""
+    """True if ``Head.said`` reads none of them."""
     credentials: frozenset[bytes]
-    """Those by which an upstream could know who asks."""
+    """The names by which an upstream could identify the asker."""
 
 
 @lru_cache(maxsize=128)
 def read_names(names: tuple[bytes, ...]) -> HeaderNames:
-    """Return what the names of a request's headers tell; for longer ones call ``__wrapped__``."""
+    """Return what header names tell.
+
+    (Cached; for names above LONGEST_KEPT call ``__wrapped__``.)
+    """
     places = {name.lower(): at for at, name in enumerate(names)}
     return HeaderNames(
         places,
@@ -76,7 +79,7 @@ def read_names(names: tuple[bytes, ...]) -> HeaderNames:
 
 
 def is_credential(name: bytes) -> bool:
-    """Tell by a header's name whether an upstream may know by it who asks."""
+    """Tell by its name whether a header may identify the asker to an upstream."""
     return _CREDENTIALS.fullmatch(name) is not None
 
 

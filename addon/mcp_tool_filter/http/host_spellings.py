@@ -1,4 +1,4 @@
-"""The spellings of a host: a name or an address can be written in many ways.
+"""Normalise hosts: a name or an address can be written in many ways.
 
 >>> sorted(plain_hosts("0X7F.1"))
 ['0x7f.1', '127.0.0.1']
@@ -24,14 +24,14 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def plain_hosts(host: str) -> frozenset[str]:
-    """Return all that a host may mean, each in its plainest spelling."""
+    """Return everything that a host may mean, each in its simplest spelling."""
     name = fold(_DOTS.sub(".", host[:_LONGEST_HOST])).strip("[]").rstrip(".")
     name = _DOTS.sub(".", name)
     return frozenset({name, *_unicode_name(name), *map(str, _addresses(name))})
 
 
 def _unicode_name(name: str) -> Iterator[str]:
-    """Yield a name with its ASCII labels (``xn--…``) as they are shown."""
+    """Yield a name with its ASCII labels (``xn--…``) decoded."""
     if "xn--" not in name:
         return
     try:
@@ -74,7 +74,7 @@ def _number(text: str, *, is_octal: bool) -> int:
 
 
 def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterator[str]:
-    """Yield an address, and the IPv4 address that it stands for; where it means all, ours."""
+    """Yield an address and the IPv4 address it stands for; for "all addresses", loopback."""
     if address.is_unspecified:
         yield LOOPBACK
         return

@@ -1,7 +1,7 @@
-"""Could the upstream tell this request from the one that fetched the snapshot?
+"""Tell whether the upstream can distinguish a request from the one that fetched the snapshot.
 
-If it could, its answer may be another one: another user's list, a list in another language. So we
-list what is known to make no difference, and everything else does:
+If it can, its answer may differ: another user's list, a list in another language. We list the
+headers that make no difference; all others count as a difference:
 
 >>> is_like_the_fetch(Head("POST", "/mcp", ((b"Accept", b"*/*"), (b"User-Agent", b"x"))))
 True
@@ -33,7 +33,7 @@ _CREDENTIALS = re.compile(
 
 
 def credentials_in(head: Head) -> bytes:
-    """Return the headers by which an upstream knows who asks; equal for equal credentials."""
+    """Return the headers that identify the asker to an upstream; equal for equal credentials."""
     said = [(name.lower(), value) for name, value in head.headers]
     return b"\n".join(b"%b: %b" % one for one in sorted(said) if _CREDENTIALS.fullmatch(one[0]))
 
@@ -41,7 +41,7 @@ def credentials_in(head: Head) -> bytes:
 def is_like_the_fetch(
     head: Head, *, replaced: Set[bytes] = _NONE, known_origin: bool = False
 ) -> bool:
-    """Tell whether nothing in a head could make an upstream answer it otherwise than the fetch.
+    """Tell whether an upstream must answer a request with this head as it answered the fetch.
 
     ``replaced`` are the names, in lower case, of headers that the upstream gets with our values.
     With ``known_origin`` the upstream has answered pages of this origin before.
@@ -54,7 +54,7 @@ def is_like_the_fetch(
 
 
 def identity_in(head: Head) -> bytes:
-    """Return all by which an upstream could tell one asker from another, in one order."""
+    """Return everything by which an upstream could distinguish askers, in a fixed order."""
     told = sorted(
         (name.lower(), value) for name, value in head.headers if name.lower() not in HARMLESS
     )
@@ -62,7 +62,7 @@ def identity_in(head: Head) -> bytes:
 
 
 def has_usual_params(request: Request) -> bool:
-    """Tell whether a list request says nothing beyond what MCP itself defines."""
+    """Tell whether a list request has only params that MCP defines."""
     if request.params is None:
         return True
     meta = request.params.named.get("_meta")
@@ -74,10 +74,10 @@ def has_usual_params(request: Request) -> bool:
 def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:
     value = head.get(name)
     match name:
-        case b"accept-language":  # Node sends "*", which says no more than no header
+        case b"accept-language":  # Node sends "*", which means the same as no header
             return value == "*"
         case b"origin":
             return known_origin
-        case b"referer":  # of a page elsewhere, browsers tell the origin only
+        case b"referer":  # browsers send only the origin of a page elsewhere
             return known_origin and value == f"{head.get(b'origin')}/"
     return False

@@ -1,4 +1,4 @@
-"""What becomes of the upstream's HTTP answer: it goes on as it came, or another in its place."""
+"""Decide on the upstream's HTTP answer: forward it unchanged, or replace it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.exchange import Answered, HttpExchange
 from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.http.one_upstream import OneUpstream
-from mcp_tool_filter.http.other_answers import could_show_tool, refuse_packed, refuse_partial
+from mcp_tool_filter.http.other_answers import could_show_tool, refuse_non_text, refuse_partial
 from mcp_tool_filter.policy.effects import Decision, then
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.limits import OverLimit
@@ -32,7 +32,7 @@ class JudgesAnswers(OneUpstream):
     __slots__ = ()
 
     def note_answer_head(self, exchange: HttpExchange, status: int, session_id: str | None) -> None:
-        """Take from an answer's head what it says of sessions."""
+        """Learn from an answer's head which session was opened or closed."""
         conversation = exchange.conversation
         if session_id and "initialize" in conversation.exchanges.methods:
             session = self.sessions.open(session_id, self.policy.clock())
@@ -50,7 +50,7 @@ class JudgesAnswers(OneUpstream):
         raw: bytes,
         origin: object = None,
     ) -> Decision[Answered | None]:
-        """Decide on a whole answer; None if it goes on as it came."""
+        """Decide on a complete answer; None forwards it unchanged."""
         limit = self.policy.config.limits.message
         try:
             body = decode_body(raw, coding, limit=limit) if coding else raw
@@ -86,14 +86,14 @@ class JudgesAnswers(OneUpstream):
                 assert_never(unexpected)
 
     def _judge_other_answer(self, answer: _Answer, error: ProtocolError) -> Answered | None:
-        """Let an answer pass that is no message and shows no tool."""
+        """Forward an answer that is not a message and shows no tool."""
         exchange, status = answer.exchange, answer.status
         try:
             if exchange.waits and 200 <= status < 300 and status not in (202, 204):
                 raise error
             if may_be_event_stream(answer.content_type):
                 raise error
-            refuse_packed(answer.content_type, answer.body)
+            refuse_non_text(answer.content_type, answer.body)
             denied = exchange.conversation.kind.snapshot.denied
             if could_show_tool(answer.body, denied, self.config.limits):
                 raise error
@@ -102,7 +102,7 @@ class JudgesAnswers(OneUpstream):
         return self._pay_alone(answer)
 
     def _pay_alone(self, answer: _Answer) -> Answered | None:
-        """Give what we owe to a batch whose rest has no answer of its own."""
+        """Answer a batch with only our own replies, because the rest gets no answer."""
         owed = answer.exchange.owed
         if not owed or answer.status >= 300:
             return answer.as_it_came
@@ -111,7 +111,8 @@ class JudgesAnswers(OneUpstream):
     def invalid_answer(
         self, exchange: HttpExchange, why: str = "not HTTP", origin: object = None
     ) -> Answered:
-        """Answer those who wait for what the upstream said so that it cannot be passed on."""
+        """Answer the waiting requests with errors, because the upstream's answer cannot be
+        forwarded."""
         conversation = exchange.conversation
         ids = [] if exchange.is_legacy else conversation.exchanges.take_all()
         verdict = conversation.fail(ids, why, origin=origin).verdict
@@ -122,12 +123,12 @@ class JudgesAnswers(OneUpstream):
         return Answered(200, replies[0] if len(replies) == 1 else render_batch(replies))
 
     def lost_replies(self, exchange: HttpExchange) -> tuple[bytes, ...]:
-        """Return what a client gets that still waits when the upstream is lost."""
+        """Return the errors for a client that still waits when the upstream is lost."""
         replies = exchange.conversation.lose()
         return (*replies, *exchange.owed) if replies else ()
 
     def tell_of_loss(self, target: str, raw: bytes) -> None:
-        """Tell a client of the older transport on its stream that a POST was lost."""
+        """Tell a client of the older transport, on its stream, that a POST was lost."""
         if stream := self.legacy.stream_of(target):
             for id in stream.conversation.exchanges.take(ids_in(raw)):
                 stream.send(render_event(render_error(id, UPSTREAM_LOST, LOST_ANSWER)))
@@ -135,19 +136,19 @@ class JudgesAnswers(OneUpstream):
 
 @dataclass(slots=True, eq=False)
 class _Answer:
-    """What the upstream answered."""
+    """The upstream's answer."""
 
     exchange: HttpExchange
     status: int
     content_type: str
     raw: bytes
     body: bytes
-    """Without its coding."""
+    """The decoded body."""
     origin: object
 
     @property
     def as_it_came(self) -> Answered | None:
-        """None, or what was judged of an answer in a coding that nobody asked for."""
+        """Forward the answer: unchanged, or decoded if nobody asked for its coding."""
         if self.body is self.raw:
             return None
         return Answered(self.status, self.body, content_type=self.content_type)

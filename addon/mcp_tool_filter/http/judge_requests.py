@@ -1,4 +1,4 @@
-"""What becomes of a client's HTTP request: it passes, or is answered in the upstream's place."""
+"""Decide on a client's HTTP request: forward it, or answer it ourselves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mcp_tool_filter.http.head import (
     WITHOUT_BODY,
     Head,
     headers_after,
+    problem_in_body,
     problem_in_head,
-    refuse_body,
 )
 from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LegacyStream
@@ -50,7 +50,10 @@ class JudgesRequests(OneUpstream):
     __slots__ = ()
 
     def judge_request(self, head: Head, raw: bytes, origin: object = None) -> Decision[Outcome]:
-        """Decide on a request before the upstream sees any of it; ``origin`` is the host's."""
+        """Decide on a request before the upstream sees any of it.
+
+        ``origin`` is the host's own object.
+        """
         if problem := problem_in_head(head):
             detail, is_oversized = problem
             why = Why.OVERSIZED if is_oversized else Why.MALFORMED
@@ -81,7 +84,7 @@ class JudgesRequests(OneUpstream):
 
     def _judge_without_message(self, head: Head, raw: bytes, origin: object) -> Outcome:
         is_endpoint = self._is_endpoint(head.target)
-        if why := refuse_body(head, raw, is_endpoint=is_endpoint, limits=self.config.limits):
+        if why := problem_in_body(head, raw, is_endpoint=is_endpoint, limits=self.config.limits):
             return self._refuse(why, origin, raw)
         if head.method == "DELETE" and head.said.session_id:
             self.sessions.close(head.said.session_id)
@@ -116,7 +119,7 @@ class JudgesRequests(OneUpstream):
                 assert_never(unexpected)
 
     def _exchange_for(self, head: Head) -> HttpExchange:
-        """Begin with what is known of who asks."""
+        """Return an exchange with what we know about the client."""
         policy, said, target = self.policy, head.said, head.target
         is_legacy = target in self.legacy.endpoints
         is_endpoint = is_legacy or target == policy.fetched.endpoint
@@ -136,7 +139,7 @@ class JudgesRequests(OneUpstream):
         return exchange
 
     def _describe(self, client: Client, head: Head) -> None:
-        """Add what only links want to know: who asks, and from where."""
+        """Add what only links need: the client's credentials and address."""
         client.identity = credentials_in(head)
         client.address = head.address
         client.claimed_session = head.said.session_id
@@ -147,7 +150,7 @@ class JudgesRequests(OneUpstream):
         return self.sessions.get(id, self.policy.clock()) if id else None
 
     def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
-        """Note whether the upstream can tell the client from us; it may remember for a session."""
+        """Note whether the upstream can distinguish the client from us; a session keeps this."""
         config, head = self.policy.config, exchange.head
         replaced = config.header_names if config.header_override else frozenset()
         known = False
@@ -165,10 +168,10 @@ class JudgesRequests(OneUpstream):
         exchange.conversation.client.credential = self._hash_of(place + b"\n" + identity_in(head))
 
     def _is_elsewhere(self, head: Head) -> bool:
-        """Tell whether the URL could be why the upstream lists other tools.
+        """Tell whether the URL could make the upstream list other tools.
 
-        Some know who asks by it; some have several servers, each at its own path. But the streams
-        of the older transport are never where the newer one is.
+        Some upstreams identify users by the URL; some have several servers, each at its own path.
+        But the older transport never has the same path as the newer one.
         """
         fetched, target = self.policy.fetched, head.target
         if self._is_endpoint(target):
@@ -177,11 +180,11 @@ class JudgesRequests(OneUpstream):
         return not (is_newer and head.method == "GET" and "?" not in target)
 
     def _hash_of(self, identity: bytes) -> str:
-        """Hash what tells an asker from others, so that nobody finds it in our memory."""
+        """Hash the asker's identity, so that credentials do not stay in our memory."""
         return hmac.digest(self._hash_key, identity, "sha256")[:16].hex()
 
     def _pay(self, stream: LegacyStream | None, owed: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Give the replies we owe where they are waited for; return those still owed."""
+        """Send the owed replies on the client's stream, if it has one; return those still owed."""
         if stream is None:
             return owed
         for reply in owed:
@@ -189,7 +192,7 @@ class JudgesRequests(OneUpstream):
         return ()
 
     def tell_refused(self, verdict: Verdict, origin: object = None) -> None:
-        """Tell the observers of a request that was refused by its head."""
+        """Tell the observers about a request that was refused by its head."""
         Conversation(self.policy).refuse_from_client(verdict, 0, origin)
 
     def _refuse(

@@ -1,4 +1,4 @@
-"""The older transport, HTTP+SSE: where its clients post, and the streams that answer them."""
+"""The older transport, HTTP+SSE: the endpoints where clients post, and the streams that answer."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ LONGEST_ENDPOINT = 8 * 1024  # characters of a URL
 
 @dataclass(slots=True, eq=False)
 class LegacyStream:
-    """The open GET of a client of the older transport: all its answers go there."""
+    """The open GET stream of a client of the older transport; all its answers go there."""
 
     send: Callable[[bytes], bool]
     conversation: Conversation
     target: str = ""
-    """Where the client posts; known once the upstream has named it."""
+    """The endpoint where the client posts; set once the upstream has named it."""
 
 
 @dataclass(slots=True)
 class _Endpoint:
     streams: list[LegacyStream] = field(default_factory=list)
     was_shared: bool = False
-    """Two streams had it at once: nobody can tell any more whose a request is."""
+    """True if two streams had it at once, so that we cannot tell whose a request is."""
 
 
 class LegacyEndpoints:
-    """Paths to which clients of the older transport post, and the streams they were named on."""
+    """The endpoints of the older transport, and the streams on which they were named."""
 
     def __init__(self) -> None:
         self.endpoints: dict[str, _Endpoint] = {}
-        """By path and query. Most requests only look whether there are any."""
+        """Endpoints by path and query. Most requests only check whether there are any."""
 
     def open(self, page: str, url: str, stream: LegacyStream) -> None:
-        """Remember the endpoint that a stream, opened at ``page``, has named."""
-        self.close(stream.conversation)  # it may have named another before
+        """Remember the endpoint named on a stream that was opened at ``page``."""
+        self.close(stream.conversation)  # the stream may have named another endpoint before
         place = urlsplit(urljoin("http://us" + page, url))
         stream.target = place.path + (f"?{place.query}" if place.query else "")
         endpoint = self.endpoints.setdefault(stream.target, _Endpoint())
@@ -57,7 +57,7 @@ class LegacyEndpoints:
         self.endpoints.clear()
 
     def stream_of(self, target: str) -> LegacyStream | None:
-        """Return where our answers go; None if the client could be another."""
+        """Return the stream for our answers; None if we cannot tell which client posts."""
         endpoint = self.endpoints.get(target)
         if endpoint is None or endpoint.was_shared:
             return None

@@ -1,4 +1,4 @@
-"""The headers of an answer that hold URLs: none of them may lead a client past us.
+"""Rewrite headers of an answer that contain URLs, so that none leads a client past us.
 
 >>> upstream = UpstreamNames("http://localhost:3000")
 >>> keep_links([(b"location", b"http://127.0.0.1:3000/a"), (b"alt-svc", b"h3")], upstream)
@@ -12,22 +12,22 @@ from collections.abc import Iterable
 
 from mcp_tool_filter.http.guard import UpstreamNames, has_host, kept_with_us, may_lead_round
 
-type Field = tuple[bytes, bytes]
+type HeaderField = tuple[bytes, bytes]
 
 _ONE_URL = frozenset({
     b"location", b"content-location", b"content-base", b"uri",
     b"sourcemap", b"x-sourcemap", b"x-accel-redirect",
 })  # fmt: skip
 WITH_URLS = frozenset({*_ONE_URL, b"alt-svc", b"refresh", b"link"})
-"""Names of headers to judge, in lower case."""
+"""The names of these headers, in lower case."""
 _REFRESH = re.compile(
     r"(?P<time>[\s0-9.]*+[;,]?+\s*+(?:url\s*+=\s*+)?+)(?P<url>.*)", re.IGNORECASE | re.DOTALL
 )
 _QUOTED_OR_PLAIN = re.compile(r"""[^\s"',;=]++""")
 
 
-def keep_links(fields: Iterable[Field], upstream: UpstreamNames) -> list[Field]:
-    """Return the fields so that they lead to us, or elsewhere, but not past us."""
+def keep_links(fields: Iterable[HeaderField], upstream: UpstreamNames) -> list[HeaderField]:
+    """Return the fields with URLs that lead to us or elsewhere, but not to the upstream past us."""
     kept = []
     for name, value in fields:
         key = name.lower()
@@ -38,13 +38,13 @@ def keep_links(fields: Iterable[Field], upstream: UpstreamNames) -> list[Field]:
     return kept
 
 
-def leads_away(fields: Iterable[Field]) -> bool:
+def leads_away(fields: Iterable[HeaderField]) -> bool:
     """Tell whether a redirect with these fields leads away from us."""
     return any(name.lower() == b"location" and has_host(_text(value)) for name, value in fields)
 
 
 def _kept_value(name: bytes, value: bytes, upstream: UpstreamNames) -> bytes | None:
-    """Return the value as it may pass; None if the header is to be removed."""
+    """Return the value that may pass; None to remove the header."""
     if name == b"alt-svc":
         return None
     text = _text(value)
@@ -58,7 +58,7 @@ def _kept_value(name: bytes, value: bytes, upstream: UpstreamNames) -> bytes | N
 
 
 def kept_url(url: str, upstream: UpstreamNames) -> str | None:
-    """Return a URL so that it leads to us, or elsewhere; None if it may lead past us.
+    """Return a URL that leads to us or elsewhere; None if it may lead past us.
 
     >>> upstream = UpstreamNames("http://localhost:3000")
     >>> kept_url("http://[::1]:3000", upstream), kept_url("http://local\\u00adhost:3000", upstream)
@@ -86,7 +86,7 @@ def _kept_refresh(value: str, upstream: UpstreamNames) -> str | None:
 
 
 def _kept_link(value: str, upstream: UpstreamNames) -> str | None:
-    """Judge ``<…>; rel=…, <…>``: each URL, and what else in it could be taken for one."""
+    """Judge ``<…>; rel=…, <…>``: each URL, and anything else that could be taken for one."""
     written = []
     for number, piece in enumerate(value.split("<")):
         url, closing, parameters = piece.partition(">") if number else ("", "", piece)

@@ -1,11 +1,11 @@
-"""One listener: an upstream, its policy, and what becomes of the HTTP that comes by.
+"""One listener: an upstream, its policy, and the decisions on its HTTP traffic.
 
-It knows HTTP and no host: requests and answers come in as values, what becomes of them goes out
-as values, and whoever owns the connection carries it out. What the messages in them mean is for
-``conversation`` to say. Where a decision waits, a generator of effects returns the same value.
+It knows HTTP but no host: requests and answers come in as values, decisions go out as values, and
+the host carries them out. ``conversation`` judges the messages. If a decision waits, a generator of
+effects returns the same value.
 
-Requests are judged in ``judge_requests``, answers in ``judge_answers``; both share the state that
-``one_upstream`` holds.
+``judge_requests`` judges requests, ``judge_answers`` answers; both share the state in
+``one_upstream``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mcp_tool_filter.protocol.sse import render_event
 
 
 class Listener(JudgesRequests, JudgesAnswers):
-    """What sits in front of one upstream; it opens streams and sockets, too."""
+    """Judges the traffic of one upstream; it also opens streams and sockets."""
 
     __slots__ = ()
 
     def open_stream(
         self, exchange: HttpExchange, target: str, send: Callable[[bytes], bool] | None
     ) -> EventStream:
-        """Stand between an event stream and its client; ``send`` puts bytes into it."""
+        """Return the filter for an event stream; ``send`` adds bytes of ours to the stream."""
         return EventStream(
             exchange.conversation,
             on_endpoint=partial(self._open_legacy, exchange, target, send),
@@ -50,7 +50,7 @@ class Listener(JudgesRequests, JudgesAnswers):
             self.legacy.close(exchange.conversation)
 
     def open_socket(self, exchange: HttpExchange) -> Conversation:
-        """Begin what is said over a WebSocket, by both sides."""
+        """Return the conversation for a WebSocket."""
         client = exchange.conversation.client
         is_like = exchange.is_like_the_fetch
         session = Session(started=self.policy.clock(), is_like_the_fetch=is_like)
@@ -64,7 +64,8 @@ class Listener(JudgesRequests, JudgesAnswers):
         send: Callable[[bytes], bool] | None,
         url: str,
     ) -> str | None:
-        """Remember where a client of the older transport will post; keep it with us."""
+        """Remember the endpoint where a client of the older transport will post, and make it lead
+        to us."""
         kept = kept_with_us(url, self.names) if len(url) <= LONGEST_ENDPOINT else None
         if kept is None or send is None:
             return None
@@ -88,7 +89,10 @@ def open_listener(
     names: UpstreamNames | None = None,
     keeps_host: bool = False,
 ) -> Listener:
-    """Take the snapshot. Raises StartError if what was fetched cannot be judged."""
+    """Return a listener with its snapshot.
+
+    Raises StartError if the fetched list cannot be judged.
+    """
     policy = PolicyInForce(config=config, fetched=fetched, clock=clock)
     if observe:
         policy.observe = observe

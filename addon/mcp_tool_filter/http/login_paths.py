@@ -1,8 +1,7 @@
-"""The paths on the upstream at which clients log in.
+"""Know the paths on the upstream that belong to logins.
 
-Two kinds are known beforehand: metadata documents under ``/.well-known/``, and the paths that MCP
-2025-03-26 takes for granted. The others are named by those documents, by challenges, and by
-redirects:
+Two kinds are known beforehand: metadata documents under ``/.well-known/``, and the default paths of
+MCP 2025-03-26. We learn the others from those documents, from challenges and from redirects:
 
 >>> paths = LoginPaths("http://localhost:3000")
 >>> paths.learn_document(b'{"token_endpoint":"http://localhost:3000/oauth/token"}')
@@ -34,7 +33,7 @@ _LONGEST_DOCUMENT = 64 * 1024
 
 
 class LoginPaths:
-    """What is known of one upstream."""
+    """The login paths of one upstream."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = UpstreamNames(upstream)
@@ -48,7 +47,7 @@ class LoginPaths:
         return path in self._named or path in _USUAL
 
     def learn_document(self, body: bytes) -> None:
-        """Take the paths out of a metadata document; what is none says nothing."""
+        """Learn the paths in a metadata document; ignore anything else."""
         if len(body) > _LONGEST_DOCUMENT:
             return
         try:
@@ -61,7 +60,7 @@ class LoginPaths:
                     self._learn(value)
 
     def learn_head(self, target: str, locations: Sequence[str], challenges: Sequence[str]) -> None:
-        """Learn from an answer's head where a login goes on, and where its metadata is."""
+        """Learn from an answer's head where a login continues, and where its metadata is."""
         for challenge in challenges:
             for url in _IN_CHALLENGE.findall(challenge):
                 self._learn(url)
@@ -79,7 +78,7 @@ class LoginPaths:
 
 
 def is_login_document(target: str) -> bool:
-    """Tell whether a path is one at which metadata for logins is looked for.
+    """Tell whether clients look for login metadata at this path.
 
     >>> is_login_document("/.well-known/oauth-protected-resource/mcp")
     True

@@ -1,7 +1,7 @@
-"""What a Content-Type says, read in one pass.
+"""Read a Content-Type.
 
-Readers differ on quotes and on a parameter that comes twice, so every charset that one of them
-could find is returned:
+Readers differ on quotes and on repeated parameters, so we return every charset that some reader
+could find:
 
 >>> kind_of(" Application/JSON ; charset=utf-8")
 'application/json'
@@ -26,12 +26,13 @@ def kind_of(content_type: str) -> str:
 
 @lru_cache(maxsize=128)  # the same few come again and again
 def is_event_stream(content_type: str) -> bool:
-    """Tell whether a body is events."""
+    """Tell whether a body is an event stream."""
     return kind_of(content_type) == EVENT_STREAM
 
 
 def may_be_event_stream(content_type: str) -> bool:
-    """Tell whether some client would read a body as events: they look for a part of the name."""
+    """Tell whether some client would read a body as events: some only search for part of the
+    name."""
     return "event-stream" in content_type.lower()
 
 

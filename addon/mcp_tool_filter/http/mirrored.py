@@ -1,8 +1,8 @@
-r"""Headers in which a request says once more what its body says, since revision 2026-07-28.
+r"""Headers that repeat parts of a request's body, since revision 2026-07-28.
 
-``Mcp-Method`` and ``Mcp-Name`` stand for the method and whom it names; a tool's schema can ask for
-arguments to be mirrored as ``Mcp-Param-…`` (``x-mcp-header``). A client over stdio sends none of
-them, so whoever carries its messages over HTTP adds them.
+``Mcp-Method`` and ``Mcp-Name`` repeat the method and the name in its params; a tool's schema can
+require arguments to be mirrored as ``Mcp-Param-…`` (``x-mcp-header``). A stdio client sends none of
+these, so we add them when we forward its messages over HTTP.
 
 >>> from mcp_tool_filter.protocol.messages import parse_message
 >>> call = parse_message(
@@ -28,11 +28,11 @@ from collections.abc import Iterator, Mapping
 from mcp_tool_filter.protocol.messages import Message, Notification, Request
 
 type ParamHeaders = Mapping[tuple[str, ...], str]
-"""Where an argument stands, to the end of its header's name."""
+"""The path of each mirrored argument, and the end of its header's name."""
 
 _REVISION = "io.modelcontextprotocol/protocolVersion"
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_PLAIN = re.compile(r"(?=[!-~])[ -~]*[!-~]")  # survives as a header's value
+_PLAIN = re.compile(r"(?=[!-~])[ -~]*[!-~]")  # can be a header value as it is
 _LIKE_ENCODED = re.compile(r"=\?base64\?.*\?=", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _MIRRORED_TYPES = ("string", "integer", "boolean")
@@ -40,7 +40,7 @@ _DEEPEST = 32  # levels of a schema
 
 
 def revision_in(message: Message) -> str | None:
-    """Return the revision that a request itself says it speaks; None before 2026-07-28."""
+    """Return the revision that a request states in its body; None before 2026-07-28."""
     if not isinstance(message, Request | Notification) or message.params is None:
         return None
     meta = message.params.get("_meta")
@@ -51,7 +51,7 @@ def revision_in(message: Message) -> str | None:
 def mirrored_headers(
     message: Message, tools: Mapping[str, ParamHeaders]
 ) -> list[tuple[bytes, bytes]]:
-    """Return the headers for a message that says its revision; none for any other."""
+    """Return the headers for a message that states its revision; none for others."""
     revision = revision_in(message)
     if revision is None or not isinstance(message, Request | Notification):
         return []
@@ -65,7 +65,7 @@ def mirrored_headers(
 
 
 def param_headers_in(definition: bytes) -> ParamHeaders:
-    """Read which arguments a tool's definition wants to be mirrored.
+    """Return the arguments that a tool's definition wants to be mirrored.
 
     >>> param_headers_in(b'{"inputSchema":{"properties":{"a":{"properties":{"b":'
     ...                  b'{"type":"string","x-mcp-header":"B"}}}}}}')
@@ -99,7 +99,7 @@ def _param_headers(message: Request | Notification, wanted: ParamHeaders) -> lis
     arguments = message.params.get("arguments")
     if arguments is None:
         return []
-    # Numbers stay as they are written.
+    # Keep numbers as they are written.
     read = json.loads(message.place.cut(arguments), parse_int=str, parse_float=str)
     values = ((token, _at(read, path)) for path, token in wanted.items())
     return [

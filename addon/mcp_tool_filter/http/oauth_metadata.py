@@ -1,4 +1,4 @@
-"""The documents that say how to log in, and where they are.
+"""Parse the metadata documents for logins, and know where they are.
 
 A protected resource (RFC 9728) names its authorization servers, an authorization server (RFC 8414,
 or OpenID Connect) its endpoints. An upstream of MCP 2025-03-26 is its own authorization server.
@@ -37,23 +37,23 @@ class ServerMetadata:
     revocation_endpoint: str | None = None
     scopes: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] | None = None
-    """How a client may prove at the token endpoint who it is; None if nothing is said."""
+    """How a client may authenticate at the token endpoint; None if not stated."""
     pkce_methods: tuple[str, ...] | None = None
     takes_client_documents: bool = False
-    """A client id may be the URL of a document about the client."""
+    """True if a client id may be the URL of a document about the client."""
     sends_issuer: bool = False
-    """The way back from the login names the issuer (RFC 9207)."""
+    """True if the redirect after a login names the issuer (RFC 9207)."""
 
 
 def resource_documents(endpoint: str) -> list[str]:
-    """Return where the metadata of a resource may be, most likely first (RFC 9728, 3.1)."""
+    """Return the URLs where a resource's metadata may be, most likely first (RFC 9728, 3.1)."""
     origin, path = _split(endpoint)
     inserted = [origin + _RESOURCE + path] if path else []
     return [*inserted, origin + _RESOURCE]
 
 
 def server_documents(issuer: str) -> list[str]:
-    """Return where the metadata of an authorization server may be (RFC 8414, 3.1 and 5).
+    """Return the URLs where an authorization server's metadata may be (RFC 8414, 3.1 and 5).
 
     >>> server_documents("https://example.com/tenant")[-1]
     'https://example.com/tenant/.well-known/openid-configuration'
@@ -64,7 +64,7 @@ def server_documents(issuer: str) -> list[str]:
 
 
 def default_server(endpoint: str) -> ServerMetadata:
-    """Return what MCP 2025-03-26 says of an upstream without metadata (section 2.3.3)."""
+    """Return the endpoints of an upstream without metadata, by MCP 2025-03-26 (section 2.3.3)."""
     origin, _ = _split(endpoint)
     return ServerMetadata(
         issuer=origin,
@@ -75,7 +75,7 @@ def default_server(endpoint: str) -> ServerMetadata:
 
 
 def parse_resource_metadata(document: bytes, endpoint: str) -> ResourceMetadata:
-    """Read what an upstream says of itself. Raises ProtocolError if it is about another."""
+    """Parse an upstream's metadata. Raises ProtocolError if it is about another upstream."""
     found = _object(document)
     resource = _text(found, "resource")
     if not _covers(resource, endpoint):
@@ -88,7 +88,7 @@ def parse_resource_metadata(document: bytes, endpoint: str) -> ResourceMetadata:
 
 
 def parse_server_metadata(document: bytes, issuer: str) -> ServerMetadata:
-    """Read what an authorization server says of itself. Raises ProtocolError."""
+    """Parse an authorization server's metadata. Raises ProtocolError."""
     found = _object(document)
     said = _text(found, "issuer")
     if not is_same_issuer(said, issuer):
@@ -108,12 +108,12 @@ def parse_server_metadata(document: bytes, issuer: str) -> ServerMetadata:
 
 
 def is_same_issuer(one: str, other: str) -> bool:
-    """Compare as raw strings, but for a last slash, which SDKs add and remove."""
+    """Compare as raw strings except for a trailing slash, which SDKs add and remove."""
     return one.removesuffix("/") == other.removesuffix("/")
 
 
 def _covers(resource: str, endpoint: str) -> bool:
-    """Tell whether an endpoint is the resource, or lies below it, or has no path yet."""
+    """Tell whether an endpoint is the resource or below it, or has no path yet."""
     try:
         one, other = urlsplit(resource), urlsplit(endpoint)
         same_origin = _origin_of(resource) == _origin_of(endpoint)
@@ -124,7 +124,7 @@ def _covers(resource: str, endpoint: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Cut a URL into its origin and its path, without a last slash."""
+    """Split a URL into its origin and its path without a trailing slash."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}", parts.path.removesuffix("/")
 

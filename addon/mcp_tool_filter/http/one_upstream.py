@@ -1,4 +1,4 @@
-"""What is known of one upstream: its policy, its sessions, and which paths lead to it."""
+"""What we know about one upstream: its policy, its sessions, and the paths we serve."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _NOTHING = Snapshot(allowed=Definitions([]), denied={})
 
 @dataclass(slots=True, kw_only=True)
 class OneUpstream:
-    """The state that all of a listener shares."""
+    """The state that all parts of a listener share."""
 
     upstream: str
     policy: PolicyInForce
     names: UpstreamNames
     keeps_host: bool = False
-    """The upstream gets the Host that the client wrote."""
+    """True if the upstream gets the client's own Host header."""
     is_forward: bool = False
-    """Clients call the upstream by its own name, through a forward proxy: URLs stay as they are."""
+    """True for a forward proxy: clients use the upstream's own name, so URLs stay unchanged."""
     sessions: Sessions = field(init=False)
     _hash_key: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
     legacy: LegacyEndpoints = field(default_factory=LegacyEndpoints)
@@ -57,22 +57,24 @@ class OneUpstream:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What was fetched at start: nothing, where the upstream lists only to users."""
+        """The snapshot of the start; empty if the upstream lists its tools only to logged-in
+        users."""
         return self.policy.snapshot if self.policy.kinds.start.is_listed else _NOTHING
 
     def unasked(self) -> HttpExchange:
-        """Begin an exchange of which we have not seen the request."""
+        """Return an exchange whose request we have not seen."""
         return HttpExchange(Conversation(self.policy))
 
     def _is_endpoint(self, target: str) -> bool:
         return target == self.policy.fetched.endpoint or target in self.legacy.endpoints
 
     def serves(self, method: str, target: str) -> bool:
-        """Tell whether a path passes where only MCP and logins do."""
+        """Tell whether we serve a path when only MCP and logins are served."""
         return self.takes_headers(target) or self.logins.has(method, target)
 
     def takes_headers(self, target: str) -> bool:
-        """Tell whether a path is the MCP endpoint, named by it, or named by the user."""
+        """Tell whether the user's headers are sent to a path: an MCP endpoint, or a path that the
+        user names."""
         endpoints = (self.fetched.endpoint, self.config.endpoint or self.fetched.endpoint)
         return (
             plain_path(target) in map(plain_path, endpoints)

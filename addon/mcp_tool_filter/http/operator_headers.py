@@ -1,7 +1,7 @@
-"""The headers that the user who started us adds to requests, and when.
+"""Decide which of the operator's headers a request gets.
 
-They fill in what a request lacks. A request that brings credentials of its own gets none of ours:
-with both, an upstream could give one user the rights of another.
+They add what a request lacks. A request with its own credentials gets none of ours: with both, an
+upstream could give one user the rights of another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ type HeaderPairs = Sequence[tuple[str, str]]
 
 
 def headers_to_add(head: Head, headers: HeaderPairs, *, override: bool = False) -> HeaderPairs:
-    """Return those of the user's headers that a request gets.
+    """Return the headers of ours that a request gets.
 
     >>> headers_to_add(Head("POST", "/mcp", ()), [("Authorization", "ours")])
     [('Authorization', 'ours')]

@@ -1,4 +1,4 @@
-"""An origin: what a URL says of the upstream before any path.
+"""An origin: the part of the upstream's URL before the path.
 
 >>> origin = parse_origin("http://localhost:3000")
 >>> origin.path_to("http://127.0.0.1:3000/messages?id=1"), origin.path_to("http://elsewhere:3000/")
@@ -28,12 +28,12 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """What the Host header says: the port only where it is not the usual one."""
+        """The value of the Host header: with the port unless it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
     def path_to(self, link: str, *, at: str = "/") -> str | None:
-        """Path and query that a link found at a path leads to; None if it leads elsewhere."""
+        """Return path and query of a link that was found at a path; None if it leads elsewhere."""
         try:
             url = urljoin(self.url + at, link)
             parts, other = urlsplit(url), parse_origin(url)
@@ -44,18 +44,18 @@ class Origin:
         return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
     def _is(self, other: Origin) -> bool:
-        """Compare, by whichever of the loopback names."""
+        """Compare origins; all loopback names are equal."""
         hosts = {self.host, other.host}
         same_host = len(hosts) == 1 or hosts <= _LOOPBACK
         return same_host and (other.port, other.tls) == (self.port, self.tls)
 
 
 def parse_origin(url: str) -> Origin:
-    """Take scheme, host and port out of a URL. Raises InvalidOption."""
+    """Parse scheme, host and port of a URL. Raises InvalidOption."""
     try:
         parts = urlsplit(url)
         host, port = _ascii(parts.hostname or ""), parts.port
-    except ValueError as error:  # a UnicodeError is one too
+    except ValueError as error:  # includes UnicodeError
         raise InvalidOption("upstream", url, why=f"Not a valid URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidOption("upstream", url, why="It must look like http://host:port")

@@ -1,6 +1,6 @@
-"""What an answer may be that is no message: an error page, a form, a metadata document.
+"""Judge answers that are not messages: error pages, forms, metadata documents.
 
-It passes unless some client could find a hidden tool in it.
+They pass unless some client could find a hidden tool in them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.scan import decode, scan
 from mcp_tool_filter.protocol.tools import shows_tool
 
-# In the last ones ASCII means ASCII; whoever reads JSON reads UTF-8 all the same.
+# In the last ones ASCII bytes mean ASCII; JSON is always read as UTF-8.
 _READABLE = frozenset({
     "utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252",
 })  # fmt: skip
 
 
-@lru_cache(maxsize=128)  # the same few pass again and again
+@lru_cache(maxsize=128)  # the same few come again and again
 def refuse_partial(status: int, content_type: str) -> None:
-    """Raise ProtocolError for what shows a part, or in letters that we do not read."""
+    """Raise ProtocolError for a partial answer, or one in a charset that we do not read."""
     if status == 206:
         raise ProtocolError("a part of an answer that nobody asked for in parts")
     if not _READABLE.issuperset(charsets_in(content_type)):
@@ -31,7 +31,7 @@ def refuse_partial(status: int, content_type: str) -> None:
 
 
 def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool:
-    """Tell whether some client could find a tool of these names in a body that is no message."""
+    """Tell whether some client could find one of these tools in a body that is not a message."""
     try:
         scan(body, None, limits)
     except ProtocolError:
@@ -39,14 +39,14 @@ def could_show_tool(body: bytes, names: Collection[str], limits: Limits) -> bool
     return shows_tool(body.decode(), names)
 
 
-def refuse_packed(content_type: str, body: bytes) -> None:
-    """Raise ProtocolError for a body that is called JSON and no text at all."""
+def refuse_non_text(content_type: str, body: bytes) -> None:
+    """Raise ProtocolError for a body that claims to be JSON but is not text."""
     if "json" in content_type.lower():
         decode(body)
 
 
 def _mentions_schema(body: bytes, names: Collection[str]) -> bool:
-    """Look into text; in markup, which is for people, a schema alone is no definition."""
+    """Search text for a schema. In markup, which is for people, a schema alone does not count."""
     bare = body.replace(b"\0", b"").lower()
     if bare.lstrip().startswith(b"<"):
         named = any(name.lower().encode() in bare for name in names)

@@ -1,7 +1,7 @@
 r"""Find where a pattern matches, in order to replace what it matches.
 
 >>> from mcp_tool_filter.jsregex.syntax import parse_regex
->>> Finder(parse_regex(r"sk-\w+|\d{4}")).find("a sk-abc and 12345")
+>>> PatternFinder(parse_regex(r"sk-\w+|\d{4}")).find("a sk-abc and 12345")
 [(2, 8), (13, 17)]
 
 One pass from the end of the text finds every place where a match begins. Only at these places do we
@@ -23,7 +23,7 @@ from mcp_tool_filter.jsregex.syntax import Regex
 from mcp_tool_filter.jsregex.tree import Group, Reference, Unit, walk
 
 
-class Finder:
+class PatternFinder:
     """Finds the matches of one pattern."""
 
     def __init__(self, regex: Regex) -> None:

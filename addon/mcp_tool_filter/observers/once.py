@@ -1,4 +1,4 @@
-"""Say each thing once: a log in which one line stands a thousand times is not read.
+"""Report each text once: nobody reads a log that repeats one line a thousand times.
 
 >>> said = Once(most=2)
 >>> [said.is_new(text) for text in ("a", "a", "b", "c")]
@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 _MOST = 1000
-"""Different texts; peers choose some of their words, and must not fill our memory or the log."""
+"""Limit on different texts: peers choose some of the words, and must not fill our memory or the
+log."""
 
 
 class Once:
@@ -21,7 +22,7 @@ class Once:
         self._said: set[str] = set()
 
     def is_new(self, text: str) -> bool:
-        """Tell whether a text is to be said: not a second time, and not after too many others."""
+        """Tell whether to report a text: it is new, and there were not too many others."""
         if text in self._said or len(self._said) >= self._most:
             return False
         self._said.add(text)
@@ -34,7 +35,7 @@ class Once:
 
 
 def counted(texts: Iterable[str]) -> Iterator[str]:
-    """Return each text once, with the number of times if there are several.
+    """Yield each text once, with its count if it is repeated.
 
     >>> list(counted(["a", "b", "a"]))
     ['a (2 times)', 'b']

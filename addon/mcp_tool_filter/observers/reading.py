@@ -1,4 +1,4 @@
-r"""Messages as a person wants to read them: who says what, without the JSON around it.
+r"""Render messages for people, without the JSON around them.
 
 >>> print(render_body(b'{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"read_file",'
 ...                   b'"arguments":{"path":"/a","lines":[1,2]}}}', "application/json"))
@@ -9,7 +9,7 @@ request tools/call
     path: /a
     lines: [1, 2]
 
-What is shown is not what is judged: this reads leniently, and is for the eye only.
+This reads leniently and only for display; the filter does not use it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized, parse_ev
 _MOST_TOOLS = 500
 _WIDTH = 100
 
-type Json = dict[str, "Json"] | list["Json"] | str | float | bool | None
+type JsonValue = dict[str, "JsonValue"] | list["JsonValue"] | str | float | bool | None
 
 
 class NotReadable(ValueError):
-    """There is no message in it."""
+    """The body contains no message."""
 
 
 def render_body(body: bytes, content_type: str) -> str:
-    """Write down the messages of a body. Raises NotReadable if it holds none."""
+    """Render the messages in a body. Raises NotReadable if there are none."""
     if may_be_event_stream(content_type):
         return "\n\n".join("\n".join(_event_lines(n, one)) for n, one in _events_in(body))
     return "\n".join(_message_lines(_parse(body)))
 
 
 def holds_message(body: bytes, content_type: str) -> bool:
-    """Tell, at a glance, whether ``render_body`` would be of use."""
+    """Tell quickly whether ``render_body`` would probably work."""
     kind = content_type.partition(";")[0].strip().lower()
     if is_event_stream(kind):
         return True
@@ -46,7 +46,7 @@ def holds_message(body: bytes, content_type: str) -> bool:
 
 
 def tools_in(body: bytes, content_type: str) -> list[str]:
-    """Return the names of all tools that a body lists."""
+    """Return the names of all tools listed in a body."""
     if may_be_event_stream(content_type):
         bodies = [one.data or b"" for _, one in _events_in(body) if isinstance(one, Event)]
     else:
@@ -62,7 +62,7 @@ def tools_in(body: bytes, content_type: str) -> list[str]:
     return names
 
 
-def _names_listed(message: Json) -> list[str]:
+def _names_listed(message: JsonValue) -> list[str]:
     match message:
         case {"result": {"tools": [*tools]}}:
             return [str(tool.get("name")) for tool in tools if isinstance(tool, dict)]
@@ -74,7 +74,7 @@ def _events_in(body: bytes) -> Iterator[tuple[int, Event | Oversized]]:
     events = parser.feed(body)
     rest = parser.finish()
     found = [*events, *([parse_event(rest)] if rest else [])]
-    # What is left of a line end that was cut is an event without anything in it.
+    # The rest of a split line end gives an event without content.
     seen = [one for one in found if isinstance(one, Oversized) or one.raw.strip()]
     yield from enumerate(seen, 1)
 
@@ -100,9 +100,9 @@ def _event_lines(number: int, event: Event | Oversized) -> Iterator[str]:
         yield f"  {line}" if line else ""
 
 
-def _parse(body: bytes) -> Json:
+def _parse(body: bytes) -> JsonValue:
     try:
-        parsed: Json = json.loads(body, parse_int=_number, parse_float=_number)
+        parsed: JsonValue = json.loads(body, parse_int=_number, parse_float=_number)
     except (ValueError, RecursionError):
         raise NotReadable("no JSON") from None
     return parsed
@@ -118,7 +118,7 @@ def _number(text: str) -> _Number:
     return _Number(text)
 
 
-def _message_lines(message: Json) -> Iterator[str]:
+def _message_lines(message: JsonValue) -> Iterator[str]:
     if isinstance(message, list):
         yield f"batch of {len(message)}"
         for one in message:
@@ -130,7 +130,7 @@ def _message_lines(message: Json) -> Iterator[str]:
     yield from _single_lines(message)
 
 
-def _single_lines(message: Mapping[str, Json]) -> Iterator[str]:
+def _single_lines(message: Mapping[str, JsonValue]) -> Iterator[str]:
     id = message.get("id")
     shown_id = [f"  id: {_scalar(id)}"] if "id" in message else []
     params = message.get("params")
@@ -156,12 +156,12 @@ def _single_lines(message: Mapping[str, Json]) -> Iterator[str]:
             yield from _value_lines(dict(message))
 
 
-def _value_at(value: Mapping[str, Json], outer: str, inner: str) -> Json:
+def _value_at(value: Mapping[str, JsonValue], outer: str, inner: str) -> JsonValue:
     found = value.get(outer)
     return found.get(inner) if isinstance(found, dict) else None
 
 
-def _result_lines(result: Json) -> Iterator[str]:
+def _result_lines(result: JsonValue) -> Iterator[str]:
     if not isinstance(result, dict):
         yield from _value_lines(result)
         return
@@ -176,7 +176,7 @@ def _result_lines(result: Json) -> Iterator[str]:
     yield from _value_lines(rest)
 
 
-def _tool_line(tool: Json) -> str:
+def _tool_line(tool: JsonValue) -> str:
     if not isinstance(tool, dict):
         return _scalar(tool)
     schema = tool.get("inputSchema")
@@ -195,7 +195,7 @@ def _tool_line(tool: Json) -> str:
     return line
 
 
-def _value_lines(value: Json) -> Iterator[str]:
+def _value_lines(value: JsonValue) -> Iterator[str]:
     if isinstance(value, dict):
         for key, part in value.items():
             yield from _member_lines(key, part)
@@ -208,7 +208,7 @@ def _value_lines(value: Json) -> Iterator[str]:
         yield from _text_lines(value)
 
 
-def _member_lines(key: str, value: Json) -> Iterator[str]:
+def _member_lines(key: str, value: JsonValue) -> Iterator[str]:
     if isinstance(value, dict | list) and value:
         if (short := _short(value)) is not None:
             yield f"{key}: {short}"
@@ -222,23 +222,23 @@ def _member_lines(key: str, value: Json) -> Iterator[str]:
         yield f"{key}: {'{}' if value == {} else '[]' if value == [] else _scalar(value)}"
 
 
-def _short(value: dict[str, Json] | list[Json]) -> str | None:
-    """Write a short list of plain values in one line."""
+def _short(value: dict[str, JsonValue] | list[JsonValue]) -> str | None:
+    """Render a short list of plain values on one line."""
     if isinstance(value, dict) or any(isinstance(part, dict | list) for part in value):
         return None
     line = f"[{', '.join(map(_scalar, value))}]"
     return line if len(line) <= _WIDTH - 20 else None
 
 
-def _text_lines(value: Json) -> Iterator[str]:
+def _text_lines(value: JsonValue) -> Iterator[str]:
     if isinstance(value, str) and not isinstance(value, _Number) and "\n" in value:
         yield from value.split("\n")
     else:
         yield _scalar(value)
 
 
-def _scalar(value: Json) -> str:
-    """Write a plain value; text is quoted where it could be taken for something else.
+def _scalar(value: JsonValue) -> str:
+    """Render a plain value; text is quoted if it could be taken for something else.
 
     >>> [_scalar(value) for value in ("read_file", "7", "a: b", None, True)]
     ['read_file', '"7"', '"a: b"', 'null', 'true']

@@ -1,4 +1,4 @@
-"""What the user reads at start: what is exposed, what is gone, and what that saves.
+"""The report at start: what is exposed, what is hidden, and what that saves.
 
 >>> print(estimate_tokens(5000))
 1,250
@@ -17,13 +17,13 @@ from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 _NOTHING_DENIED = "Warning: nothing is denied: there is no deny or allow pattern"
 
-_BYTES_PER_TOKEN = 4  # of JSON with English in it, by rule of thumb
+_BYTES_PER_TOKEN = 4  # of JSON with English text: a rule of thumb
 _MOST_NAMES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction:
-    """Who stands where."""
+    """The upstream, its server, and our address."""
 
     upstream: str
     server: str
@@ -31,11 +31,11 @@ class Introduction:
     revision: str
     listens_at: str
     is_listed: bool = True
-    """False where the upstream lists its tools only to users."""
+    """False if the upstream lists its tools only to logged-in users."""
 
 
 def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
-    """Say who is served, from where, at which address of ours."""
+    """Return the introduction of an upstream that we serve at this address."""
     return Introduction(
         upstream=upstream + fetched.endpoint,
         server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
@@ -47,7 +47,7 @@ def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
 
 
 def warnings_about(config: Config) -> list[str]:
-    """Return what to say about the patterns before any tool is known."""
+    """Return the warnings about the patterns that need no tool list."""
     if config.denies_nothing:
         return [_NOTHING_DENIED]
     patterns = (*config.deny, *config.allow)
@@ -55,12 +55,12 @@ def warnings_about(config: Config) -> list[str]:
 
 
 def only_warnings(report: str) -> str:
-    """Return the lines of a report that a quiet user reads, too."""
+    """Return the lines of a report that are shown even with ``--quiet``."""
     return "\n".join(line for line in report.splitlines() if line.startswith("Warning:"))
 
 
 def render_report(who: Introduction, snapshot: Snapshot, rules: Sequence[str] = ()) -> str:
-    """Write the report: a few lines, the warnings last. ``rules`` are named in their order."""
+    """Render the report: a few lines, the warnings last. ``rules`` are named in order."""
     return "\n".join(_lines(who, snapshot, rules))
 
 
@@ -69,7 +69,7 @@ def estimate_tokens(size: int) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as it may be printed: what its query says could be a key.
+    """Return a URL for display, without the values of its query, which could be keys.
 
     >>> shown_url("http://localhost:3000/mcp?key=secret&q=1")
     'http://localhost:3000/mcp?key=…&q=…'

@@ -1,4 +1,4 @@
-"""Verdicts in a person's words: for the comment of a flow, for the lines of a replay.
+"""Describe verdicts in plain words, for comments on flows and for replays.
 
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.policy.verdict import Reply
@@ -18,7 +18,7 @@ _MOST_NAMES = 20
 
 
 def describe(verdict: Verdict, snapshot: Snapshot) -> str:
-    """Say what became of a message, and why."""
+    """Describe a verdict and its reason."""
     if isinstance(verdict, Forward):
         return "forwarded"
     return describe_reason(verdict.reason, snapshot)
@@ -48,7 +48,7 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
 
 
 def pattern_of(tool: str, snapshot: Snapshot) -> str:
-    """Say which pattern took a tool away.
+    """Describe the pattern that hides a tool.
 
     >>> from mcp_tool_filter.policy.snapshot import take_snapshot
     >>> pattern_of("a", take_snapshot([], deny=[]))
@@ -90,7 +90,7 @@ def _listed(names: list[str]) -> str:
 
 
 def is_refusal(verdict: Verdict) -> bool:
-    """Tell whether somebody did not get what he asked for."""
+    """Tell whether the verdict refuses the message."""
     return not isinstance(verdict, Forward) and verdict.reason.why not in (
         Why.CACHED,
         Why.HIDDEN,

@@ -1,6 +1,6 @@
-"""What a span says of a request, in the words of OpenTelemetry's conventions for MCP.
+"""The attributes of a request's span, by OpenTelemetry's conventions for MCP.
 
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/) Arguments and results are never in it.
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/mcp/) They never contain arguments or results.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PROTOCOLS = {Via.HTTP: "http", Via.LEGACY_SSE: "http", Via.WEBSOCKET: "websocke
 
 
 def name_of(request: Request, judged: Judged) -> str:
-    """Return the method, and the tool or prompt that it names.
+    """Return the span's name: the method, and the tool or prompt that it names.
 
-    A call that was refused may name anything; a backend keeps each span name as a series.
+    Without the tool if the call was refused: it may name anything, and backends index span names.
     """
     method = shown(request.method)
     is_sent = isinstance(judged.verdict, Forward | Rewrite)
@@ -34,7 +34,7 @@ def name_of(request: Request, judged: Judged) -> str:
 
 
 def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
-    """Return what is known when the request comes."""
+    """Return the attributes known when the request arrives."""
     client, subject = judged.client, subject_of(request)
     id = id_value(request.id)
     known = {
@@ -58,7 +58,7 @@ def attributes_of(request: Request, judged: Judged) -> dict[str, str]:
 
 
 def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]:
-    """Return what is known when the answer has come, and what its error says."""
+    """Return the attributes known when the answer arrives, and the text of its error."""
     if not isinstance(judged.verdict, Forward):
         why = {"mcp_tool_filter.answer_why": judged.verdict.reason.why.value}
     else:
@@ -73,7 +73,7 @@ def outcome_of(judged: Judged, response: Response) -> tuple[dict[str, str], str]
 
 
 def error_in(answer: bytes) -> tuple[dict[str, str], str]:
-    """Return the code of an error answer, and what it says.
+    """Return the attributes and the text of an error answer.
 
     >>> error_in(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}')
     ({'error.type': '-32601', 'rpc.response.status_code': '-32601'}, 'no')

@@ -1,4 +1,4 @@
-"""What has become of the messages so far: counted, and the last refusals remembered.
+"""Count the verdicts, and remember the last refusals.
 
 >>> from mcp_tool_filter.policy.exchange import Client
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
@@ -25,8 +25,8 @@ _MOST_REFUSALS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A call, or another message, that did not go through."""
+class RefusedMessage:
+    """A call or another message that was refused."""
 
     at: float
     why: Why
@@ -36,22 +36,22 @@ class Refusal:
 
 @dataclass(slots=True, weakref_slot=True)
 class Statistics:
-    """One for each listener."""
+    """The counts of one listener."""
 
     messages: int = 0
     lists: int = 0
-    """Tool lists that clients got without the denied tools."""
+    """Tool lists from which denied tools were removed."""
     saved_bytes: int = 0
     """What the denied tools would have cost in these lists."""
     refused: int = 0
     ruled: int = 0
-    """Messages that rules have changed or answered."""
+    """Messages that rules changed or answered."""
     invalid: int = 0
     calls: Counter[str] = field(default_factory=Counter)
-    """Calls that went through, by tool."""
+    """Forwarded calls, by tool."""
     refused_calls: Counter[str] = field(default_factory=Counter)
-    refusals: deque[Refusal] = field(default_factory=lambda: deque(maxlen=_MOST_REFUSALS))
-    """The last ones, newest first."""
+    refusals: deque[RefusedMessage] = field(default_factory=lambda: deque(maxlen=_MOST_REFUSALS))
+    """The last refusals, newest first."""
 
     def note(self, judged: Judged, now: float) -> None:
         """Count a message and its verdict."""
@@ -66,7 +66,7 @@ class Statistics:
         for one in judged.members or (judged,):
             tool = one.exchange.tool if one.exchange else None
             if tool is not None and isinstance(one.verdict, Forward | Rewrite):
-                if tool in self.calls:  # where each stands as it is shown
+                if tool in self.calls:  # the keys are names as they are shown
                     self.calls[tool] += 1
                 else:
                     _count(self.calls, shown(tool))
@@ -86,10 +86,10 @@ class Statistics:
                 for name in names:
                     _count(self.refused_calls, name)
                 for name in names or ("",):
-                    self.refusals.appendleft(Refusal(now, reason.why, name, reason.detail))
+                    self.refusals.appendleft(RefusedMessage(now, reason.why, name, reason.detail))
 
 
 def _count(counter: Counter[str], name: str) -> None:
-    """Count; names come from clients, so there may be no end of them."""
+    """Count, but limit the number of names, because clients choose them."""
     if name in counter or len(counter) < _MOST_NAMES:
         counter[name] += 1

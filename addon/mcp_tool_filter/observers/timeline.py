@@ -1,4 +1,4 @@
-"""The last messages, and how many there were over time: what a page shows as it happens.
+"""The last messages and the counts over time, for a live page.
 
 >>> timeline = Timeline(clock=lambda: 25.0)
 >>> timeline.note({"verdict": "forwarded", "tool": "read", "upstream_ms": 4.0})
@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from mcp_tool_filter.observers.audit.entry import Entry, Later, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, caller_of
 
 STEP = 10.0
-"""Seconds that are counted together."""
+"""Seconds per step."""
 _STEPS = 60
 _MOST_RECENT = 100
 _MOST_CALLERS = 100
@@ -27,7 +27,7 @@ _MOST_SHOWN = 8
 _MOST_TIMES = 1000  # in one step
 
 
-class Step(TypedDict):
+class TimelineStep(TypedDict):
     calls: int
     refused: int
     p50_ms: float | None
@@ -38,13 +38,13 @@ class Step(TypedDict):
 
 class CallerLine(TypedDict):
     name: str
-    """The hash of a session's id, or an address."""
+    """A hash of the session's id, or an address."""
     calls: int
     refused: int
     tools: dict[str, int]
-    """Those it calls most."""
+    """The tools it calls most."""
     last: str
-    """When it called the last time."""
+    """The time of its last call."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Caller:
 
 
 class Timeline:
-    """One for each process."""
+    """The timeline of one process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -74,10 +74,10 @@ class Timeline:
         self._counted: deque[_Counted] = deque(maxlen=_STEPS)
 
     def note(self, entry: Entry) -> None:
-        """Take an entry; see ``observers/audit/entry``."""
+        """Add an entry; see ``observers/audit/entry``."""
         self._number += 1
-        # Arguments and results may be long, and nobody reads them here.
-        short = {name: part for name, part in entry.items() if not isinstance(part, Later)}
+        # Arguments and results may be long, and are not shown here.
+        short = {name: part for name, part in entry.items() if not isinstance(part, LazyValue)}
         self._recent.appendleft((self._number, short))
         step = self._step()
         if entry.get("verdict") in ("refused", "dropped"):
@@ -93,12 +93,12 @@ class Timeline:
             step.times.append(took)
 
     def _note_caller(self, entry: Entry) -> None:
-        """Count what a session calls; where there is none, what an address calls."""
+        """Count the calls of a session, or without a session those of an address."""
         if "tool" not in entry:
             return
         name = caller_of(entry)
         caller = self._callers.pop(name, None) or _Caller()
-        self._callers[name] = caller  # the last one comes last
+        self._callers[name] = caller  # most recent last
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
         caller.last = str(entry.get("time", ""))
@@ -108,7 +108,7 @@ class Timeline:
             caller.tools[str(entry["tool"])] += 1
 
     def callers(self) -> list[CallerLine]:
-        """Return who has called what, the last one first."""
+        """Return the callers and their tools, the most recent first."""
         return [
             CallerLine(
                 name=name,
@@ -127,21 +127,21 @@ class Timeline:
         return self._counted[-1]
 
     def recent(self) -> list[Entry]:
-        """Return the last entries, newest first, each with a number of its own."""
+        """Return the last entries, newest first, each with a unique number."""
         return [{"number": number, **entry} for number, entry in self._recent]
 
-    def steps(self) -> list[Step]:
-        """Return the counts of the last ten minutes, oldest first; times of silence are zero."""
+    def steps(self) -> list[TimelineStep]:
+        """Return the counts of the last ten minutes, oldest first, with zeros for quiet times."""
         now = int(self._clock() // STEP)
         known = {one.number: one for one in self._counted}
         return [_rendered(known.get(number)) for number in range(now - _STEPS + 1, now + 1)]
 
 
-def _rendered(step: _Counted | None) -> Step:
+def _rendered(step: _Counted | None) -> TimelineStep:
     if step is None:
-        return Step(calls=0, refused=0, p50_ms=None, saved_bytes=0)
+        return TimelineStep(calls=0, refused=0, p50_ms=None, saved_bytes=0)
     times = sorted(step.times)
-    return Step(
+    return TimelineStep(
         calls=step.calls,
         refused=step.refused,
         p50_ms=times[len(times) // 2] if times else None,

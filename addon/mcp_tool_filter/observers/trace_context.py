@@ -1,4 +1,4 @@
-"""The W3C trace context of a message: read it from ``params._meta``, and put a span in its place.
+"""Read the W3C trace context in a message's ``params._meta``, and replace its parent by our span.
 
 >>> from mcp_tool_filter.protocol.messages import parse_message
 >>> call = parse_message(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a",'
@@ -8,7 +8,7 @@
 >>> b"4736-ffffffffffffffff-01" in replace_parents(call.place.text, [(context_in(call), "f" * 16)])
 True
 
-Only the 16 characters of the parent's id change, so the message keeps its length and its bytes.
+Only the 16 characters of the parent's id change; the message keeps its length and all other bytes.
 (https://www.w3.org/TR/trace-context/; MCP's SEP-414 gives the keys in ``_meta``.)
 """
 
@@ -29,17 +29,17 @@ _LONGEST = 512  # characters, as the standard asks of tracestate
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """What a client says of its trace."""
+    """The trace context that a client sends."""
 
     trace_id: str
     traceparent: str
     tracestate: str = ""
     parent_at: int | None = None
-    """Where the parent's id begins in the text; None if it cannot be changed there."""
+    """The offset of the parent's id in the text; None if it cannot be replaced."""
 
 
 def context_of(traceparent: str | None, tracestate: str | None = "") -> TraceContext | None:
-    """Read a context. What the standard does not allow is no context.
+    """Parse a context; None if the standard does not allow it.
 
     >>> context_of("00-00000000000000000000000000000000-00f067aa0ba902b7-01") is None
     True
@@ -56,14 +56,14 @@ def context_of(traceparent: str | None, tracestate: str | None = "") -> TraceCon
 
 
 def context_in(message: Request | Notification) -> TraceContext | None:
-    """Return the context in a message's ``_meta``; None if two readers could take another one."""
+    """Return the context in a message's ``_meta``; None if it is ambiguous."""
     meta = _only(message.params, "_meta")
     parent, state = _only(meta, "traceparent"), _only(meta, "tracestate")
     if parent is None:
         return None
     context = context_of(parent.text, state.text if state else "")
     written = message.place.cut(parent)
-    if context is None or written != f'"{context.traceparent}"':  # escaped: left as it is
+    if context is None or written != f'"{context.traceparent}"':  # escaped: we cannot replace it
         return context
     at = parent.start + len('"') + _BEFORE_PARENT
     return TraceContext(context.trace_id, context.traceparent, context.tracestate, at)
@@ -78,6 +78,6 @@ def replace_parents(text: str, spans: Iterable[tuple[TraceContext, str]]) -> byt
 
 
 def _only(value: Value | None, key: str) -> Value | None:
-    """Return a member that is there exactly once."""
+    """Return a member's value if the key occurs exactly once."""
     found = [one.value for one in (value.members or () if value else ()) if one.key == key]
     return found[0] if len(found) == 1 else None

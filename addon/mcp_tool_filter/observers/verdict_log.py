@@ -1,4 +1,4 @@
-"""What the log says of verdicts: refusals; each invalid message and each drift once."""
+"""Log verdicts: all refusals, but each invalid message and each drift only once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _EVERYDAY = (Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED)
 
 
 class VerdictLog:
-    """One for each process."""
+    """The verdict log of one process."""
 
     def __init__(self, warn: Callable[[str], None] | None = None) -> None:
-        """``warn`` is told of hidden tools in the log's place where people read no log."""
+        """``warn`` gets the sentences about hidden tools if people do not read the log."""
         self._once = Once()
         self._warn = warn
 
     def tell_of(self, judged: Judged) -> None:
-        """Tell what became of a message, and for which kind of asker a tool is hidden."""
+        """Log the verdict on a message, and for which kind of asker a tool is hidden."""
         verdict = judged.verdict
         if isinstance(verdict, Forward):
             return
@@ -35,11 +35,11 @@ class VerdictLog:
         self.tell(verdict, with_drift=False)
 
     def tell_hidden(self, faults: Iterable[str], judged: Judged) -> None:
-        """Name the tools that cannot be exposed in a list that was fetched for a client."""
+        """Log the tools that cannot be exposed in a list that was fetched for a client."""
         self._tell_hidden(faults, _kind_of(judged))
 
     def know(self, faults: Iterable[str]) -> None:
-        """Do not repeat what a report has said already."""
+        """Do not repeat what the report has said already."""
         for sentence in faults:
             self._once.is_new(sentence)
 
@@ -68,7 +68,7 @@ class VerdictLog:
 
 
 def _kind_of(judged: Judged) -> str:
-    """Describe the kind of asker, but not who it is.
+    """Describe the kind of asker without its identity.
 
     >>> from mcp_tool_filter.policy.exchange import Client, Direction, Session
     >>> client = Client(session=Session(revision="2025-11-25", capabilities='{"roots":{}}'))
@@ -81,7 +81,7 @@ def _kind_of(judged: Judged) -> str:
         said = client.session.capabilities
     try:
         declared = json.loads(said or "{}")
-    except ValueError:  # long ones are kept as a hash
+    except ValueError:  # long ones are kept only as a hash
         declared = {}
     known = [one for one in _CAPABILITIES if isinstance(declared, dict) and one in declared]
     with_what = f"the capabilities {', '.join(known)}" if known else "no capabilities"

@@ -1,7 +1,7 @@
-"""Which hosts and origins may reach us.
+"""Decide which hosts and origins may reach us.
 
-A reverse proxy rewrites Host, so the upstream no longer notices a web page that was led to a local
-address (DNS rebinding). We check instead.
+A reverse proxy rewrites Host, so the upstream cannot detect DNS rebinding any more (a web page
+whose name resolves to a local address). We check instead.
 
 >>> hosts = AllowedHosts(frozenset({"tools.example"}))
 >>> [hosts.has_host(host) for host in ("localhost:80", "[::1]:80", "Tools.Example", "a.example")]
@@ -31,7 +31,7 @@ class AllowedHosts:
         return "*" in self.extra
 
     def has_host(self, host: str, own: str = "") -> bool:
-        """Judge a Host header; ``own`` is the address at which the client has reached us."""
+        """Judge a Host header; ``own`` is our address to which the client has connected."""
         if self.has_all:
             return True
         if not (match := _HOST.fullmatch(host)):
@@ -44,7 +44,7 @@ class AllowedHosts:
         )
 
     def has_origin(self, origin: str, own: str = "") -> bool:
-        """Judge an Origin header: a page may speak to us if its host may."""
+        """Judge an Origin header: a page may reach us if its host may."""
         if self.has_all or origin.lower() in self.extra:
             return True
         scheme, separator, host = origin.partition("://")
@@ -53,7 +53,7 @@ class AllowedHosts:
 
 @lru_cache(64)
 def is_loopback(name: str) -> bool:
-    """Tell whether a host name means this machine and nothing else."""
+    """Tell whether a host name certainly means this machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -63,7 +63,7 @@ def is_loopback(name: str) -> bool:
 
 
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Read an address; an IPv4-mapped IPv6 address counts as IPv4."""
+    """Parse an IP address; an IPv4-mapped IPv6 address counts as IPv4."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         return address.ipv4_mapped
@@ -71,7 +71,7 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _is_same_address(name: str, own: str) -> bool:
-    """Compare addresses; a name that only resolves to ours could be a trick."""
+    """Compare IP addresses only: a host name that resolves to ours could be an attack."""
     try:
         return parse_address(name) == parse_address(own)
     except ValueError:

@@ -1,11 +1,12 @@
-"""What becomes of a message: asks the links in order, the tool filter first.
+"""Decide what happens to a message: ask the tool filter first, then the other links in order.
 
-Whatever arrives, by whatever transport, is decided here, one message at a time. A batch is decided
-member by member: what goes on is put together again, and our own replies are owed to its answer.
+Every message of every transport is decided here, one at a time. A batch is decided member by
+member: the forwarded members form a new batch, and our own replies are added to its answer later
+("owed").
 
-The links after the tool filter never see what it refuses. What a link rewrites, the tool filter
-judges again, so that no link can make a denied tool callable or visible. A list that the snapshot
-answers passes the links too, first as a request and then as a response.
+The other links never see what the tool filter refuses. The tool filter judges again what a link
+rewrites, so that no link can make a denied tool callable or visible. If the snapshot answers a
+list, the links see that request and that response too.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SPACE = " \t\n\r"
 
 
 def decide_from_client(message: Single, situation: Situation) -> Decision[Verdict]:
-    """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
+    """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
     verdict = filter_from_client(message, situation)
     if not situation.links:
         return verdict
@@ -51,7 +52,7 @@ def decide_from_client(message: Single, situation: Situation) -> Decision[Verdic
 
 
 def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verdict]:
-    """Decide on what the upstream says. Raises ProtocolError for what cannot be judged."""
+    """Decide on the upstream's message. Raises ProtocolError if it cannot be judged."""
     verdict = filter_from_upstream(message, situation)
     if not situation.links:
         return verdict
@@ -62,12 +63,13 @@ def decide_from_upstream(message: Single, situation: Situation) -> Decision[Verd
 
 
 def decide_accepted(message: Single, situation: Situation) -> Decision[Verdict]:
-    """Ask only the links about what the tool filter need not look at."""
+    """Ask only the links: the tool filter has already accepted the message."""
     return _ask_links(message, situation, situation.links, _filter_changed_from_upstream)
 
 
 def judge_again(message: Single, verdict: Verdict, situation: Situation) -> Verdict:
-    """Apply the tool filter to what has waited: the patterns may have been edited meanwhile."""
+    """Apply the tool filter to a message that has waited: the patterns may have been edited
+    meanwhile."""
     if situation.direction is Direction.FROM_UPSTREAM:
         return _judge_list_again(message, verdict, situation)
     if isinstance(verdict, Reply):
@@ -94,7 +96,7 @@ def _judge_list_again(message: Single, verdict: Verdict, situation: Situation) -
 
 
 def judge_by_filter(message: Single, situation: Situation) -> Verdict:
-    """Ask the tool filter alone, for a link that has changed a message."""
+    """Ask only the tool filter about a message that a link has changed."""
     if situation.direction is Direction.FROM_CLIENT:
         return filter_from_client(message, situation)
     return _filter_changed_from_upstream(message, situation)
@@ -103,7 +105,7 @@ def judge_by_filter(message: Single, situation: Situation) -> Verdict:
 def refusal(
     raw: bytes, why: Why, code: int = INVALID_REQUEST, text: str = "", limits: Limits = _LIMITS
 ) -> Reply:
-    """Answer what we cannot judge, to all who may be waiting for it."""
+    """Refuse a message that we cannot judge, with an error for each id in it."""
     message = text or "Invalid Request"
     replies = [render_error(id, code, message) for id in ids_in(raw, limits)]
     body = render_batch(replies) if len(replies) > 1 else (replies or [b""])[0]
@@ -111,7 +113,7 @@ def refusal(
 
 
 def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
-    """Put together what goes on of a batch; what we reply ourselves is owed to its answer."""
+    """Join the forwarded members of a batch; our own replies are owed to its answer."""
     if all(isinstance(verdict, Forward) for verdict in verdicts):
         return Forward()
     kept = [text for text in map(_passed, batch.members, verdicts) if text is not None]
@@ -123,7 +125,7 @@ def join_from_client(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def join_from_upstream(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
-    """Put together what a client gets of a batch, and what the upstream is answered."""
+    """Join the members of a batch that the client gets, and our replies to the upstream."""
     joined = join_from_client(batch, verdicts)
     if not isinstance(joined, Rewrite):
         return joined
@@ -132,7 +134,7 @@ def join_from_upstream(batch: Batch, verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def keep_space(text: str, verdict: Verdict) -> Verdict:
-    """Keep the white space around a document that is rewritten, such as a last newline."""
+    """Keep the white space around a rewritten document, such as a final newline."""
     before = text[: len(text) - len(text.lstrip(_SPACE))]
     after = text[len(text.rstrip(_SPACE)) :]
     if not isinstance(verdict, Rewrite) or not (before or after):
@@ -141,7 +143,7 @@ def keep_space(text: str, verdict: Verdict) -> Verdict:
 
 
 def _filter_changed_from_upstream(message: Single, situation: Situation) -> Verdict:
-    """Judge what a link has rewritten: it may say something else of an allowed tool."""
+    """Judge a message that a link has rewritten: a link may change an allowed tool's definition."""
     return filter_from_upstream(message, situation, is_ours=True)
 
 
@@ -151,10 +153,10 @@ type _Filter = Callable[[Single, Situation], Verdict]
 def _ask_links(
     message: Single, situation: Situation, links: tuple[Link, ...], judge_again: _Filter
 ) -> Decision[Verdict]:
-    """Ask the links in order; what one rewrites goes through the tool filter again."""
+    """Ask the links in order; the tool filter judges again what one rewrites."""
     for at, link in enumerate(links):
         decision = link.decide(message, situation)
-        if not isinstance(decision, Forward):  # most links have nothing to say of most messages
+        if not isinstance(decision, Forward):  # most links do nothing with most messages
             rest = links[at + 1 :]
             return then(begin(decision), partial(_go_on, message, situation, rest, judge_again))
     return Forward()
@@ -167,7 +169,7 @@ def _go_on(
     judge_again: _Filter,
     verdict: Verdict,
 ) -> Decision[Verdict]:
-    """Ask the links behind one that has decided."""
+    """Ask the links after one that has decided."""
     if isinstance(verdict, Forward):
         return _ask_links(message, situation, links, judge_again)
     if not isinstance(verdict, Rewrite):
@@ -183,7 +185,7 @@ def _go_on(
 
 
 def _settle(message: Single, situation: Situation, linked: Verdict) -> Decision[Verdict]:
-    """Answer a list that the snapshot knows, now that all links have agreed."""
+    """Answer a list request from the snapshot, now that all links have agreed."""
     if isinstance(linked, Rewrite):
         message = _single(linked.text, situation)
     elif not isinstance(linked, Forward):
@@ -206,7 +208,7 @@ def _as_reply(reply: Reply, verdict: Verdict) -> Verdict:
 
 
 def _or_else(before: Verdict, verdict: Verdict) -> Verdict:
-    """Return what the later links decided, unless they only agreed."""
+    """Return the verdict of the later links, unless they only forward."""
     return before if isinstance(verdict, Forward) else verdict
 
 

@@ -1,6 +1,6 @@
-"""All that a user can set, checked once at the door and trusted inside.
+"""All settings, checked once on entry and trusted afterwards.
 
-mitmproxy's options and our own flags both end here, as the text that was typed:
+mitmproxy's options and our own flags both arrive here as the text that was typed:
 
 >>> parse_config(deny=["^file_,^db_"], message_limit="1 MB").limits.message
 1048576
@@ -34,7 +34,7 @@ _AGE = re.compile(r"(\d{1,6})([smhd])")
 _AGES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+)|\$)")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# What HTTP itself is made of is not for a user's header to say.
+# Headers that the HTTP connection sets itself.
 _NOT_TO_SET = frozenset({
     "host", "content-length", "transfer-encoding", "connection", "upgrade", "accept-encoding",
     "content-encoding", "content-type", "range",
@@ -48,69 +48,69 @@ class Audit:
     file: str
     arguments: str
     largest: int
-    """Bytes before the file is put aside."""
+    """The file is rotated at so many bytes."""
     oldest: float
-    """Seconds before that."""
+    """And at this age in seconds."""
     fsync: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     deny: tuple[Pattern, ...] = ()
-    """Globs among them."""
+    """Including globs."""
     allow: tuple[Pattern, ...] = ()
     strict: bool = False
-    """A pattern that matches no tool stops the start, and so does having none."""
+    """Refuse to start without patterns, or with one that matches no tool."""
     requires_list: bool = False
-    """An upstream that lists its tools only to users stops the start."""
+    """Refuse to start if the upstream lists its tools only to logged-in users."""
     judges_new_tools: bool = False
-    """A tool that appears later is exposed if the patterns allow it."""
+    """Expose a tool that appears later if the patterns allow it."""
     tools_list: ListFrom = ListFrom.AUTO
     endpoint: str | None = None
     upstream_headers: tuple[tuple[str, str], ...] = ()
     header_paths: Paths = field(default_factory=Paths)
-    """Where they are sent besides the MCP endpoint."""
+    """The paths besides the MCP endpoint that get them."""
     header_override: bool = False
-    """They replace what a client says."""
+    """They replace the client's own headers."""
     uses_login: bool = True
-    """A stored login for the upstream is used, if there is one."""
+    """Use a stored login for the upstream, if there is one."""
     login_through: str = "auto"
-    """Whether clients log in through us: auto, plain (only the metadata is rewritten), or off."""
+    """Whether clients log in through us: auto, plain (rewrite only the metadata), or off."""
     shows_secrets: bool = False
-    """mitmweb, recordings and mitmdump's output show tokens."""
+    """Show tokens in mitmweb, recordings and mitmdump's output."""
     connection_timeout: float = 30.0  # seconds
     tool_list_timeout: float = 10.0
     limits: Limits = field(default_factory=Limits)
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
     only_mcp: bool = False
-    """Only the MCP endpoint, logins, and ``header_paths`` are served."""
+    """Serve only the MCP endpoint, logins, and ``header_paths``."""
     fail_fast: bool = True
     max_clients: int | None = None
-    """None: as many as there are descriptors for."""
+    """None: as many as the file descriptors allow."""
     rules: str = ""
-    """The path of a rules file; empty: there are no rules."""
+    """The path of a rules file; empty means no rules."""
     fast: bool = True
-    """Use our shortcuts in place of mitmproxy's own code."""
+    """Use our shortcuts instead of mitmproxy's own code."""
     audit: Audit | None = None
     metrics_port: int | None = None
     otel: bool = False
-    """Requests are traced with OpenTelemetry."""
+    """Trace requests with OpenTelemetry."""
     dashboard: int | None = None
-    """The port of the page ``/mcp`` without mitmweb."""
+    """The port that serves the page ``/mcp`` without mitmweb."""
 
     @property
     def replaces_credentials(self) -> bool:
-        """Tell whether clients lose their own credentials."""
+        """Tell whether our headers replace the clients' own credentials."""
         return self.header_override and bool(self.upstream_headers)
 
     @property
     def header_names(self) -> frozenset[bytes]:
-        """What ``upstream_headers`` are called, in lower case."""
+        """The names of ``upstream_headers``, in lower case."""
         return frozenset(name.lower().encode() for name, _ in self.upstream_headers)
 
     @property
     def denies_nothing(self) -> bool:
-        """Is there no filter at all?"""
+        """Tell whether no filter is set."""
         return not self.deny and not self.allow
 
 
@@ -149,9 +149,9 @@ def parse_config(
     dashboard: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Check what a user set. Raises StartError with the text that is wrong.
+    """Check the user's settings. Raises StartError, which quotes the wrong text.
 
-    ``None`` means that nobody has set ``deny`` or ``allow``; an empty list is a mistake.
+    ``None`` means that ``deny`` or ``allow`` is not set; an empty list is an error.
     """
     no_case = _parse_bool("ignore_case", ignore_case)
     config = Config(
@@ -228,16 +228,16 @@ def refuse_unmatched(config: Config, unmatched: Sequence[Pattern]) -> None:
 
 
 def refuse_to_open(old: Config, new: Config) -> None:
-    """Refuse a change that takes the last pattern away: a slip must not open a running filter."""
+    """Refuse a change that removes the last pattern: a slip must not open a running filter."""
     for option in ("deny", "allow"):
         if getattr(old, option) and not getattr(new, option):
             raise EmptyList(option)
 
 
 def parse_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Read ``Name: value``, with $VAR and ${VAR} expanded ($$ is a dollar).
+    """Parse ``Name: value``, with $VAR and ${VAR} expanded ($$ is a dollar).
 
-    No error's text quotes the value.
+    No error text quotes the value.
     """
     name, colon, value = text.partition(":")
     name = name.strip()

@@ -1,7 +1,8 @@
-"""What a decision may need before it can be made. Effects are values; the host carries them out.
+"""Effects: what a decision may need before it can be made. They are values; the host carries them
+out.
 
-A decision that needs none is a plain value and costs nothing. One that must wait is a generator: it
-yields effects, is sent what came of each, and returns the decision.
+A decision that needs no effect is a plain value and costs nothing. A decision that must wait is a
+generator: it yields effects, is sent the result of each, and returns the decision.
 
 >>> def decide() -> Deciding[str]:
 ...     yield Delay(1.0)
@@ -19,7 +20,7 @@ from functools import partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, cast
 
-if TYPE_CHECKING:  # most hosts have no rules, and need not wait for them
+if TYPE_CHECKING:  # most hosts have no rules and should not import them
     from typing_extensions import TypeIs
 
     from mcp_tool_filter.policy.rule_effects import RuleEffect
@@ -34,22 +35,22 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Make several decisions at the same time; they are sent back in the same order."""
+    """Make several decisions at the same time; the outcomes are sent back in the same order."""
 
     decisions: tuple[Deciding[Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTools:
-    """Ask the upstream for the whole tool list, as the client of a message would get it.
+    """Ask the upstream for the complete tool list, as the message's client would get it.
 
-    Sent back are the pages as they came; the host raises CannotList within the decision if there
-    are none. Decisions that wait for the list of the same kind of asker share one.
+    The host sends back the unchanged pages, or throws CannotList into the decision. Decisions that
+    wait for the list of the same kind of asker share one fetch.
     """
 
     kind: object
     arrival: object
-    """What the transport knows of the message."""
+    """What the transport knows about the message."""
     message: object
 
 
@@ -60,7 +61,7 @@ class CannotList(Exception):
 type Effect = Delay | Together | FetchTools | RuleEffect
 type Deciding[Outcome] = Generator[Effect, object, Outcome]
 type Decision[Outcome] = Outcome | Deciding[Outcome]
-"""A decision that is made, or one that must wait."""
+"""A decision that has been made, or one that must wait."""
 
 
 def waits[Outcome](decision: Decision[Outcome]) -> TypeIs[Deciding[Outcome]]:
@@ -69,7 +70,7 @@ def waits[Outcome](decision: Decision[Outcome]) -> TypeIs[Deciding[Outcome]]:
 
 
 def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:
-    """Return the outcome at once if the decision does not wait for anything."""
+    """Run a decision up to its first effect; return the outcome if it needs none."""
     if not waits(decision):
         return decision
     try:
@@ -82,7 +83,7 @@ def begin[Outcome](decision: Decision[Outcome]) -> Decision[Outcome]:
 def then[Outcome](
     decision: Decision[Any], go_on: Callable[[Any], Decision[Outcome]]
 ) -> Decision[Outcome]:
-    """Go on with what was decided: at once, or when it has been."""
+    """Continue with the outcome: at once, or when the decision has been made."""
     if waits(decision):
         return _then(decision, go_on)
     return go_on(decision)
@@ -91,21 +92,21 @@ def then[Outcome](
 def together[Outcome](
     decisions: Sequence[Decision[Any]], go_on: Callable[[list[Any]], Decision[Outcome]]
 ) -> Decision[Outcome]:
-    """Go on when all have been made; they wait at the same time."""
+    """Continue when all decisions have been made; they wait at the same time."""
     if any(map(waits, decisions)):
         return _together(decisions, go_on)
     return go_on(list(decisions))
 
 
 def _going_on[Outcome](effect: Effect, decision: Deciding[Outcome]) -> Deciding[Outcome]:
-    """Yield an effect that has been yielded already, then the others."""
+    """Yield an effect that the decision has yielded already, then the others."""
     while True:
         try:
             came = yield effect
         except GeneratorExit:
             decision.close()
             raise
-        except BaseException as error:  # what came of the effect; it is for the decision
+        except BaseException as error:  # the effect's failure, for the decision
             resume: Callable[[], Effect] = partial(decision.throw, error)
         else:
             resume = partial(decision.send, came)

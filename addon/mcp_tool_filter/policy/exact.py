@@ -1,4 +1,4 @@
-r"""A deny pattern for just these tools.
+r"""Build a deny pattern for exactly these tools.
 
 >>> print(deny_for(["delete_file", "delete_user"], ["delete_file", "delete_user", "read_file"]))
 ^delete_
@@ -20,10 +20,10 @@ _WORD_END = re.compile(r"[_\-./:]|[a-z0-9](?=[A-Z])")
 
 
 def deny_for(hidden: Sequence[str], names: Collection[str]) -> str:
-    """Return the shortest pattern we know that matches the hidden names and no other of ``names``.
+    """Return the shortest pattern we find that matches the hidden names and no other of ``names``.
 
-    A beginning that only hidden names share may stand for them; it hides later tools with the same
-    beginning, too.
+    A prefix that only hidden names share may replace them; it also hides later tools with that
+    prefix.
     """
     exact = _exactly(hidden)
     shorter = _by_beginnings(hidden, set(names) - set(hidden))
@@ -55,7 +55,7 @@ def _by_beginnings(hidden: Sequence[str], kept: Collection[str]) -> str:
 
 
 def _beginning(name: str, hidden: Collection[str], kept: Collection[str]) -> str | None:
-    """Return the first words of a name if several hidden names and no kept one begin like that."""
+    """Return the first words of a name if several hidden names and no kept name begin with them."""
     for end in _WORD_END.finditer(name):
         begin = name[: end.end()]
         if any(one.startswith(begin) for one in kept):

@@ -1,4 +1,4 @@
-"""Who speaks, and what is asked: what a decision and an observer know besides the message."""
+"""The client and the exchange: what decisions and observers know besides the message."""
 
 from __future__ import annotations
 
@@ -30,50 +30,51 @@ class Session:
     id: str | None = None
     """None where the transport has no session ids."""
     revision: str | None = None
-    """As agreed on by initialize."""
+    """As negotiated by initialize."""
     started: float = 0.0
     is_like_the_fetch: bool = True
-    """No request in it says more of its client than our own fetch says of us."""
+    """True while no request in it identifies its client more than our own fetch identifies us."""
     capabilities: str | None = None
-    """What its client has declared, in one spelling."""
+    """The capabilities that its client has declared, in canonical spelling."""
     declares_changes: bool = False
-    """The upstream has declared that it tells this client when its list changes."""
+    """True if the upstream has declared that it announces list changes to this client."""
     is_on_its_own: bool = False
-    """The upstream lists other tools to it than to others, as it said."""
+    """True if the upstream has said that this session's list differs from that of others."""
     serial: int = field(default_factory=count().__next__)
-    """Tells sessions apart, also those without an id."""
+    """Distinguishes sessions, even those without an id."""
     notes: dict[str, object] = field(default_factory=dict)
-    """What a link of the chain wants to remember of it."""
+    """What links of the chain remember about it."""
 
     @property
     def who(self) -> str:
-        """Tell sessions apart whose upstream knows who asks; empty for all others."""
+        """The asker's identity, if the upstream may list other tools to this session; else
+        empty."""
         is_alone = self.is_on_its_own or not self.is_like_the_fetch
         return f"session {self.serial}" if is_alone else ""
 
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """Who speaks to us, as far as it is known."""
+    """What we know about a client."""
 
     via: Via = Via.HTTP
     session: Session | None = None
     said_revision: str | None = None
-    """What its head says, where there is no session that would know."""
+    """The revision in the request's head, used if there is no session."""
     credential: str = ""
-    """A keyed hash of its credentials; empty if it brought none."""
+    """A keyed hash of its credentials; empty if it has none."""
     identity: bytes = field(default=b"", repr=False)
-    """Its credentials as it sent them, where a link wants to know who asks."""
+    """Its credentials as it sent them, if a link wants to know who asks."""
     address: str = ""
-    """Where it connects from, where a link wants to know that."""
+    """The address it connects from, if a link wants to know it."""
     claimed_session: str | None = None
-    """The session id that it names, whether we know that session or not."""
+    """The session id that it sends, even if we do not know that session."""
     upstream_has_sessions: bool = True
-    """The upstream gives out session ids, and so knows a false one."""
+    """True if the upstream issues session ids, so that it recognises a false one."""
 
     @property
     def who(self) -> str:
-        """Tell askers apart by their credentials; empty for all who bring none."""
+        """The asker's identity by its credentials; empty for all clients without credentials."""
         return self.credential if self.session is None else self.session.who
 
     @property
@@ -83,28 +84,28 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request, and what is known of it until its response has come; or a notification."""
+    """A request and what we know about it until its response arrives; or a notification."""
 
     method: str
-    """Cut, if it is longer than any that matters."""
+    """The method, cut if it is longer than any that matters to us."""
     id: str | None = None
-    """As it was written; None if it is a notification."""
+    """The id as it was written; None for a notification."""
     tool: str | None = None
-    """The name that a tools/call calls."""
+    """The name of the called tool, for a tools/call."""
     asked_at: float = 0.0
     size: int = 0
-    """Bytes of the request; what the responses to a batch answer counts as a part of it."""
+    """Bytes of the request; for a member of a batch, the bytes of that member."""
     request: Request | None = None
-    """Kept only where a link of the chain wants to see it with the response."""
+    """Kept only if a link of the chain wants to see it with the response."""
     has_cursor: bool = False
-    """It asks for a later page of a list."""
+    """True if it asks for a later page of a list."""
     cursor: str | None = None
-    """The one that it names."""
+    """The cursor that it sends."""
     capabilities: str | None = None
-    """What it declares its client to be capable of, in one spelling."""
+    """The capabilities that it declares, in canonical spelling."""
     subscription: str | None = None
-    """What the upstream calls it, if it has agreed to answer with each change of the tool list."""
+    """The upstream's id of this request, if it has agreed to answer it with each list change."""
     key: str = ""
-    """The value of its id, once it waits for its response."""
+    """The value of its id, set while it waits for its response."""
     notes: dict[str, object] | None = None
-    """What a link, or an observer, wants to find again when the response comes."""
+    """What a link or an observer wants to find again when the response arrives."""

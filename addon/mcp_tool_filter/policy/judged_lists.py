@@ -1,8 +1,8 @@
-r"""Tool lists that have been judged: an upstream says the same list again and again.
+r"""Remember judged tool lists, because an upstream sends the same list again and again.
 
-Two answers that are the same bytes but for a simple id are read alike: up to the id, past it (it
-is whole, and what follows begins with neither a digit nor a quote), and from there on. The id
-decides nothing. So what has become of the one becomes of the other, with its own id:
+Two answers with the same bytes except for a simple id parse the same: before the id, after it (what
+follows the id begins with neither a digit nor a quote), and to the end. The id does not affect the
+verdict. So both get the same verdict, each with its own id:
 
 >>> from mcp_tool_filter.policy.snapshot import take_snapshot
 >>> from mcp_tool_filter.policy.verdict import Why
@@ -31,7 +31,7 @@ from mcp_tool_filter.protocol.tool_results import SIMPLE_ID
 _SPACE = " \t\n\r"
 _LONGEST_ID = 66  # bytes
 _is_simple = re.compile(SIMPLE_ID).fullmatch
-# As most write a response; nobody needs to read on to know that this is its id.
+# Most responses begin like this, and then this must be the id.
 _begin = re.compile(
     rb'[%(s)b]*{[%(s)b]*"jsonrpc"[%(s)b]*:[%(s)b]*"2\.0"[%(s)b]*,[%(s)b]*"id"[%(s)b]*:[%(s)b]*'
     rb"(?P<id>%(id)b)(?=[%(s)b,}])" % {b"s": _SPACE.encode(), b"id": SIMPLE_ID}
@@ -40,13 +40,13 @@ _begin = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """A message without its id."""
+    """The text of a message around its id."""
 
     before: bytes
     after: bytes
 
     def id_in(self, raw: bytes) -> str | None:
-        """Return the id of a message that is else the same; None if it is another."""
+        """Return the id if a message is otherwise the same; None if it differs."""
         start, end = len(self.before), len(raw) - len(self.after)
         if not 0 < end - start <= _LONGEST_ID or not raw.startswith(self.before):
             return None
@@ -65,7 +65,7 @@ class _Judged:
     snapshot: Snapshot
     said: _Around
     told: tuple[_Around, Reason] | None
-    """What goes on instead, and why; None if it goes on as it came."""
+    """The rewritten text and the reason; None if the message is forwarded unchanged."""
 
     def verdict_for(self, id: str) -> Forward | Rewrite:
         if self.told is None:
@@ -78,7 +78,7 @@ class _Judged:
 
 
 class JudgedLists:
-    """One for each listener. What was not used for longest is forgotten first."""
+    """The judged lists of one listener. It forgets the least recently used first."""
 
     def __init__(self, *, most: int = 100, most_bytes: int = 16 * MEBIBYTE) -> None:
         self._most = most
@@ -86,7 +86,7 @@ class JudgedLists:
         self._lists: deque[_Judged] = deque()
 
     def recall(self, raw: bytes, snapshot: Snapshot) -> tuple[Response, Forward | Rewrite] | None:
-        """Return a known list, its result not opened, and what becomes of it."""
+        """Return a known list, without parsing its result, and its verdict."""
         for judged in self._lists:
             if judged.snapshot is snapshot and (id := judged.said.id_in(raw)) is not None:
                 self._lists.remove(judged)
@@ -95,7 +95,7 @@ class JudgedLists:
         return None
 
     def remember(self, raw: bytes, verdict: Forward | Rewrite, snapshot: Snapshot) -> None:
-        """Keep what became of the answer to a tools/list."""
+        """Remember the verdict on an answer to tools/list."""
         said = _around_id(raw)
         told = _around_id(verdict.text) if isinstance(verdict, Rewrite) else said
         if said is None or told is None:
@@ -112,7 +112,7 @@ class JudgedLists:
 
 
 def _around_id(raw: bytes) -> _Around | None:
-    """Cut a message at its id; None if that is not a simple one."""
+    """Split a message at its id; None if the id is not simple."""
     if begun := _begin(raw):
         return _Around(raw[: begun.start("id")], raw[begun.end("id") :])
     try:

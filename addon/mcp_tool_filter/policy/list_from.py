@@ -1,4 +1,7 @@
-"""Where tools/list is answered from. A module of its own: to check settings needs no more."""
+"""Where tools/list is answered from.
+
+(A separate module, so that checking settings imports little.)
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from enum import StrEnum
 
 
 class ListFrom(StrEnum):
-    """As the option ``tools_list`` says."""
+    """The values of the option ``tools_list``."""
 
     AUTO = "auto"
     CACHE = "cache"

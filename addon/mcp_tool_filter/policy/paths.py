@@ -25,7 +25,7 @@ class Paths:
     below: tuple[str, ...] = ()
 
     def has(self, target: str) -> bool:
-        """Judge a request's target; its query does not matter."""
+        """Tell whether a request's target is in the set; its query does not matter."""
         if plain_path(target) in self.single:
             return True
         path = target.partition("?")[0]
@@ -33,12 +33,12 @@ class Paths:
 
 
 def is_misleading(path: str) -> bool:
-    """Tell whether some server would go to another path than the one that is written."""
+    """Tell whether some server could resolve the path to a different one."""
     return _MISLEADING.search(path) is not None
 
 
 def plain_path(target: str) -> str:
-    """Return the path of a target, without its query and without a last slash.
+    """Return the path of a target, without its query and without a trailing slash.
 
     >>> plain_path("/mcp/?a=1"), plain_path("/")
     ('/mcp', '/')
@@ -48,7 +48,7 @@ def plain_path(target: str) -> str:
 
 
 def parse_paths(values: Sequence[str], *, option: str) -> Paths:
-    """Read what a user wrote; commas separate several. Raises InvalidOption."""
+    """Parse a user's paths; commas separate several. Raises InvalidOption."""
     given = [path.strip() for value in values for path in value.split(",")]
     texts = [path for path in given if path]
     for text in texts:

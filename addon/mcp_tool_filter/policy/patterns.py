@@ -1,4 +1,4 @@
-r"""Deny and allow: JavaScript regexes, checked for sense and safety, matched as JavaScript does.
+r"""Deny and allow patterns: JavaScript regexes, checked for validity and safety.
 
 >>> [delete, archived] = [parse_pattern(text) for text in split_patterns("^delete_,_v[1,2]$")]
 >>> delete.matches("delete_file"), archived.matches("report_v2")
@@ -8,10 +8,10 @@ Traceback (most recent call last):
 mcp_tool_filter.errors.UnsafePattern: Error: Unsafe regex pattern detected: "(a+)+"
 Pattern could cause catastrophic backtracking
 
-A pattern means what ``new RegExp(text).test(name)`` says in an engine of ES2024 (Node 20): it is
-searched for anywhere, minds case, and sees UTF-16 code units. It is refused where JavaScript's
-backtracking could blow up over it, although ours does not backtrack: the same pattern is likely
-to be used elsewhere, and a pattern that nobody can follow guards nothing.
+A pattern means what ``new RegExp(text).test(name)`` means in an ES2024 engine (Node 20): it may
+match anywhere, is case-sensitive, and sees UTF-16 code units. We refuse patterns on which
+JavaScript's backtracking could blow up, although ours does not: the same pattern is probably used
+elsewhere, and a pattern that nobody understands protects nothing.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern that may be used."""
+    """A checked pattern."""
 
     text: str
-    """As it was typed."""
+    """The pattern as it was typed."""
     option: str
     ignore_case: bool
     _matcher: Matcher = field(repr=False, compare=False)
 
     def matches(self, name: str) -> bool:
-        """Say whether the name is one that the user meant; never slowly, however long it is.
+        """Tell whether the pattern matches the name. Always fast, even for long names.
 
-        A name of up to MAX_NAME units is always judged exactly. On a longer one matching may be
-        given up: then a deny pattern matches it, and an allow pattern does not.
+        A name of up to MAX_NAME units is always judged exactly. For a longer name we may give up:
+        then a deny pattern counts as matching, and an allow pattern as not matching.
         """
         try:
             return self._matcher.search(name)
@@ -55,7 +55,7 @@ class Pattern:
 
     @property
     def hint(self) -> str | None:
-        """What may have been meant instead, if the pattern is odd."""
+        """What the user may have meant instead, if the pattern is odd."""
         return None if self.option == DENY_GLOB else hint(self.text)
 
 
@@ -71,7 +71,7 @@ def parse_pattern(text: str, *, option: str = "deny", ignore_case: bool = False)
 
 
 def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
-    """Check a glob, which the whole name must fit. Raises InvalidGlob or UnsafePattern."""
+    """Check a glob, which must fit the whole name. Raises InvalidGlob or UnsafePattern."""
     try:
         regex = parse_regex(render_glob(glob), ignore_case=ignore_case)
     except NotJavaScript as error:
@@ -82,20 +82,20 @@ def parse_glob(glob: str, *, ignore_case: bool = False) -> Pattern:
 
 
 def _usable(regex: Regex) -> Matcher | None:
-    """Return the matcher, unless matching could take long."""
+    """Return the matcher, or None if matching could take long."""
     matcher = Matcher(regex)
     return matcher if is_safe(regex.root) and matcher.is_affordable() else None
 
 
-# An escaped character, braces or a class with all that is in them, or any one character.
+# An escaped character, braces or a class with their content, or any single character.
 _PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
 def split_patterns(value: str, *, option: str = "deny") -> list[str]:
-    r"""Cut a value at its commas, but not within {}, [] or (), nor after a backslash.
+    r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
 
     White space stays as typed: ``"a, b"`` is the two patterns ``"a"`` and ``" b"``. Raises
-    InvalidPattern for a part that is empty, and BlankPattern for one of white space alone.
+    InvalidPattern for an empty part, and BlankPattern for one of only white space.
 
     >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
     ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']

@@ -1,4 +1,4 @@
-"""What rules need of the host, as values.
+"""The effects of rules: what they need from the host, as values.
 
 If one of them fails, the host throws ``EffectFailed`` into the decision that yielded it.
 """
@@ -10,33 +10,34 @@ from dataclasses import dataclass, field
 
 
 class EffectFailed(Exception):
-    """An effect could not be carried out, or not in time. ``str()`` says why."""
+    """An effect failed or took too long. ``str()`` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Ask for the short salted hash of credentials: every process that shares a state agrees."""
+    """Ask for the short salted hash of credentials, which is the same in all processes that share a
+    state."""
 
     credentials: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CountUse:
-    """Count one use of a key in sliding windows, unless that is over one of the limits.
+    """Count one use of a key in sliding windows, unless it would exceed one of the limits.
 
-    Sent back is None, or how many seconds must pass before another use is within the limits.
+    The host sends back None, or the seconds until another use is within the limits.
     """
 
     key: str
     limits: tuple[tuple[int, float], ...]
-    """How many uses, in how many seconds."""
+    """Pairs: how many uses in how many seconds."""
     within: float
     """Seconds that this may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCache:
-    """Sent back are the bytes stored under a key, or None."""
+    """Ask for the bytes stored under a key; the host sends back them or None."""
 
     key: str
     within: float
@@ -44,13 +45,13 @@ class ReadCache:
 
 @dataclass(frozen=True, slots=True)
 class WriteCache:
-    """Store bytes under a key; nobody waits for it."""
+    """Store bytes under a key; the decision does not wait for it."""
 
     key: str
     value: bytes = field(repr=False)
     ttl: float
     group: str
-    """Of each group at most so many entries are kept."""
+    """Each group keeps at most ``max_entries`` entries."""
     max_entries: int
 
 
@@ -62,7 +63,10 @@ class ScriptResult:
 
 @dataclass(frozen=True, slots=True)
 class RunScript:
-    """Run a program without a shell. Sent back is a ScriptResult, or None if nobody waits."""
+    """Run a program without a shell.
+
+    The host sends back a ScriptResult, or None in the background.
+    """
 
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
@@ -74,7 +78,7 @@ class RunScript:
 
 @dataclass(frozen=True, slots=True)
 class CallPython:
-    """Call a user's function, which may be async. Sent back is what it returns."""
+    """Call a user's function, which may be async. The host sends back what it returns."""
 
     function: Callable[..., object]
     argument: object = field(repr=False)
@@ -83,27 +87,27 @@ class CallPython:
 
 @dataclass(frozen=True, slots=True)
 class SendWebhook:
-    """POST a JSON object from a queue; nobody waits for it."""
+    """Queue a POST of a JSON object; the decision does not wait for it."""
 
     url: str
     headers: tuple[tuple[str, str], ...] = field(repr=False)
     members: str = field(repr=False)
-    """The object's members as JSON; the host puts the time before them."""
+    """The object's members as JSON; the host inserts the time before them."""
     timeout: float
     rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendCopy:
-    """Send a copy of a request to the upstream, or to a URL; its answer is dropped.
+    """Send a copy of a request to the upstream or to a URL, and drop the answer.
 
-    The host puts an id of its own between the two parts of the message.
+    The host inserts its own id between the two parts of the message.
     """
 
     head: str = field(repr=False)
     tail: str = field(repr=False)
     origin: object = field(repr=False, compare=False)
-    """What the host gave with the request."""
+    """The host's own object for the request."""
     to: str | None
     rule: str
 
@@ -114,11 +118,11 @@ class WriteLog:
     message: str
     rule: str
     session: str = field(default="", compare=False)
-    """The id of the session in which it happened."""
+    """The id of the session."""
     method: str | None = field(default=None, compare=False)
     tool: str | None = field(default=None, compare=False)
     id: str | None = field(default=None, compare=False)
-    """Of the message, as it was written."""
+    """The id of the message, as it was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from mcp_tool_filter.adapters.audit import writer as module
 from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import START, check, link, render
-from mcp_tool_filter.observers.audit.entry import Later
+from mcp_tool_filter.observers.audit.entry import LazyValue
 
 
 def lines_in(path: Path) -> list[bytes]:
@@ -99,7 +99,7 @@ def test_what_takes_time_is_made_in_the_thread(tmp_path: Path) -> None:
         return {"bytes": 7}
 
     with writing(path) as opened:
-        opened.write({"n": 1, "arguments": Later(make, 7)})
+        opened.write({"n": 1, "arguments": LazyValue(make, 7)})
         opened.write({"n": 2})
     assert makers == ["audit log"]
     assert [json.loads(line)["n"] for line in lines_in(path)] == [1, 2]
@@ -310,10 +310,10 @@ def test_long_texts_that_wait_are_bounded_too(
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
         for _ in range(10):
-            opened.write({"arguments": Later(lambda: {"bytes": 300}, 300)})
+            opened.write({"arguments": LazyValue(lambda: {"bytes": 300}, 300)})
         opened.write({"n": 1})
         eventually(lambda: path.stat().st_size)
-        opened.write({"arguments": Later(lambda: {"bytes": 300}, 300)})
+        opened.write({"arguments": LazyValue(lambda: {"bytes": 300}, 300)})
     entries = [json.loads(line) for line in lines_in(path)]
     assert [one.get("count") for one in entries] == [7, None, None, None, None, None]
     assert sum("arguments" in one for one in entries) == 4

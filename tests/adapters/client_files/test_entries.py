@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.client_files.entries import (
     CannotWrap,
-    Entry,
+    ServerEntry,
     flags_of,
     is_filtered,
     is_wrapped,
@@ -26,7 +26,7 @@ PROGRAM = ["/opt/bin/mcp-tool-filter"]
 FLAGS = ["--deny", "^rm"]
 SECRET = "Bearer s3cr$et-$HOME"
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: dict[str, ServerEntry] = {
     "command": {"command": "npx", "args": ["-y", "server", "--", "x"], "env": {"KEY": "k"}},
     "command alone": {"command": "server"},
     "stdio type": {"type": "stdio", "command": "uvx", "args": [], "disabled": True},
@@ -53,7 +53,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_what_is_wrapped_can_be_restored(entry: Entry) -> None:
+def test_what_is_wrapped_can_be_restored(entry: ServerEntry) -> None:
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert not is_wrapped(entry)
     assert is_wrapped(wrapped)
@@ -63,14 +63,14 @@ def test_what_is_wrapped_can_be_restored(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_wrapping_again_changes_the_flags_and_nothing_else(entry: Entry) -> None:
+def test_wrapping_again_changes_the_flags_and_nothing_else(entry: ServerEntry) -> None:
     once = wrap(entry, FLAGS, PROGRAM)
     assert wrap(once, FLAGS, PROGRAM) == once
     assert wrap(wrap(entry, ["--allow", "a"], PROGRAM), FLAGS, PROGRAM) == once
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_no_secret_becomes_an_argument(entry: Entry) -> None:
+def test_no_secret_becomes_an_argument(entry: ServerEntry) -> None:
     """Whoever lists the processes of the machine sees them."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
@@ -93,7 +93,7 @@ def test_no_secret_becomes_an_argument(entry: Entry) -> None:
         {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", "https://a.example"]},
     ],
 )
-def test_an_entry_that_is_not_understood_is_refused(entry: Entry) -> None:
+def test_an_entry_that_is_not_understood_is_refused(entry: ServerEntry) -> None:
     with pytest.raises(CannotWrap):
         wrap(entry, FLAGS, PROGRAM)
 
@@ -102,7 +102,7 @@ def test_an_entry_that_is_not_understood_is_refused(entry: Entry) -> None:
     "name", ["PYTHONPATH", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "path", "MCP_TOOL_FILTER_CONFIG"]
 )
 def test_the_environment_of_a_url_cannot_steer_the_filter(name: str) -> None:
-    entry: Entry = {"url": "https://a.example/mcp", "env": {"X": "y", name: "evil"}}
+    entry: ServerEntry = {"url": "https://a.example/mcp", "env": {"X": "y", name: "evil"}}
     with pytest.raises(CannotWrap, match="would change the filter"):
         wrap(entry, FLAGS, PROGRAM)
 
@@ -116,7 +116,7 @@ def test_a_header_of_several_lines_is_refused() -> None:
 @pytest.mark.parametrize("was", ["[]", "1", "{", "[" * 200_000, '{"command": "evil"}'])
 def test_a_changed_note_of_the_url_is_refused(was: str) -> None:
     env = {"MCP_TOOL_FILTER_WRAPPED": was}
-    entry: Entry = {"command": "mcp-tool-filter", "args": ["--stdio"], "env": env}
+    entry: ServerEntry = {"command": "mcp-tool-filter", "args": ["--stdio"], "env": env}
     assert target_of(entry) == "?"
     with pytest.raises(CannotWrap, match="has been changed"):
         unwrap(entry)
@@ -131,7 +131,7 @@ def test_the_filter_reads_the_headers_as_the_client_would_have_sent_them() -> No
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20))
 def test_any_header_value_reaches_the_filter_and_comes_back(value: str) -> None:
-    entry: Entry = {"url": "https://a.example/mcp", "headers": {"X-A": value}}
+    entry: ServerEntry = {"url": "https://a.example/mcp", "headers": {"X-A": value}}
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert unwrap(wrapped) == entry
     environment = wrapped["env"]
@@ -160,7 +160,10 @@ def test_codex_finds_no_member_of_a_url_in_a_command() -> None:
 
 
 def test_a_filter_that_somebody_typed_is_one_too() -> None:
-    typed: Entry = {"command": "mcp-tool-filter", "args": ["--stdio", "-u", "https://a.example"]}
+    typed: ServerEntry = {
+        "command": "mcp-tool-filter",
+        "args": ["--stdio", "-u", "https://a.example"],
+    }
     assert is_filtered(typed)
     assert not is_wrapped(typed)
     assert unwrap(typed) == typed

@@ -10,7 +10,7 @@ import pytest
 
 from mcp_tool_filter.adapters.client_files.entries import wrap
 from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
-from mcp_tool_filter.adapters.client_files.places import Place
+from mcp_tool_filter.adapters.client_files.places import ConfigPlace
 
 JSON = """\
 {
@@ -45,7 +45,7 @@ bearer_token_env_var = "TOKEN"
 def opened(file: Path, text: str) -> ClientFile:
     file.write_text(text)
     key = "mcp_servers" if file.suffix == ".toml" else "mcpServers"
-    found = read(Place("some", "user", file, (key,)))
+    found = read(ConfigPlace("some", "user", file, (key,)))
     assert found
     return found
 
@@ -116,7 +116,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "dotfiles.json", tmp_path / "a.json"
     target.write_text(JSON)
     link.symlink_to(target)
-    found = read(Place("some", "user", link, ("mcpServers",)))
+    found = read(ConfigPlace("some", "user", link, ("mcpServers",)))
     assert found
     found.save("{}")
     assert link.is_symlink()
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> 
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(BadFile, match=r"a\.json"):
-        (read(Place("some", "user", path, ("mcpServers",))) or pytest.fail("none")).servers()
+        (read(ConfigPlace("some", "user", path, ("mcpServers",))) or pytest.fail("none")).servers()
 
 
 @pytest.mark.parametrize("text", ["[]", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "null"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.client_files.jsonc import (
-    Edit,
+    TextEdit,
     apply,
     insert,
     parse,
@@ -95,4 +95,4 @@ def test_a_value_is_replaced_alone() -> None:
     node = parse(TEXT).at(["b", "c"])
     assert node
     assert apply(TEXT, [replace(TEXT, node, ["new"])]) == TEXT.replace("[2]", '["new"]')
-    assert isinstance(replace(TEXT, node, 1), Edit)
+    assert isinstance(replace(TEXT, node, 1), TextEdit)

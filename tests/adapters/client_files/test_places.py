@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.client_files.places import Place, Surroundings, places
+from mcp_tool_filter.adapters.client_files.places import ConfigPlace, Surroundings, places
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
@@ -20,7 +20,9 @@ def test_each_client_has_a_place_on_each_platform(platform: str, tmp_path: Path)
     assert len({(place.file, place.keys) for place in found}) == len(found)
 
 
-def found_in(project: Path, client: str, environment: dict[str, str] | None = None) -> list[Place]:
+def found_in(
+    project: Path, client: str, environment: dict[str, str] | None = None
+) -> list[ConfigPlace]:
     here = Surroundings(project.parent / "home", project, environment or {}, "linux")
     return [place for place in places(here) if place.client == client]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     Refused,
-    Reply,
+    ResultReply,
     RpcError,
     answer_to,
     error_in,
@@ -108,24 +108,24 @@ def test_a_page_says_where_the_next_one_begins(
     result: dict[str, object], cursor: str | None
 ) -> None:
     """An empty cursor would ask for the first page again."""
-    assert next_cursor(Reply(b"", result)) == cursor
+    assert next_cursor(ResultReply(b"", result)) == cursor
 
 
 @pytest.mark.parametrize("result", [{}, {"tools": {}}, {"tools": [], "nextCursor": 1}])
 def test_what_is_no_tool_list_is_refused(result: dict[str, object]) -> None:
     with pytest.raises(ProtocolError):
-        next_cursor(Reply(b"", result))
+        next_cursor(ResultReply(b"", result))
 
 
 def test_an_introduction_may_say_nothing_at_all() -> None:
     strange: dict[str, object] = {"capabilities": None, "serverInfo": [], "_meta": "x"}
-    introduction = introduction_of(Reply(b"", strange), revision="2025-06-18")
+    introduction = introduction_of(ResultReply(b"", strange), revision="2025-06-18")
     assert (introduction.server_name, introduction.server_version) == ("", "")
     assert not introduction.has_tools
 
 
 def test_a_server_name_is_fit_to_be_printed() -> None:
-    reply = Reply(b"", {"serverInfo": {"name": "\x1b[2J", "version": 3}})
+    reply = ResultReply(b"", {"serverInfo": {"name": "\x1b[2J", "version": 3}})
     introduction = introduction_of(reply, revision="2025-06-18")
     assert (introduction.server_name, introduction.server_version) == ("\\x1b[2J", "3")
 
@@ -153,5 +153,5 @@ def test_whatever_comes_is_a_reply_or_is_refused(body: bytes) -> None:
 
 @given(st.dictionaries(words, values))
 def test_whatever_the_upstream_says_of_itself_can_be_printed(said: dict[str, object]) -> None:
-    introduction = introduction_of(Reply(b"", said), revision="2025-06-18")
+    introduction = introduction_of(ResultReply(b"", said), revision="2025-06-18")
     assert (introduction.server_name + introduction.server_version).isprintable()

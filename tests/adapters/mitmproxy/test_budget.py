@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.mitmproxy import budget
-from mcp_tool_filter.adapters.mitmproxy.budget import Budget
+from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 
 SMALL = budget._SMALL
 
@@ -33,7 +33,7 @@ class Holding:
 def test_whoever_holds_most_loses_it_first(sizes: list[int], limit: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         held = Holding(monkeypatch, *sizes)
-        one = Budget()
+        one = MemoryBudget()
         one.limit = limit
         one.look()
     left = sorted(sizes, reverse=True)[len(held.given_up) :]
@@ -49,7 +49,7 @@ async def test_a_look_costs_nothing_until_an_eighth_of_the_budget_has_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = Holding(monkeypatch)
-    one = Budget()
+    one = MemoryBudget()
     one.received(10**9)  # there is no limit yet
     one.limit = 8000
     one._since = 0
@@ -65,7 +65,7 @@ async def test_a_look_costs_nothing_until_an_eighth_of_the_budget_has_come(
 
 def test_it_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     Holding(monkeypatch, 10 * SMALL)
-    one = Budget()
+    one = MemoryBudget()
     one.limit = SMALL
     one.look()
     one.look()

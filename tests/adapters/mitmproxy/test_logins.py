@@ -14,7 +14,7 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.login_browser import browse
 from tests.oauth_server import Grant, OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
@@ -50,7 +50,7 @@ async def log_in_to(upstream: OAuthUpstream, ca: str | None = None) -> None:
     async def show(url: str) -> None:
         await asyncio.to_thread(browse, url)
 
-    await log_in(upstream.url, Wishes(timeout=10, ca=ca), Store(), show)
+    await log_in(upstream.url, Wishes(timeout=10, ca=ca), LoginStore(), show)
 
 
 @asynccontextmanager
@@ -143,7 +143,7 @@ async def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Pa
 
 async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
     async with logged_in(tmp_path, lifetime=3) as between:
-        state = Store().load(between.upstream.url)
+        state = LoginStore().load(between.upstream.url)
         assert state
         assert state.tokens
         old = state.tokens.access_token
@@ -212,7 +212,7 @@ async def test_what_cannot_be_renewed_is_said_in_one_sentence(tmp_path: Path, er
 
 async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as between:
-        Store().forget(between.upstream.url)
+        LoginStore().forget(between.upstream.url)
         before = len(between.upstream.calls)
         status, id, message = error_of(await between.ask(CALL))
         assert (status, id) == (200, 8)

@@ -14,7 +14,7 @@ import pytest
 from mcp_tool_filter.adapters.oauth.credentials import Credentials, credentials_for
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
@@ -25,7 +25,7 @@ async def show(url: str) -> None:
 
 
 async def logged_in(home: Path, upstream: OAuthUpstream) -> Credentials:
-    store = Store(home)
+    store = LoginStore(home)
     state = await log_in(upstream.url, Wishes(timeout=10), store, show)
     return Credentials(state, store)
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, Clock]:
-    store, clock = Store(home), Clock()
+    store, clock = LoginStore(home), Clock()
     state = await log_in(upstream.url, Wishes(timeout=10), store, show)
     return Credentials(state, store, clock=clock), clock
 
@@ -155,7 +155,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
             with pytest.raises(LoggedOut):
                 credentials.value()
         assert upstream.renewals == 1
-        await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+        await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), show)
         clock.later = 0
         assert upstream.grant_of(credentials.value())
 
@@ -209,7 +209,7 @@ async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
     with oauth_upstream() as upstream:
         credentials = await logged_in(tmp_path, upstream)
         assert credentials.value()
-        Store(tmp_path).forget(upstream.url)
+        LoginStore(tmp_path).forget(upstream.url)
         with pytest.raises(LoggedOut) as out:
             credentials.value()
         assert out.value.sentence == (
@@ -219,7 +219,7 @@ async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["", "?project=1", "/"])
 async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, query: str) -> None:
-    store = Store(tmp_path)
+    store = LoginStore(tmp_path)
     with oauth_upstream() as upstream:
         await logged_in(tmp_path, upstream)
         assert credentials_for(upstream.url + query, store)
@@ -238,5 +238,5 @@ async def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(
     with oauth_upstream() as upstream:
         credentials = await logged_in(tmp_path, upstream)
         await credentials.want_scopes(("write", "tools"))
-        await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), show)
+        await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), show)
         assert upstream.authorizations[1]["scope"].split() == ["tools", "write"]

@@ -11,7 +11,7 @@ from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.errors import FetchFailed
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
@@ -27,7 +27,7 @@ async def log_in_to(upstream: OAuthUpstream) -> None:
     async def show(url: str) -> None:
         await asyncio.to_thread(browse, url)
 
-    await log_in(upstream.url, Wishes(timeout=10), Store(), show)
+    await log_in(upstream.url, Wishes(timeout=10), LoginStore(), show)
 
 
 def target(

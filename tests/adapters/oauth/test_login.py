@@ -16,7 +16,7 @@ from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.registration import OwnClient
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.login_browser import browse
 from tests.oauth_server import OAuthUpstream
 from tests.oauth_upstream import oauth_upstream
@@ -28,11 +28,11 @@ async def show(url: str) -> None:
 
 
 async def login(home: Path, url: str, **wishes: Any) -> LoginState:
-    return await log_in(url, Wishes(timeout=10, **wishes), Store(home), show)
+    return await log_in(url, Wishes(timeout=10, **wishes), LoginStore(home), show)
 
 
 def token_of(home: Path, state: LoginState) -> str:
-    value = Credentials(state, Store(home)).value()
+    value = Credentials(state, LoginStore(home)).value()
     assert value is not None
     return value
 
@@ -159,7 +159,7 @@ async def test_what_is_wrong_is_said_and_nothing_is_stored(
         with pytest.raises(LoginFailed) as failed:
             await login(tmp_path, upstream.url)
         assert why in failed.value.why
-        assert Store(tmp_path).load(upstream.url) is None
+        assert LoginStore(tmp_path).load(upstream.url) is None
         assert not any(secret in str(failed.value) for secret in upstream.all_secrets())
 
 
@@ -185,7 +185,7 @@ async def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
         await show(url)
 
     with oauth_upstream() as upstream:
-        state = await log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), attacked)
+        state = await log_in(upstream.url, Wishes(timeout=10), LoginStore(tmp_path), attacked)
         assert tried == [400, 400, 400, 404]
         assert works(upstream, tmp_path, state)
 
@@ -200,7 +200,9 @@ async def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
         await pasted.put(upstream.authorize(asked)[1])
 
     with oauth_upstream() as upstream:
-        login = log_in(upstream.url, Wishes(timeout=10), Store(tmp_path), elsewhere, pasted.get)
+        login = log_in(
+            upstream.url, Wishes(timeout=10), LoginStore(tmp_path), elsewhere, pasted.get
+        )
         assert works(upstream, tmp_path, await login)
 
 
@@ -211,7 +213,7 @@ async def test_a_login_is_stored_for_its_user_alone(tmp_path: Path) -> None:
             state = await login(tmp_path / "a" / "b", upstream.url)
     finally:
         os.umask(old)
-    path = Store(tmp_path / "a" / "b").path_of(state.endpoint)
+    path = LoginStore(tmp_path / "a" / "b").path_of(state.endpoint)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [one.suffix for one in path.parent.iterdir()].count(".part") == 0

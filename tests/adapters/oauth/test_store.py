@@ -8,7 +8,7 @@ import pytest
 
 from mcp_tool_filter.adapters.oauth.folder import default_folder
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration, Tokens
-from mcp_tool_filter.adapters.oauth.store import Store, StoreFailed
+from mcp_tool_filter.adapters.oauth.store import LoginStore, StoreFailed
 
 STATE = LoginState(
     endpoint="https://example.com/mcp",
@@ -22,7 +22,7 @@ STATE = LoginState(
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = LoginStore(tmp_path)
     store.save(STATE)
     assert store.load("https://EXAMPLE.com:443/mcp/?x") == STATE
     assert list(store.all()) == [STATE]
@@ -31,7 +31,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 
 def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = LoginStore(tmp_path)
     store.save(STATE)
     assert store.forget(STATE.endpoint)
     assert not store.forget(STATE.endpoint)
@@ -40,7 +40,7 @@ def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"version":2}', '{"version":1}', "\ud800x"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
-    store = Store(tmp_path)
+    store = LoginStore(tmp_path)
     path = store.path_of(STATE.endpoint)
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(StoreFailed) as failed:
@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_there_need_not_be_a_folder(tmp_path: Path) -> None:
-    store = Store(tmp_path / "none")
+    store = LoginStore(tmp_path / "none")
     assert store.find(STATE.endpoint) is None
     assert list(store.all()) == []
 
@@ -57,7 +57,7 @@ def test_there_need_not_be_a_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreFailed):
-        Store(tmp_path / "file").save(STATE)
+        LoginStore(tmp_path / "file").save(STATE)
 
 
 @pytest.mark.parametrize(

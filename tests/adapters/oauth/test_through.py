@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.said import Said
+from mcp_tool_filter.adapters.oauth.login_answers import LoginAnswer
 from mcp_tool_filter.adapters.oauth.through import Through
 from mcp_tool_filter.adapters.oauth.web import Web
 from mcp_tool_filter.conversation.fetched import example, unlisted
@@ -80,11 +80,11 @@ async def logins(
 
 async def asked(
     through: Through, method: str, target: str, body: bytes = b"", **headers: str
-) -> Said | None:
+) -> LoginAnswer | None:
     return await through.answer(head(method, target, **headers), body, OURS)
 
 
-async def said(through: Through, method: str, target: str, body: bytes = b"") -> Said:
+async def said(through: Through, method: str, target: str, body: bytes = b"") -> LoginAnswer:
     found = await asked(through, method, target, body)
     assert found
     return found
@@ -96,7 +96,7 @@ async def registered(through: Through) -> None:
     assert json.loads(given.body)["redirect_uris"] == [BACK]
 
 
-def location(given: Said) -> str:
+def location(given: LoginAnswer) -> str:
     assert given.status == 302
     return dict(given.headers)["location"]
 

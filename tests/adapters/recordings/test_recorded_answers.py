@@ -7,7 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from mcp_tool_filter.adapters.recordings.flow_dump import Chunk, RecordedFlow, Recording, Said
+from mcp_tool_filter.adapters.recordings.flow_dump import (
+    Chunk,
+    RecordedFlow,
+    Recording,
+    Said,
+)
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
     answers_nobody_asked_for,
     endpoint_in,

@@ -10,7 +10,7 @@ import pytest
 from mcp_tool_filter.adapters.client_files.entries import wrap
 from mcp_tool_filter.adapters.client_files.places import Surroundings
 from mcp_tool_filter.adapters.run.expected import (
-    Seen,
+    SeenTraffic,
     Server,
     Way,
     client_of,
@@ -25,8 +25,10 @@ URL = "https://mcp.example/mcp"
 MCP_REMOTE = ["npx", "-y", "mcp-remote", f"{URL}?key=secret"]
 
 
-def seen(*endpoints: str, origins: tuple[str, ...] = (), refused: tuple[str, ...] = ()) -> Seen:
-    return Seen(frozenset(endpoints), frozenset(origins), frozenset(refused))
+def seen(
+    *endpoints: str, origins: tuple[str, ...] = (), refused: tuple[str, ...] = ()
+) -> SeenTraffic:
+    return SeenTraffic(frozenset(endpoints), frozenset(origins), frozenset(refused))
 
 
 def listed_in(
@@ -129,7 +131,7 @@ def test_two_spellings_of_a_url_are_the_same(endpoint: str, is_it: bool) -> None
         (named_server(URL), seen(), "went around the filter"),
     ],
 )
-def test_why_a_server_was_not_seen(server: Server, known: Seen, why: str) -> None:
+def test_why_a_server_was_not_seen(server: Server, known: SeenTraffic, why: str) -> None:
     assert why in why_not_seen(server, known)
 
 

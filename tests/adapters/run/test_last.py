@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.run.expected import Seen, Server, Way
+from mcp_tool_filter.adapters.run.expected import SeenTraffic, Server, Way
 from mcp_tool_filter.adapters.run.last import keep_last, last_of, state_file
 
-SEEN = Seen(frozenset(), frozenset(), frozenset())
+SEEN = SeenTraffic(frozenset(), frozenset(), frozenset())
 
 
 @pytest.fixture(autouse=True)

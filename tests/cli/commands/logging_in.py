@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from tests.login_browser import browser_command
 from tests.oauth_server import OAuthUpstream
 from tests.proxy import REPOSITORY
@@ -38,8 +38,8 @@ def run(*args: str, home: Path, browser: str = "", **more: str) -> tuple[int, st
     return process.returncode, out, err
 
 
-def store_of(home: Path) -> Store:
-    return Store(home / "mcp-tool-filter" / "logins")
+def store_of(home: Path) -> LoginStore:
+    return LoginStore(home / "mcp-tool-filter" / "logins")
 
 
 def shows_no_secret(upstream: OAuthUpstream, *texts: str) -> bool:

@@ -7,21 +7,23 @@ import shlex
 
 import pytest
 
-from mcp_tool_filter.cli.commands.client_snippets import Place, Program, snippet_for
+from mcp_tool_filter.cli.commands.client_snippets import ServerCommand, ServerUrl, snippet_for
 from mcp_tool_filter.cli.settings.commands import CLIENTS
 
 URL = "http://127.0.0.1:6273/mcp"
-SSE = Place("http://127.0.0.1:6273/sse", is_sse=True, name="files")
-PROGRAM = Program("files", ["mcp-tool-filter", "--", "npx", "server"], {"KEY": "a b"})
+SSE = ServerUrl("http://127.0.0.1:6273/sse", is_sse=True, name="files")
+PROGRAM = ServerCommand("files", ["mcp-tool-filter", "--", "npx", "server"], {"KEY": "a b"})
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("server", [Place(URL, is_sse=False, name="files"), SSE, PROGRAM])
-def test_each_client_has_one_that_names_the_server(client: str, server: Place | Program) -> None:
+@pytest.mark.parametrize("server", [ServerUrl(URL, is_sse=False, name="files"), SSE, PROGRAM])
+def test_each_client_has_one_that_names_the_server(
+    client: str, server: ServerUrl | ServerCommand
+) -> None:
     snippet = snippet_for(client, server)
     assert "files" in snippet.text
     assert snippet.where.endswith(":")
-    for word in [server.url] if isinstance(server, Place) else [*server.words, "a b"]:
+    for word in [server.url] if isinstance(server, ServerUrl) else [*server.words, "a b"]:
         assert word in snippet.text
 
 
@@ -42,7 +44,7 @@ def test_clients_that_do_not_get_it_carried_over(client: str) -> None:
     ("url", "allows"), [("http://127.0.0.1:1/mcp", False), ("http://10.0.0.1:1/mcp", True)]
 )
 def test_mcp_remote_is_told_where_http_leaves_this_machine(url: str, allows: bool) -> None:
-    text = snippet_for("claude-desktop", Place(url, is_sse=False, name="files")).text
+    text = snippet_for("claude-desktop", ServerUrl(url, is_sse=False, name="files")).text
     [entry] = json.loads(text)["mcpServers"].values()
     assert ("--allow-http" in entry["args"]) is allows
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.interception.body import BodyReader, Watch, Way
+from mcp_tool_filter.http.interception.body import BodyReader, Treatment, Watch
 from mcp_tool_filter.http.interception.events import EventPeeker
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
 from mcp_tool_filter.http.interception.recognise import (
-    Kind,
+    TrafficKind,
     has_hidden_line,
     is_mcp_head,
     kind_of_body,
@@ -76,7 +76,7 @@ JSON = st.recursive(
     ],
 )
 def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
-    assert kind_of_body(body) is Kind.MCP
+    assert kind_of_body(body) is TrafficKind.MCP
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
     ],
 )
 def test_nothing_of_others_is_mcp(body: bytes) -> None:
-    assert kind_of_body(body) is Kind.OTHER
+    assert kind_of_body(body) is TrafficKind.OTHER
 
 
 @given(before=JSON, name=st.sampled_from(["jsonrpc", "JSONRPC", "jsonrpc "]))
 def test_a_message_is_found_among_any_members(before: object, name: str) -> None:
     said = {"a": before, name: "2.0", "method": "tools/call", "z": before}
     for body in (json.dumps(said), json.dumps([before, said], ensure_ascii=False)):
-        assert kind_of_body(body.encode("utf-8", "surrogatepass")) is Kind.MCP
+        assert kind_of_body(body.encode("utf-8", "surrogatepass")) is TrafficKind.MCP
 
 
 @given(
@@ -117,7 +117,7 @@ def test_chunk_boundaries_do_not_matter(body: bytes, sizes: list[int], coding: s
     assert way_of(raw, coding, sizes) is way_of(raw, coding, [10**6])
 
 
-def way_of(raw: bytes, coding: str, sizes: list[int]) -> Way:
+def way_of(raw: bytes, coding: str, sizes: list[int]) -> Treatment:
     reader, at, number = BodyReader(coding, LIMITS), 0, 0
     while at < len(raw):
         size = sizes[number % len(sizes)]
@@ -130,28 +130,28 @@ def way_of(raw: bytes, coding: str, sizes: list[int]) -> Way:
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "gzip, gzip", "br, identity"])
 def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(coding: str) -> None:
     """It looks like JSON as it is; what the upstream finds in it, nobody knows."""
-    assert way_of(CALL, coding, [10**6]) is Way.MCP
+    assert way_of(CALL, coding, [10**6]) is Treatment.MCP
 
 
 @pytest.mark.parametrize("coding", ["gzip;q=1", '"gzip"', "identity gzip", "GZIP"])
 def test_a_coding_is_found_wherever_its_name_is(coding: str) -> None:
     reader = BodyReader(coding, LIMITS)
-    assert (reader.feed(gzip.compress(CALL)) or reader.finish()) is Way.MCP
+    assert (reader.feed(gzip.compress(CALL)) or reader.finish()) is Treatment.MCP
 
 
 def test_an_upload_is_known_by_its_first_bytes() -> None:
     reader = BodyReader("", LIMITS)
-    assert reader.feed(b"\x00\x01\x02") is Way.OTHER
+    assert reader.feed(b"\x00\x01\x02") is Treatment.OTHER
     reader = BodyReader("gzip", LIMITS)
-    assert reader.feed(gzip.compress(b"PACK" * 9999)[:100]) is Way.OTHER
+    assert reader.feed(gzip.compress(b"PACK" * 9999)[:100]) is Treatment.OTHER
 
 
 def test_only_so_much_is_held() -> None:
     reader = BodyReader("", LIMITS)
     assert reader.feed(b'{"a":"' + b"x" * 1000) is None
-    assert reader.feed(b"x" * 1001) is Way.WATCHED
+    assert reader.feed(b"x" * 1001) is Treatment.WATCHED
     reader = BodyReader("", LIMITS)
-    assert reader.feed(b'{"jsonrpc":"2.0","a":"' + b"x" * 2000) is Way.MCP
+    assert reader.feed(b'{"jsonrpc":"2.0","a":"' + b"x" * 2000) is Treatment.MCP
 
 
 @given(at=st.integers(1, len(CALL) - 1))

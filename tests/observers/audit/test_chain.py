@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.observers.audit.chain import START, check, hash_of, link, render
-from mcp_tool_filter.observers.audit.entry import Entry, Later
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
 
 ENTRIES = st.lists(
     st.dictionaries(st.text(max_size=5), st.text(max_size=9) | st.integers(0, 9), min_size=1),
@@ -57,7 +57,7 @@ def test_a_change_anywhere_but_in_the_last_line_shows(
 
 def test_what_no_entry_should_hold_is_written_all_the_same() -> None:
     """A line that is missing would say less."""
-    rendered = render({"half": "\ud800", "odd": object(), "made": Later(lambda: {"a": 1}, 1)})
+    rendered = render({"half": "\ud800", "odd": object(), "made": LazyValue(lambda: {"a": 1}, 1)})
     said = json.loads(rendered)
     assert said["half"] == "?"
     assert said["odd"].startswith("<object")

@@ -15,7 +15,7 @@ from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents
 from mcp_tool_filter.observers.audit.entries import Auditor, Unanswered
-from mcp_tool_filter.observers.audit.entry import Entry, Later
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.protocol.limits import Limits
@@ -66,7 +66,7 @@ def test_a_call_is_entered_with_its_answer(size: int) -> None:
 
 
 def made(part: object) -> Entry:
-    shown = part.made() if isinstance(part, Later) else part
+    shown = part.made() if isinstance(part, LazyValue) else part
     assert isinstance(shown, dict)
     return shown
 
@@ -149,7 +149,7 @@ def test_of_a_long_request_only_the_entry_is_held_until_the_answer_comes(how: Ar
     ((_, kept, *_),) = audited.auditor._open.values()
     assert isinstance(kept, dict)
     assert len(json.dumps(kept, default=made)) < 70_000
-    assert isinstance(kept["arguments"], Later)
+    assert isinstance(kept["arguments"], LazyValue)
     assert kept["arguments"]._make is None
 
 

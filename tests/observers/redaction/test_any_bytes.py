@@ -7,7 +7,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.observers.redaction.finder import Finder, redact
+from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 from mcp_tool_filter.observers.redaction.findings import replace
 
 PIECES = [
@@ -38,7 +38,7 @@ values = st.recursive(
 
 @given(body=bodies, kind=st.sampled_from(KINDS))
 def test_places_are_in_order_and_within_the_body(body: bytes, kind: str) -> None:
-    found = Finder(known=("ab", "\xff")).in_body(body, kind).secrets
+    found = SecretFinder(known=("ab", "\xff")).in_body(body, kind).secrets
     ends = [0, *(end for one in found for end in (one.start, one.end)), len(body)]
     assert ends == sorted(ends)
     text = body.decode("latin-1")

@@ -22,7 +22,7 @@ from mcp_tool_filter.policy.rule_effects import (
 )
 from mcp_tool_filter.policy.rules.chain import judge
 from mcp_tool_filter.policy.rules.driving import answered
-from mcp_tool_filter.policy.rules.judgement import Evaluated, Judgement
+from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
 from mcp_tool_filter.policy.rules.load import load_policy
 from mcp_tool_filter.policy.rules.memory import MemoryState
 from mcp_tool_filter.policy.rules.model import Policy
@@ -152,7 +152,7 @@ def judged(
     asked: str | None = None,
     about: Circumstances | None = None,
     trace: list[Evaluated] | None = None,
-) -> Judgement:
+) -> RulesOutcome:
     """Judge a message; ``asked`` is the request that a response answers."""
     host = host or Host()
     message = single(text)

@@ -1,12 +1,10 @@
-"""The audit log on the disk: one thread appends, and no message ever waits for it.
+"""Write the audit log to disk in one thread, so that no message waits for it.
 
-Entries become JSON where they are made, while what they say is at hand; only what takes time, as
-a long result does, is left to the thread. It wakes some times a second, for whatever has come: a
-thread that wakes for each line costs more than the line.
+Entries are rendered where they are made; only slow parts, such as a long result, are left to the
+thread. It wakes a few times a second, because waking for each line would cost more than the line.
 
-What cannot be kept in the queue, or written, is counted, and the count is entered when writing
-works again. A file is only ever appended to; a full one is put aside under the time's name, and
-compressed.
+Entries that cannot be queued or written are counted, and the count is logged when writing works
+again. We only append to a file; a full one is renamed by the time and compressed.
 """
 
 from __future__ import annotations
@@ -37,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _MOST_QUEUED = 10_000
 _MOST_HELD = 64 * 1024 * 1024  # characters of arguments and results in it
-_HURRY = 2_500  # entries that are not left to gather
-_MOMENT = 0.1  # seconds in which entries gather; so many are lost at most if we are killed
-_LONGEST_WAIT = 1.0  # seconds until what has been written is on the disk, and a failure tried anew
+_HURRY = 2_500  # with so many entries, the thread does not wait for more
+_MOMENT = 0.1  # seconds that entries wait in the queue: what is lost if we are killed
+_LONGEST_WAIT = 1.0  # seconds between syncs to disk, and between retries after a failure
 _LONGEST_LINE = 1024 * 1024
 
 
@@ -58,18 +56,21 @@ class AuditFile:
 
     path: Path
     largest: int = 100 * 1024 * 1024
-    """Bytes before the file is put aside."""
+    """The file is rotated at so many bytes."""
     oldest: float = 24 * 3600.0
-    """Seconds before that."""
+    """And at this age in seconds."""
     sync: Sync = Sync.INTERVAL
 
 
 type _Queued = bytes | Entry
-"""An entry as JSON; or as it is, if it is to be made in the thread."""
+"""An entry as JSON, or one that the thread must render."""
 
 
 class AuditWriter:
-    """Opens the file at once. Raises StartError if it cannot be written."""
+    """Appends entries to the file, which it opens at once.
+
+    Raises StartError if it cannot be written.
+    """
 
     def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
         self._file = file
@@ -78,10 +79,10 @@ class AuditWriter:
         self._wake, self._hurry = Event(), Event()
         self._is_woken = False
         self._is_closing = False
-        self._taken = self._given = 0  # characters that entries hold: what came, what was written
-        self._lost = self._failed = self._told = 0  # entries; each is counted by one thread only
+        self._taken = self._given = 0  # characters kept by entries: queued so far, written so far
+        self._lost = self._failed = self._told = 0  # entries; only one thread changes each count
         self._has_failed = False
-        self._is_stuck = False  # it cannot be put aside
+        self._is_stuck = False  # the file cannot be rotated
         self._handle = -1
         self._is_synced = True
         self._synced_at = 0.0
@@ -98,7 +99,7 @@ class AuditWriter:
 
     @property
     def dropped(self) -> int:
-        """Entries that could not be kept, and that no line tells of yet."""
+        """Lost entries that no line reports yet."""
         return self._lost + self._failed - self._told
 
     def write(self, entry: Entry) -> None:
@@ -107,7 +108,7 @@ class AuditWriter:
         queued: _Queued = entry
         try:
             queued = orjson.dumps(entry)
-        except TypeError:  # something in it is to be made in the thread
+        except TypeError:  # a part of it must be made in the thread
             size = held_by(entry)
         is_full = len(queue) >= _MOST_QUEUED
         if is_full or (size and self._taken - self._given + size > _MOST_HELD):
@@ -115,7 +116,7 @@ class AuditWriter:
             return
         self._taken += size
         queue.append(queued)
-        if not self._is_woken:  # once for all that come until it looks
+        if not self._is_woken:  # wake the thread only once for several entries
             self._is_woken = True
             self._wake.set()
         elif len(queue) == _HURRY:
@@ -146,10 +147,10 @@ class AuditWriter:
             os.close(self._handle)
 
     def _next(self) -> tuple[list[_Queued], bool]:
-        """Return what is queued, and whether more may come."""
+        """Return the queued entries, and whether more may come."""
         if self._wake.wait(_LONGEST_WAIT):
             if self._file.sync is not Sync.ALWAYS:
-                self._hurry.wait(_MOMENT)  # more comes meanwhile, and is written together with it
+                self._hurry.wait(_MOMENT)  # more entries come meanwhile and are written together
             self._hurry.clear()
             self._wake.clear()
             self._is_woken = False
@@ -181,7 +182,7 @@ class AuditWriter:
             lines.append(line + b"\n")
         self._put(b"".join(lines))
         self._before = before
-        self._forget(entries)  # they are written, whatever comes now
+        self._forget(entries)  # they are written, whatever happens now
         if self._has_failed:
             self._has_failed = False
             log.warning("The audit log %s can be written again", self._file.path)
@@ -197,7 +198,7 @@ class AuditWriter:
             while written < len(data):
                 written += os.write(self._handle, data[written:])
         except OSError:
-            # Half a line would break the chain; what was written of it goes.
+            # Half a line would break the chain, so we remove what was written of it.
             with suppress(OSError):
                 if os.fstat(self._handle).st_size > self._size:
                     os.ftruncate(self._handle, self._size)
@@ -233,7 +234,7 @@ class AuditWriter:
         self._is_synced, self._synced_at = True, time.monotonic()
 
     def _is_moved(self) -> bool:
-        """Tell whether the name no longer leads to our file: somebody has moved or removed it."""
+        """Tell whether the path no longer leads to our file, because it was moved or removed."""
         try:
             there, ours = os.stat(self._file.path), os.fstat(self._handle)
         except OSError:
@@ -245,7 +246,7 @@ class AuditWriter:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         handle = os.open(path, flags, 0o600)
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):  # /dev/null would get our mode
+            if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
                 raise OSError(errno.EINVAL, "It is not a regular file")
             os.fchmod(handle, 0o600)
             _lock(handle, path)
@@ -258,17 +259,17 @@ class AuditWriter:
         self._handle = handle
 
     def _begun_at(self, handle: int) -> float:
-        """Return when the first line was written, so that restarts make no file older."""
+        """Return the time of the first line, so that the age counts across restarts."""
         now = self._now()
         first = os.pread(handle, _LONGEST_LINE, 0).partition(b"\n")[0]
         try:
             said = datetime.fromisoformat(orjson.loads(first)["time"]).timestamp()
         except (ValueError, KeyError, TypeError):
             return now
-        return min(said, now)  # a clock may have been put back
+        return min(said, now)  # the clock may have been set back
 
     def _continue(self, handle: int) -> None:
-        """Go on with the chain of a file that is there; say so if its last line was cut."""
+        """Continue the chain of an existing file; log it if its last line was cut."""
         if not self._size:
             return
         tail = os.pread(handle, _LONGEST_LINE, max(0, self._size - _LONGEST_LINE))
@@ -286,7 +287,7 @@ class AuditWriter:
         return {"v": 1, "time": Timestamps().write(self._now()), "event": event, **more}
 
     def _rotate_if_due(self) -> None:
-        """Put a file aside that is large or old, and begin another with the same chain."""
+        """Rotate a file that is large or old; the new file continues the chain."""
         is_old = self._now() - self._begun >= self._file.oldest
         if self._size < self._file.largest and not (is_old and self._size):
             return
@@ -294,7 +295,7 @@ class AuditWriter:
         try:
             aside = _free_name(path, self._now())
             path.rename(aside)
-        except OSError as error:  # a folder that nobody may write to; the file itself still works
+        except OSError as error:  # the folder is not writable, but the file still works
             if not self._is_stuck:
                 self._is_stuck = True
                 why = error.strerror or error
@@ -303,12 +304,12 @@ class AuditWriter:
         self._is_stuck = False
         os.close(self._handle)
         self._handle = -1
-        self._open()  # which leaves the chain as it is: the new file is empty
+        self._open()  # this keeps the chain, because the new file is empty
         Thread(target=_compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
 def _count_of(entry: _Queued) -> int:
-    """Return how many lines an entry is or, if it tells of dropped ones, how many those were."""
+    """Return how many entries a line stands for: 1, or the number of dropped ones it reports."""
     if isinstance(entry, bytes) or entry.get("event") != "dropped":
         return 1
     count = entry.get("count")

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.finder import redact
 
-type Entry = dict[str, object]
+type ServerEntry = dict[str, object]
 
 WAS = "MCP_TOOL_FILTER_WRAPPED"  # what the entry of a URL said
 _LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # how the client logged in there; may hold a secret
@@ -51,7 +51,7 @@ class CannotWrap(StartError):
     """The entry is of a kind that we cannot put the filter in front of."""
 
 
-def target_of(entry: Entry) -> str:
+def target_of(entry: ServerEntry) -> str:
     """Return the command or the URL of a server, for people; no secret is in it."""
     try:
         original = unwrap(entry) if is_wrapped(entry) else entry
@@ -65,32 +65,32 @@ def target_of(entry: Entry) -> str:
     return redact(" ".join(words[:3]), "***") + (" …" if len(words) > 3 else "")
 
 
-def words_and_url(entry: Entry) -> tuple[list[str], str | None]:
+def words_and_url(entry: ServerEntry) -> tuple[list[str], str | None]:
     """Return the words of a server's command, and its URL; mostly one of them is there."""
     return _words_of(entry), _url_of(entry)
 
 
-def is_wrapped(entry: Entry) -> bool:
+def is_wrapped(entry: ServerEntry) -> bool:
     """Tell whether ``unwrap`` can take the filter away from this server."""
     return _flags_in(entry) is not None
 
 
-def is_filtered(entry: Entry) -> bool:
+def is_filtered(entry: ServerEntry) -> bool:
     """Tell whether the filter sits in front of this server, also where somebody typed it there."""
     return _words_of_filter(entry) is not None
 
 
-def logs_in(entry: Entry) -> bool:
+def logs_in(entry: ServerEntry) -> bool:
     """Tell whether the client logs in to this server by itself, as the filter cannot."""
     return bool(_url_of(entry)) and any(key in entry for key in _LOGINS)
 
 
-def flags_of(entry: Entry) -> list[str]:
+def flags_of(entry: ServerEntry) -> list[str]:
     """Return the filter's flags in a wrapped entry."""
     return _flags_in(entry) or []
 
 
-def wrap(entry: Entry, flags: Sequence[str], program: Sequence[str]) -> Entry:
+def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> ServerEntry:
     """Return the entry with the filter in front; ``program`` starts it. Raises CannotWrap."""
     original = unwrap(entry) if is_wrapped(entry) else entry
     if is_filtered(original):
@@ -109,8 +109,8 @@ def wrap(entry: Entry, flags: Sequence[str], program: Sequence[str]) -> Entry:
 
 
 def _wrap_command(
-    entry: Entry, words: Sequence[str], flags: Sequence[str], program: Sequence[str]
-) -> Entry:
+    entry: ServerEntry, words: Sequence[str], flags: Sequence[str], program: Sequence[str]
+) -> ServerEntry:
     if not words:
         raise CannotWrap("The entry has neither a command nor a URL", why="Wrap it by hand")
     if not isinstance(_holder_of(entry).get("args") or [], list):
@@ -119,13 +119,13 @@ def _wrap_command(
     return _with_command(entry, program, [*flags, *marks, "--", *words])
 
 
-def start_of(entry: Entry) -> tuple[list[str], dict[str, str]]:
+def start_of(entry: ServerEntry) -> tuple[list[str], dict[str, str]]:
     """Return the words and the variables with which a wrapped entry starts the filter."""
     environment = _environment(entry) | _environment(_holder_of(entry))
     return _words_of_filter(entry) or [], {key: str(value) for key, value in environment.items()}
 
 
-def unwrap(entry: Entry) -> Entry:
+def unwrap(entry: ServerEntry) -> ServerEntry:
     """Return the entry as it was before ``wrap``; one that is not wrapped stays as it is."""
     flags = _flags_in(entry)
     if flags is None:
@@ -141,24 +141,28 @@ def unwrap(entry: Entry) -> Entry:
     return _as_it_was(entry, "command", command, arguments, words[end - 1])
 
 
-def _as_it_was(holder: Entry, key: str, command: str, arguments: list[str], mark: str) -> Entry:
+def _as_it_was(
+    holder: ServerEntry, key: str, command: str, arguments: list[str], mark: str
+) -> ServerEntry:
     restored = holder | {key: command, "args": arguments}
     if mark == _NO_ARGUMENTS and not arguments:
         del restored["args"]
     return restored
 
 
-def _has_arguments(entry: Entry) -> bool:
+def _has_arguments(entry: ServerEntry) -> bool:
     return "args" in _holder_of(entry)
 
 
-def _holder_of(entry: Entry) -> Entry:
+def _holder_of(entry: ServerEntry) -> ServerEntry:
     """Return what holds the arguments: the entry, or its command as Zed wrote it once."""
     nested = entry.get("command")
     return nested if isinstance(nested, dict) else entry
 
 
-def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]) -> Entry:
+def _with_command(
+    entry: ServerEntry, program: Sequence[str], arguments: Sequence[str]
+) -> ServerEntry:
     words = [*program, *arguments]
     if isinstance(entry.get("command"), dict):  # as Zed wrote it once
         old = entry["command"]
@@ -167,7 +171,9 @@ def _with_command(entry: Entry, program: Sequence[str], arguments: Sequence[str]
     return entry | {"command": words[0], "args": words[1:]}
 
 
-def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[str]) -> Entry:
+def _wrap_url(
+    entry: ServerEntry, url: str, flags: Sequence[str], program: Sequence[str]
+) -> ServerEntry:
     _refuse_steering(entry)
     _refuse_own_credentials(entry)
     headers = _headers_of(entry)
@@ -184,7 +190,7 @@ def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[st
         upstream = ["--stdio"]
     if entry.get("type") is not None:
         kept = {"type": "stdio"} | kept
-    wrapped: Entry = kept | {
+    wrapped: ServerEntry = kept | {
         "command": program[0],
         "args": [*program[1:], *upstream, *flags],
         "env": environment,
@@ -194,7 +200,7 @@ def _wrap_url(entry: Entry, url: str, flags: Sequence[str], program: Sequence[st
     return wrapped
 
 
-def _refuse_steering(entry: Entry) -> None:
+def _refuse_steering(entry: ServerEntry) -> None:
     """Refuse what means nothing to a client that connects to a URL, but would steer our filter.
 
     Such an entry starts no program. Once wrapped it does, with these variables: a project's file
@@ -208,7 +214,7 @@ def _refuse_steering(entry: Entry) -> None:
         raise CannotWrap("A header in the entry has more than one line", why="Correct it first")
 
 
-def _refuse_own_credentials(entry: Entry) -> None:
+def _refuse_own_credentials(entry: ServerEntry) -> None:
     """Refuse a URL whose credentials the client makes: without them no request would pass."""
     made_by = [key for key in _OWN_CREDENTIALS if key in entry]
     if entry.get("auth", "oauth") != "oauth":
@@ -218,7 +224,7 @@ def _refuse_own_credentials(entry: Entry) -> None:
         raise CannotWrap(f"The client makes this entry's credentials ({made_by[0]})", why=why)
 
 
-def _without_secrets(entry: Entry) -> Entry:
+def _without_secrets(entry: ServerEntry) -> ServerEntry:
     """Return what a URL's entry said, without its headers' values and a URL that may hold one."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
     said |= {key: None for key in _URLS if _may_hold_a_secret(str(said.get(key)))}
@@ -232,7 +238,7 @@ def _may_hold_a_secret(url: str) -> bool:
     return "?" in url or "@" in url
 
 
-def _restore_url(entry: Entry) -> Entry:
+def _restore_url(entry: ServerEntry) -> ServerEntry:
     environment = dict(_environment(entry))
     said = _said(environment.pop(WAS), _OF_A_URL) | _said(environment.pop(_LOGIN, "{}"), _LOGINS)
     url = environment.pop(_UPSTREAM, None)
@@ -246,7 +252,7 @@ def _restore_url(entry: Entry) -> Entry:
     return said | rest | ({"env": environment} if environment else {})
 
 
-def _said(was: object, known: Sequence[str]) -> Entry:
+def _said(was: object, known: Sequence[str]) -> ServerEntry:
     """Read what a URL's entry said. Raises CannotWrap if somebody has changed it."""
     try:
         said = json.loads(str(was))
@@ -269,7 +275,7 @@ def _undouble(found: re.Match[str]) -> str:
     return "$" if found[0] == "$$" else found[0]
 
 
-def _headers_of(entry: Entry) -> list[str]:
+def _headers_of(entry: ServerEntry) -> list[str]:
     """Return the headers as the filter reads them: ${NAME} is looked up, another dollar is not."""
     headers = []
     for key in _HEADER_MAPS:
@@ -289,7 +295,7 @@ def _doubled(value: str) -> str:
     return "".join(a + b for a, b in zip(doubled, [*references, ""], strict=True))
 
 
-def _variables_of(entry: Entry) -> list[str]:
+def _variables_of(entry: ServerEntry) -> list[str]:
     """Return the variables of the client's surroundings that Codex must hand on."""
     named = entry.get("env_http_headers")
     found = [str(value) for value in named.values()] if isinstance(named, dict) else []
@@ -297,7 +303,7 @@ def _variables_of(entry: Entry) -> list[str]:
     return found + ([str(token)] if token else [])
 
 
-def _words_of_filter(entry: Entry) -> list[str] | None:
+def _words_of_filter(entry: ServerEntry) -> list[str] | None:
     """Return the words after the one that starts the filter; None if nothing starts it."""
     words = _words_of(entry)
     if words and PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
@@ -305,7 +311,7 @@ def _words_of_filter(entry: Entry) -> list[str] | None:
     return words[3:] if words[1:3] == ["-m", _MODULE] else None
 
 
-def _flags_in(entry: Entry) -> list[str] | None:
+def _flags_in(entry: ServerEntry) -> list[str] | None:
     rest = _words_of_filter(entry)
     if rest is None:
         return None
@@ -317,20 +323,22 @@ def _flags_in(entry: Entry) -> list[str] | None:
     return flags[:-1] if flags[-1:] == [_NO_ARGUMENTS] else flags
 
 
-def _words_of(entry: Entry) -> list[str]:
+def _words_of(entry: ServerEntry) -> list[str]:
     nested = entry.get("command")
-    holder: Entry = {"command": nested.get("path"), **nested} if isinstance(nested, dict) else entry
+    holder: ServerEntry = (
+        {"command": nested.get("path"), **nested} if isinstance(nested, dict) else entry
+    )
     command, arguments = holder.get("command"), holder.get("args")
     if not isinstance(command, str) or not command:
         return []
     return [command, *map(str, arguments if isinstance(arguments, list) else [])]
 
 
-def _url_of(entry: Entry) -> str | None:
+def _url_of(entry: ServerEntry) -> str | None:
     found = (entry.get(key) for key in _URLS)
     return next((value for value in found if isinstance(value, str) and value), None)
 
 
-def _environment(entry: Entry) -> dict[str, object]:
+def _environment(entry: ServerEntry) -> dict[str, object]:
     found = entry.get("env")
     return found if isinstance(found, dict) else {}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.client_files import jsonc
-from mcp_tool_filter.adapters.client_files.entries import Entry
+from mcp_tool_filter.adapters.client_files.entries import ServerEntry
 from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
-from mcp_tool_filter.adapters.client_files.places import Place
+from mcp_tool_filter.adapters.client_files.places import ConfigPlace
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
@@ -33,11 +33,11 @@ class BadFile(StartError):
 class ClientFile:
     """A file as it was when we read it."""
 
-    place: Place
+    place: ConfigPlace
     raw: bytes
     text: str
 
-    def servers(self) -> dict[str, Entry]:
+    def servers(self) -> dict[str, ServerEntry]:
         """Return the servers listed at the place. Raises BadFile."""
         found = self.whole()
         for key in self.place.keys:
@@ -52,13 +52,13 @@ class ClientFile:
             return _toml(self.place, self.text).unwrap()
         return _json(self.place, self.text).value
 
-    def with_entry(self, name: str, entry: Entry) -> str:
+    def with_entry(self, name: str, entry: ServerEntry) -> str:
         """Return the text with another entry for this server."""
         if self.place.is_toml:
             return self._toml_with(name, entry)
         return self._json_with(name, entry)
 
-    def restored(self, name: str, before: ClientFile, entry: Entry) -> str | None:
+    def restored(self, name: str, before: ClientFile, entry: ServerEntry) -> str | None:
         """Return the text with a server's entry as an earlier file spelt it.
 
         None if the entry is not what ``wrap`` made of the earlier one: somebody edited it since.
@@ -69,7 +69,7 @@ class ClientFile:
         text = merged(before.with_entry(name, wrapped), before.text, self.text)
         return text if text and self._says_the_same(text, name, entry) else None
 
-    def _says_the_same(self, text: str, name: str, entry: Entry) -> bool:
+    def _says_the_same(self, text: str, name: str, entry: ServerEntry) -> bool:
         """Tell whether a text differs in this server's entry only."""
         try:
             mine = ClientFile(self.place, b"", self.with_entry(name, entry))
@@ -77,7 +77,7 @@ class ClientFile:
         except StartError:
             return False
 
-    def _json_with(self, name: str, entry: Entry) -> str:
+    def _json_with(self, name: str, entry: ServerEntry) -> str:
         text = self.text
         while True:  # one edit at a time: each moves what stands behind it
             node = _json(self.place, text).at([*self.place.keys, name])
@@ -87,7 +87,7 @@ class ClientFile:
                 return text
             text = jsonc.apply(text, [_with_line_ends_of(text, edit)])
 
-    def _toml_with(self, name: str, entry: Entry) -> str:
+    def _toml_with(self, name: str, entry: ServerEntry) -> str:
         document = _toml(self.place, self.text)
         table: Any = document
         for key in (*self.place.keys, name):
@@ -115,7 +115,7 @@ class ClientFile:
         return backup
 
 
-def read(place: Place) -> ClientFile | None:
+def read(place: ConfigPlace) -> ClientFile | None:
     """Read the file of a place; None if there is none. Raises BadFile."""
     try:
         with place.file.open("rb") as file:
@@ -156,13 +156,13 @@ def _keep(file: Path) -> Path:
         return backup
 
 
-def _with_line_ends_of(text: str, edit: jsonc.Edit) -> jsonc.Edit:
+def _with_line_ends_of(text: str, edit: jsonc.TextEdit) -> jsonc.TextEdit:
     if "\r\n" not in text:
         return edit
-    return jsonc.Edit(edit.start, edit.end, edit.text.replace("\n", "\r\n"))
+    return jsonc.TextEdit(edit.start, edit.end, edit.text.replace("\n", "\r\n"))
 
 
-def _edits(text: str, node: jsonc.Node, entry: Entry) -> Iterator[jsonc.Edit]:
+def _edits(text: str, node: jsonc.JsonNode, entry: ServerEntry) -> Iterator[jsonc.TextEdit]:
     """Yield what turns one object of a file into another."""
     indent = jsonc.indent_of(text, node)
     gone = [one for one in node.members if one.key not in entry]
@@ -171,7 +171,7 @@ def _edits(text: str, node: jsonc.Node, entry: Entry) -> Iterator[jsonc.Edit]:
     for member, (key, value) in zip(gone, new, strict=False):
         unit = jsonc.unit_of(text)
         written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '', unit)}"
-        yield jsonc.Edit(member.start, member.end, written)
+        yield jsonc.TextEdit(member.start, member.end, written)
     for member in gone[len(new) :]:
         yield jsonc.remove(text, node, member)
     for key, value in entry.items():
@@ -182,14 +182,14 @@ def _edits(text: str, node: jsonc.Node, entry: Entry) -> Iterator[jsonc.Edit]:
         yield jsonc.insert(text, node, added)
 
 
-def _json(place: Place, text: str) -> jsonc.Node:
+def _json(place: ConfigPlace, text: str) -> jsonc.JsonNode:
     try:
         return jsonc.parse(text)
     except ProtocolError as error:
         raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
 
 
-def _toml(place: Place, text: str) -> Any:
+def _toml(place: ConfigPlace, text: str) -> Any:
     import tomlkit  # which only Codex's files need
     from tomlkit.exceptions import TOMLKitError
 
@@ -199,7 +199,7 @@ def _toml(place: Place, text: str) -> Any:
         raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
 
 
-def _set_members(table: Any, entry: Entry) -> None:
+def _set_members(table: Any, entry: ServerEntry) -> None:
     for key in [key for key in table if key not in entry]:
         del table[key]
     for key, value in entry.items():

@@ -29,22 +29,22 @@ _WIDEST = 80  # characters of an array on one line
 
 
 @dataclass(slots=True)
-class Node:
+class JsonNode:
     """A value and where it stands in the text."""
 
     start: int
     end: int
     value: object
-    members: list[Member] = field(default_factory=list)
+    members: list[JsonMember] = field(default_factory=list)
     """Of an object."""
 
-    def member(self, key: str) -> Member | None:
+    def member(self, key: str) -> JsonMember | None:
         """Return the last member of this key, which is the one that counts."""
         return next((one for one in reversed(self.members) if one.key == key), None)
 
-    def at(self, path: Sequence[str]) -> Node | None:
+    def at(self, path: Sequence[str]) -> JsonNode | None:
         """Return the value at a path of keys; None if there is none."""
-        node: Node | None = self
+        node: JsonNode | None = self
         for key in path:
             member = node.member(key) if node else None
             node = member.value if member else None
@@ -52,10 +52,10 @@ class Node:
 
 
 @dataclass(slots=True)
-class Member:
+class JsonMember:
     key: str
     start: int
-    value: Node
+    value: JsonNode
 
     @property
     def end(self) -> int:
@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class TextEdit:
     """Put ``text`` in the place of what stands from ``start`` to ``end``."""
 
     start: int
@@ -71,7 +71,7 @@ class Edit:
     text: str
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> JsonNode:
     """Read a file. Raises ProtocolError, which names the line."""
     reader = _Reader(text)
     node = reader.value(0)
@@ -81,20 +81,20 @@ def parse(text: str) -> Node:
     return node
 
 
-def apply(text: str, edits: Sequence[Edit]) -> str:
+def apply(text: str, edits: Sequence[TextEdit]) -> str:
     """Return the text with all edits made; they must not overlap."""
     for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
 
-def replace(text: str, node: Node, value: object, indent: str = "") -> Edit:
+def replace(text: str, node: JsonNode, value: object, indent: str = "") -> TextEdit:
     """Write another value in the place of this one: over several lines if that one was."""
     widest = 0 if "\n" in text[node.start : node.end] else _WIDEST
-    return Edit(node.start, node.end, render(value, indent, unit_of(text), widest))
+    return TextEdit(node.start, node.end, render(value, indent, unit_of(text), widest))
 
 
-def remove(text: str, parent: Node, member: Member) -> Edit:
+def remove(text: str, parent: JsonNode, member: JsonMember) -> TextEdit:
     """Remove a member with the comma behind it, or the one before it if it is the last."""
     after = _SPACE.match(text, member.end)
     assert after
@@ -103,30 +103,30 @@ def remove(text: str, parent: Node, member: Member) -> Edit:
         line = re.compile(r"[ \t]*\r?\n").match(text, end)
         begin = text.rfind("\n", 0, member.start) + 1
         if line and not text[begin : member.start].strip():
-            return Edit(begin, line.end(), "")
+            return TextEdit(begin, line.end(), "")
         space = re.compile(r"[ \t]*").match(text, end)
-        return Edit(member.start, space.end() if space else end, "")
+        return TextEdit(member.start, space.end() if space else end, "")
     before = [other.end for other in parent.members if other.end < member.start]
-    return Edit(max(before) if before else member.start, member.end, "")
+    return TextEdit(max(before) if before else member.start, member.end, "")
 
 
-def insert(text: str, parent: Node, members: Sequence[tuple[str, object]]) -> Edit:
+def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -> TextEdit:
     """Add members behind the last one of an object."""
     indent = indent_of(text, parent)
     unit = unit_of(text)
     written = [f"{json.dumps(key)}: {render(value, indent or '', unit)}" for key, value in members]
     if not parent.members:
         if indent is None:
-            return Edit(parent.start + 1, parent.end - 1, ", ".join(written))
+            return TextEdit(parent.start + 1, parent.end - 1, ", ".join(written))
         inner = ",".join(f"\n{indent}{one}" for one in written)
         outer = _line_indent(text, parent.start)
-        return Edit(parent.start + 1, parent.end - 1, f"{inner}\n{outer}")
+        return TextEdit(parent.start + 1, parent.end - 1, f"{inner}\n{outer}")
     last = max(one.end for one in parent.members)
     between = f",\n{indent}" if indent is not None else ", "
-    return Edit(last, last, "".join(between + one for one in written))
+    return TextEdit(last, last, "".join(between + one for one in written))
 
 
-def indent_of(text: str, parent: Node) -> str | None:
+def indent_of(text: str, parent: JsonNode) -> str | None:
     """Return what stands before each member's key; None if they stand on one line."""
     if not parent.members:
         return _line_indent(text, parent.start) + unit_of(text)
@@ -185,7 +185,7 @@ class _Reader:
         assert space
         self.at = space.end()
 
-    def value(self, depth: int) -> Node:
+    def value(self, depth: int) -> JsonNode:
         if depth > _DEEPEST:
             raise self.problem("nested too deeply")
         self.skip()
@@ -197,12 +197,12 @@ class _Reader:
             case '"':
                 start = self.at
                 text = self._string()
-                return Node(start, self.at, text)
+                return JsonNode(start, self.at, text)
             case _:
                 return self._scalar()
 
-    def _object(self, depth: int) -> Node:
-        node = Node(self.at, self.at, None)
+    def _object(self, depth: int) -> JsonNode:
+        node = JsonNode(self.at, self.at, None)
         self.at += 1
         while not self._closes("}"):
             start = self.at
@@ -211,14 +211,14 @@ class _Reader:
             if self._text[self.at : self.at + 1] != ":":
                 raise self.problem("a colon is missing")
             self.at += 1
-            node.members.append(Member(key, start, self.value(depth + 1)))
+            node.members.append(JsonMember(key, start, self.value(depth + 1)))
             self._comma("}")
         node.value = {one.key: one.value.value for one in node.members}
         node.end = self.at
         return node
 
-    def _array(self, depth: int) -> Node:
-        node, items = Node(self.at, self.at, None), []
+    def _array(self, depth: int) -> JsonNode:
+        node, items = JsonNode(self.at, self.at, None), []
         self.at += 1
         while not self._closes("]"):
             items.append(self.value(depth + 1).value)
@@ -252,7 +252,7 @@ class _Reader:
         self.at = found.end()
         return str(value)
 
-    def _scalar(self) -> Node:
+    def _scalar(self) -> JsonNode:
         found = _SCALAR.match(self._text, self.at)
         try:
             value = json.loads(found[0]) if found else None
@@ -261,4 +261,4 @@ class _Reader:
         if found is None:
             raise self.problem("a value is missing or wrong")
         self.at = found.end()
-        return Node(found.start(), found.end(), value)
+        return JsonNode(found.start(), found.end(), value)

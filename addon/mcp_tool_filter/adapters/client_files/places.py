@@ -72,7 +72,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigPlace:
     """A file of a client, and where in it the servers are listed."""
 
     client: str
@@ -86,14 +86,14 @@ class Place:
         return self.file.suffix == ".toml"
 
 
-def places(surroundings: Surroundings) -> Iterator[Place]:
+def places(surroundings: Surroundings) -> Iterator[ConfigPlace]:
     """Yield every place where a client could list servers, each once."""
     for client, find in CLIENTS.items():
         known = set()
         for scope, file, keys in find(surroundings):
             if (file, keys) not in known:  # in the home directory a user's file is a project's too
                 known.add((file, keys))
-                yield Place(client, scope, file, keys)
+                yield ConfigPlace(client, scope, file, keys)
 
 
 type _Found = Iterator[tuple[str, Path, tuple[str, ...]]]

@@ -10,7 +10,7 @@ from mcp_tool_filter.adapters.effects.rule_state import StateInMemory
 from mcp_tool_filter.policy.effects import Deciding, Effect, Together
 from mcp_tool_filter.policy.rules.chain import judge
 from mcp_tool_filter.policy.rules.driving import answered
-from mcp_tool_filter.policy.rules.judgement import Evaluated, Judgement
+from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.subject import Subject
 
@@ -24,7 +24,7 @@ class Rehearsal:
         self.session: dict[str, object] = {}
         """What users' own classes remember between the messages of a case."""
 
-    def judge(self, subject: Subject, trace: list[Evaluated] | None = None) -> Judgement:
+    def judge(self, subject: Subject, trace: list[Evaluated] | None = None) -> RulesOutcome:
         """Judge a message; ``trace`` learns which rules were evaluated."""
         return self._outcome_of(judge(self._policy, subject, time.monotonic, trace))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_tool_filter.adapters.effects.rehearsal import Rehearsal
-from mcp_tool_filter.policy.rules.judgement import Evaluated, Judgement
+from mcp_tool_filter.policy.rules.judgement import Evaluated, RulesOutcome
 from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 from mcp_tool_filter.protocol.messages import (
@@ -59,7 +59,7 @@ def _asked(message: Single, asked: Request | Notification | None) -> Request | N
     return asked if isinstance(message, Response) else None
 
 
-def _outcome(judged: Judgement) -> Rehearsed:
+def _outcome(judged: RulesOutcome) -> Rehearsed:
     refusal = judged.refusal
     match judged.to_verdict():
         case Drop():

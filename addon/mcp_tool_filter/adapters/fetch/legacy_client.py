@@ -14,8 +14,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,
     Refused,
-    Reply,
     Result,
+    ResultReply,
     answer_to,
     is_response_to,
     plain,
@@ -51,7 +51,7 @@ class LegacyClient:
         self._limit = limit
         self._stack = AsyncExitStack()
         self._background = Background()
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[ResultReply]] = {}
         self._lost: Exception | None = None
         self._next_id = 0
         self.path = path
@@ -73,7 +73,7 @@ class LegacyClient:
         self._post_path = endpoint_path(event.data, self._origin, self.path)
         self._background.start(self._listen(events))
 
-    async def initialize(self) -> Reply:
+    async def initialize(self) -> ResultReply:
         return await self.request("initialize", INITIALIZE)
 
     async def initialized(self, revision: str) -> None:
@@ -81,10 +81,10 @@ class LegacyClient:
         with suppress(Refused):
             await self._tell(INITIALIZED)
 
-    async def request(self, method: str, params: Result) -> Reply:
+    async def request(self, method: str, params: Result) -> ResultReply:
         self._next_id += 1
         number = self._next_id
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[ResultReply] = asyncio.get_running_loop().create_future()
         answered.add_done_callback(look_at)
         self._waiting[number] = answered
         try:

@@ -1,8 +1,8 @@
 """Speaks MCP to the upstream, as far as asking for its tools needs it: one request, one answer.
 
 ``StatelessClient`` is for 2026-07-28, ``StreamableClient`` for 2025-03-26 to 2025-11-25; both send
-with a ``Poster``. Each hands out a ``Reply`` with the bytes as they came, and closes what it has
-opened. So does ``LegacyClient``, which has a module of its own.
+with a ``Poster``. Each returns a ``ResultReply`` with the original bytes, and closes what it has
+opened. So does ``LegacyClient`` in its own module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,
     Refused,
-    Reply,
     Result,
+    ResultReply,
     stateless_meta,
 )
 from mcp_tool_filter.adapters.fetch.poster import Poster
@@ -38,7 +38,7 @@ class McpClient(Protocol):
     @property
     def has_session(self) -> bool: ...
 
-    async def request(self, method: str, params: Result) -> Reply: ...
+    async def request(self, method: str, params: Result) -> ResultReply: ...
 
     async def close(self) -> None: ...
 
@@ -57,7 +57,7 @@ class StatelessClient:
     def path(self) -> str:
         return self._poster.path
 
-    async def request(self, method: str, params: Result) -> Reply:
+    async def request(self, method: str, params: Result) -> ResultReply:
         meta = stateless_meta(self.revision)
         headers = [
             (b"mcp-protocol-version", self.revision.encode()),
@@ -88,7 +88,7 @@ class StreamableClient:
     def has_session(self) -> bool:
         return self._session is not None
 
-    async def initialize(self) -> Reply:
+    async def initialize(self) -> ResultReply:
         self._poster.session = None  # a refused probe may have been given one too
         reply = await self._poster.ask("initialize", INITIALIZE, hears=self._answer)
         self._session = self._poster.session
@@ -100,7 +100,7 @@ class StreamableClient:
         with suppress(Refused):
             await self._poster.tell(INITIALIZED, self._headers())
 
-    async def request(self, method: str, params: Result) -> Reply:
+    async def request(self, method: str, params: Result) -> ResultReply:
         return await self._poster.ask(method, params, self._headers(), self._answer)
 
     async def close(self) -> None:

@@ -39,7 +39,7 @@ type Result = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ResultReply:
     """A response with a result."""
 
     raw: bytes
@@ -80,7 +80,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
+class UpstreamIntroduction:
     """What an upstream says of itself at the beginning."""
 
     revision: str
@@ -89,11 +89,11 @@ class Introduction:
     has_tools: bool
 
 
-def introduction_of(reply: Reply, *, revision: object) -> Introduction:
+def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduction:
     """Read the result of ``initialize`` or ``server/discover``; all but the revision is free."""
     info = _mapping(reply.result.get("serverInfo"))  # initialize
     info = info or _mapping(_mapping(reply.result.get("_meta")).get(_SERVER_INFO))
-    return Introduction(
+    return UpstreamIntroduction(
         revision=str(revision),
         server_name=plain(str(info.get("name", ""))),
         server_version=plain(str(info.get("version", ""))),
@@ -113,7 +113,7 @@ def supported_by(error: RpcError | None) -> tuple[str, ...]:
     return revisions_in(_mapping(error.data).get("supported"))
 
 
-def next_cursor(reply: Reply) -> str | None:
+def next_cursor(reply: ResultReply) -> str | None:
     """Where the next page of a tool list begins. Raises ProtocolError if it is no tool list."""
     if not isinstance(reply.result.get("tools"), list):
         raise ProtocolError("The result of tools/list has no list of tools")
@@ -185,17 +185,17 @@ def is_nameless_error(message: Result) -> bool:
     return "error" in message and message.get("id") is None
 
 
-def reply_in(message: Result, raw: bytes) -> Reply:
+def reply_in(message: Result, raw: bytes) -> ResultReply:
     """Take the result out of a response. Raises Refused, ProtocolError."""
     if error := _error_of(message):
         raise Refused(200, "HTTP 200 OK", error)
     result = message.get("result")
     if not isinstance(result, dict):
         raise ProtocolError("The answer has neither a result nor an error")
-    return Reply(raw, result)
+    return ResultReply(raw, result)
 
 
-def only_reply(number: int, raw: bytes) -> Reply:
+def only_reply(number: int, raw: bytes) -> ResultReply:
     """Read a body that is to be the response. Raises Refused, ProtocolError."""
     for message, written in messages_in(raw):
         if is_response_to(number, message) or is_nameless_error(message):

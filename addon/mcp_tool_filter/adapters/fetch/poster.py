@@ -15,8 +15,8 @@ from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFai
 from mcp_tool_filter.adapters.fetch.mcp_events import EventReader
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     Refused,
-    Reply,
     Result,
+    ResultReply,
     answer_to,
     error_in,
     is_nameless_error,
@@ -57,7 +57,7 @@ class Poster:
 
     async def ask(
         self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
-    ) -> Reply:
+    ) -> ResultReply:
         """Send a request and return its result. Raises Refused, ProtocolError, HttpFailed."""
         self._next_id += 1
         message = render_request(self._next_id, method, params)
@@ -110,7 +110,9 @@ class Poster:
             self.path = target
         raise ProtocolError(f"More than {MAX_REDIRECTS} redirects, the last to {plain(self.path)}")
 
-    async def _listen(self, response: HttpResponse, number: int, hears: Answering | None) -> Reply:
+    async def _listen(
+        self, response: HttpResponse, number: int, hears: Answering | None
+    ) -> ResultReply:
         events = EventReader(response, self._limit)
         while said := await events.next_message():
             message, raw = said

@@ -22,9 +22,9 @@ from mcp_tool_filter.adapters.fetch.mcp_client import McpClient, StatelessClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     HEADER_MISMATCH,
     UNSUPPORTED_REVISION,
-    Introduction,
     Refused,
-    Reply,
+    ResultReply,
+    UpstreamIntroduction,
     introduction_of,
     plain,
     revisions_in,
@@ -57,12 +57,12 @@ class Found:
     """An upstream that has introduced itself."""
 
     client: McpClient
-    introduction: Introduction
+    introduction: UpstreamIntroduction
 
 
 type _Problem = Refused | ProtocolError
 type _Way = Callable[[str], Awaitable[Found]]
-type Finder = Callable[[AsyncExitStack], Awaitable[Found]]
+type FindTransport = Callable[[AsyncExitStack], Awaitable[Found]]
 """Finds out how an upstream speaks; what it opens is closed with the stack."""
 
 
@@ -220,7 +220,7 @@ def _is_final(refused: Refused) -> bool:
     return refused.status in (401, 403, 429) or refused.status >= 500 or refused.error is not None
 
 
-def introduction_in(reply: Reply) -> Introduction:
+def introduction_in(reply: ResultReply) -> UpstreamIntroduction:
     """Read the answer to ``initialize``. Raises ProtocolError if the revision is unknown."""
     revision = reply.result.get("protocolVersion")
     if not isinstance(revision, str) or not has_initialize(revision):

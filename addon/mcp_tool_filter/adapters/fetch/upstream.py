@@ -16,12 +16,12 @@ from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed, LoginNeeded
 from mcp_tool_filter.adapters.fetch.mcp_replies import (
     METHOD_NOT_FOUND,
     Refused,
-    Reply,
+    ResultReply,
     next_cursor,
     plain,
 )
 from mcp_tool_filter.adapters.fetch.problems import fetch_problem, hint_for
-from mcp_tool_filter.adapters.fetch.search import Finder, Found, Search
+from mcp_tool_filter.adapters.fetch.search import FindTransport, Found, Search
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
@@ -52,7 +52,7 @@ async def _find_elsewhere(target: Target) -> str | None:
     return f"MCP is at {target.url}{found.client.path}"
 
 
-async def fetch_from(target: Target, find: Finder) -> Fetched:
+async def fetch_from(target: Target, find: FindTransport) -> Fetched:
     """Ask the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
     async with AsyncExitStack() as opened:
         found = await _connect(target, find, opened)
@@ -68,7 +68,7 @@ async def fetch_from(target: Target, find: Finder) -> Fetched:
     )
 
 
-async def _connect(target: Target, find: Finder, opened: AsyncExitStack) -> Found:
+async def _connect(target: Target, find: FindTransport, opened: AsyncExitStack) -> Found:
     try:
         async with asyncio.timeout(target.connect_timeout):
             return await find(opened)
@@ -115,7 +115,7 @@ async def _pages(found: Found, *, at_most: int) -> list[bytes]:
     return pages
 
 
-async def _page(found: Found, cursor: str | None) -> Reply | None:
+async def _page(found: Found, cursor: str | None) -> ResultReply | None:
     """A page of the tool list; None if there is no such thing as a tool list."""
     try:
         return await found.client.request("tools/list", {"cursor": cursor} if cursor else {})

@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.answers import Answers
 from mcp_tool_filter.adapters.mitmproxy.background import in_background
-from mcp_tool_filter.adapters.mitmproxy.budget import Budget
+from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 from mcp_tool_filter.adapters.mitmproxy.connections import (
     close_client,
     close_leftover,
@@ -103,7 +103,7 @@ class ToolFilter:
         self._logins = Logins()
         through = LoginsThrough()
         self._crowd = Crowd()
-        self._budget = Budget()
+        self._budget = MemoryBudget()
         self._known = KnownFlows(self._listeners)
         self._effects = Effects()
         self._ready = asyncio.Event()

@@ -43,7 +43,7 @@ class _Held:
     give_up: Callable[[], object]
 
 
-class Budget:
+class MemoryBudget:
     """One for the process. ``received`` is called for all that comes in."""
 
     def __init__(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from mitmproxy.http import HTTPFlow, Response
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import Chunks
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Injected
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, injector
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 _WAKE = b":wake"
 """Put into a stream, it asks for what was held back and is decided by now; it never leaves."""
 
-type Chunks = Callable[[bytes], list[bytes]]
 """What ``flow.response.stream`` expects."""
 
 

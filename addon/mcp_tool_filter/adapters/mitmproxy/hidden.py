@@ -21,14 +21,14 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_through.paths import AUTHORIZE, CALLBACK, REGISTER, TOKEN
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
-    from mcp_tool_filter.observers.redaction.finder import Finder
+    from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
+    from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
 _USUAL = frozenset({AUTHORIZE, TOKEN, REGISTER})
 _NOT_TOKENS = frozenset({"mcp-session-id", "last-event-id"})
 _PARAMETER = re.compile(rb"[?&]([^=&#?]{1,200}+)=([^&#]++)")
 _FORM = "application/x-www-form-urlencoded"
-_masks: WeakKeyDictionary[HTTPFlow, Masks] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[HTTPFlow, FlowMasks] = WeakKeyDictionary()
 """Also of flows whose stream is over: a webhook may still send a copy."""
 _LONGEST_BODY = 256 * 1024  # that is read; a longer one is hidden as a whole
 
@@ -38,7 +38,7 @@ class Hidden:
 
     def __init__(self, listeners: Mapping[str, Listener]) -> None:
         self._listeners = listeners
-        self._finder: Finder | None = None  # only there while somebody could see a flow
+        self._finder: SecretFinder | None = None  # only there while somebody could see a flow
         self.is_on = False
         """Somebody could see a flow. If not, every call of this class may be saved."""
         self.was_on = False
@@ -49,9 +49,9 @@ class Hidden:
         if shows_secrets or not _is_watched():
             self._finder = None
         elif self._finder is None:
-            from mcp_tool_filter.observers.redaction.finder import Finder
+            from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
-            self._finder = Finder()
+            self._finder = SecretFinder()
         self.is_on = self._finder is not None
         self.was_on |= self.is_on
 
@@ -169,7 +169,7 @@ class Hidden:
                 hidden = [_hidden_url(one, self._finder, masks, place) for one in said]
                 response.headers.set_all(name, hidden)
 
-    def _hide_content(self, message: Request | Response, masks: Masks) -> None:
+    def _hide_content(self, message: Request | Response, masks: FlowMasks) -> None:
         assert self._finder
         content = message.data.content
         if not content:
@@ -192,15 +192,15 @@ def real_request(flow: HTTPFlow) -> Request:
     return flow.request if masks is None else masks.request_with_secrets(flow.request)
 
 
-def _masks_of(stream: SafeStream) -> Masks:
+def _masks_of(stream: SafeStream) -> FlowMasks:
     if stream.masks is None:
-        from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
+        from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
 
-        stream.masks = _masks[stream.flow] = Masks()
+        stream.masks = _masks[stream.flow] = FlowMasks()
     return stream.masks
 
 
-def _hidden_url(url: str, finder: Finder, masks: Masks, place: bytes) -> str:
+def _hidden_url(url: str, finder: SecretFinder, masks: FlowMasks, place: bytes) -> str:
     raw = url.encode("utf-8", "surrogateescape")
     found = finder.in_url(raw.decode("latin-1"))
     return masks.hide(raw, found, place).decode("utf-8", "surrogateescape")

@@ -40,10 +40,10 @@ from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, 
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange, Passed
 from mcp_tool_filter.http.head import is_websocket
-from mcp_tool_filter.http.interception.body import BodyReader, Way
+from mcp_tool_filter.http.interception.body import BodyReader, Treatment
 from mcp_tool_filter.http.interception.events import EventPeeker
 from mcp_tool_filter.http.interception.recognise import (
-    Kind,
+    TrafficKind,
     has_hidden_line,
     is_mcp_head,
     kind_of_body,
@@ -135,19 +135,23 @@ class Interception:
 
     def look_at_head(
         self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
-    ) -> Way | BodyReader:
+    ) -> Treatment | BodyReader:
         head = head_of(request)
         if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
-            return Way.MCP  # some server may find a message in it; it is refused there
+            return Treatment.MCP  # some server may find a message in it; it is refused there
         origin = origin_of(request, context, mode).url
         if len(self.origins) < MOST_ENDPOINTS:
             self.origins.add(origin)
         is_endpoint = self._endpoints.has(origin, head.target)
         if is_mcp_head(head) or has_hidden_line(head):
-            return Way.MCP
+            return Treatment.MCP
         if not has_body:
             is_stream = head.method == "GET" and not is_websocket(head)
-            return Way.MCP if is_endpoint and (is_stream or is_websocket(head)) else Way.OTHER
+            return (
+                Treatment.MCP
+                if is_endpoint and (is_stream or is_websocket(head))
+                else Treatment.OTHER
+            )
         coding = ",".join(request.headers.get_all("content-encoding"))
         return BodyReader(coding, self._listeners.config.limits, is_endpoint=is_endpoint)
 
@@ -184,7 +188,7 @@ class Interception:
             return
         known = self._known.get(flow)
         if known is None:
-            if kind_of_body(message.content) is not Kind.MCP:
+            if kind_of_body(message.content) is not TrafficKind.MCP:
                 return
             listener = self._endpoints.listener_of(flow)
             exchange = _begin(listener, flow)

@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import target_of
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.http.head import Head, oversized_head, refuse_head
+from mcp_tool_filter.http.head import Head, problem_in_fields, problem_in_size
 from mcp_tool_filter.http.header_names import is_credential
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_through.documents import without_metadata_urls
@@ -87,7 +87,7 @@ class LoginsThrough:
         through = self._through(flow)
         if through is None or not through.concerns(head):
             return None
-        return None if oversized_head(head) or refuse_head(head) else through
+        return None if problem_in_size(head) or problem_in_fields(head) else through
 
     def is_visit(self, flow: HTTPFlow) -> bool:
         """Tell whether a browser comes from, or goes to, a login: other sites lead it here."""

@@ -23,6 +23,8 @@ from mcp_tool_filter.errors import LostUpstream, StartError
 log = logging.getLogger(__name__)
 
 type Say = Callable[[str], None]
+"""Shows a sentence to the user."""
+
 
 _PAUSE = 0.5
 """Seconds between two looks whether an upstream is back; a client that reaches it ends them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
@@ -19,7 +19,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
 from mcp_tool_filter.adapters.mitmproxy.background import in_background
-from mcp_tool_filter.adapters.mitmproxy.budget import Budget
+from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 from mcp_tool_filter.adapters.mitmproxy.connections import close_unguarded
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
@@ -37,6 +37,7 @@ from mcp_tool_filter.adapters.mitmproxy.listeners import (
 )
 from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
+from mcp_tool_filter.adapters.mitmproxy.lost_upstream import Say
 from mcp_tool_filter.adapters.mitmproxy.options import (
     NAMES,
     ConfigReader,
@@ -63,8 +64,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-type Say = Callable[[str], None]
-
 _FIXED = (
     ("audit_log", "audit"),
     ("metrics_port", "metrics_port"),
@@ -86,7 +85,7 @@ class Startup:
         logins: Logins,
         through: LoginsThrough,
         crowd: Crowd,
-        budget: Budget,
+        budget: MemoryBudget,
         rules: Rules,
         views: FlowObserver,
         hidden: Hidden,

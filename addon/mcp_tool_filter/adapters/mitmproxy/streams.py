@@ -27,8 +27,8 @@ from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     GiveUp,
     Inject,
     Injected,
-    Look,
     Lose,
+    Notice,
     Order,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
@@ -77,7 +77,7 @@ def end(flow: HTTPFlow, last: bytes = b"") -> bool:
     if stream is None or not stream.takes_bytes or stream.has_length:
         return False
     stream.last = last
-    return _give(Look(stream))
+    return _give(Notice(stream))
 
 
 def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
@@ -91,7 +91,7 @@ def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
         stream.doomed = why
         if _ends_by_closing(stream):
             reset_when_closed(flow.client_conn)
-        _give(Look(stream))
+        _give(Notice(stream))
 
 
 def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:

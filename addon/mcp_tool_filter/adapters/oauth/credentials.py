@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.files import Stamp
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Tokens
-from mcp_tool_filter.adapters.oauth.store import Store, key_of
+from mcp_tool_filter.adapters.oauth.store import LoginStore, key_of
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.http.challenges import missing_scopes
@@ -35,13 +35,13 @@ class Credentials:
     def __init__(
         self,
         state: LoginState,
-        store: Store | None = None,
+        store: LoginStore | None = None,
         *,
         clock: Callable[[], float] = time.time,
         make_web: Callable[[LoginState], Web] | None = None,
     ) -> None:
         self.endpoint = state.endpoint
-        self._store = store or Store()
+        self._store = store or LoginStore()
         self._clock = clock
         self._make_web = make_web or _web_for
         self._state: LoginState | None = state
@@ -155,7 +155,7 @@ class Credentials:
         return error
 
 
-async def remember_scopes(store: Store, endpoint: str, scopes: tuple[str, ...]) -> None:
+async def remember_scopes(store: LoginStore, endpoint: str, scopes: tuple[str, ...]) -> None:
     """Store what an upstream wants besides. Raises StoreFailed."""
     async with store.lock(endpoint):  # a renewal in another process must not be undone
         if (state := store.load(endpoint)) is not None:
@@ -167,12 +167,12 @@ async def remember_scopes(store: Store, endpoint: str, scopes: tuple[str, ...]) 
 _known: dict[tuple[str, str], Credentials] = {}
 
 
-def credentials_for(url: str, store: Store | None = None) -> Credentials | None:
+def credentials_for(url: str, store: LoginStore | None = None) -> Credentials | None:
     """Return the login for an endpoint, or for the only endpoint of an origin; None without one.
 
     Raises StartError if what is stored cannot be read.
     """
-    store = store or Store()
+    store = store or LoginStore()
     state = store.find(url)
     if state is None:
         return None

@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
 from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
 from mcp_tool_filter.adapters.oauth.registration import OwnClient, as_given, register
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, exchange_code, revoke
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed, is_local
 from mcp_tool_filter.errors import reason_of
@@ -49,7 +49,7 @@ class Wishes:
 
 
 async def log_in(
-    endpoint: str, wishes: Wishes, store: Store, show: Show, paste: Paste | None = None
+    endpoint: str, wishes: Wishes, store: LoginStore, show: Show, paste: Paste | None = None
 ) -> LoginState:
     """Log in and store the login. Raises StartError."""
     if urlsplit(endpoint).scheme != "https" and not is_local(endpoint):
@@ -86,7 +86,7 @@ async def log_in(
     return state.with_tokens(tokens)
 
 
-async def wanted_scopes(state: LoginState, store: Store) -> tuple[str, ...]:
+async def wanted_scopes(state: LoginState, store: LoginStore) -> tuple[str, ...]:
     """Try the new token; return the scopes that the upstream wants besides. Raises StartError.
 
     They are stored, so that the next login asks for them.
@@ -107,7 +107,7 @@ async def wanted_scopes(state: LoginState, store: Store) -> tuple[str, ...]:
     return wanted
 
 
-async def drop(state: LoginState, store: Store) -> str | None:
+async def drop(state: LoginState, store: LoginStore) -> str | None:
     """End a login; return why the authorization server could not be told. Raises StartError."""
     problem = None
     async with store.lock(state.endpoint):

@@ -34,7 +34,7 @@ class StoreFailed(StartError):
         super().__init__(f"Cannot use the stored logins in {path}", why=reason)
 
 
-class Store:
+class LoginStore:
     """The logins of one user."""
 
     def __init__(self, folder: Path | None = None) -> None:

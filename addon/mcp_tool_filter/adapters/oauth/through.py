@@ -15,9 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mcp_tool_filter.adapters.oauth.kept_registrations import KeptRegistrations
-from mcp_tool_filter.adapters.oauth.said import (
+from mcp_tool_filter.adapters.oauth.login_answers import (
     NOT_FOUND,
-    Said,
+    LoginAnswer,
     error_answer,
     json_answer,
     passed_on,
@@ -120,7 +120,7 @@ class Through:
         is_usual = path == _RESOURCE or path.startswith(_RESOURCE + "/")
         return (is_usual and not is_misleading(path)) or path in self._places
 
-    async def answer(self, head: Head, body: bytes, ours: str) -> Said | None:
+    async def answer(self, head: Head, body: bytes, ours: str) -> LoginAnswer | None:
         """Answer in the place of the authorization server; None if the upstream shall answer."""
         path, _, query = head.target.partition("?")
         found = await self.find()
@@ -135,7 +135,7 @@ class Through:
         if _is_server_document(head.target):
             return self._metadata(found, path, ours)
         if head.method != _ENDPOINTS[path]:
-            return Said(405, headers=(("allow", _ENDPOINTS[path]),))
+            return LoginAnswer(405, headers=(("allow", _ENDPOINTS[path]),))
         between = self._between(found, ours)
         if self.kept and found.server.sends_issuer:
             await self.kept.read_into(self.registrations)
@@ -176,7 +176,7 @@ class Through:
         changed = with_their_resource(form, ours, theirs)
         return None if changed is None else (head.target, changed.encode())
 
-    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> Said | None:
+    def _metadata(self, found: UpstreamLogin, path: str, ours: str) -> LoginAnswer | None:
         if found.document is None:
             return None
         issuers = {our_issuer(found.named, ours), our_issuer(found.server.issuer, ours)}
@@ -185,14 +185,14 @@ class Through:
             return NOT_FOUND
         return json_answer(200, rewrite_server_metadata(found.document, ours, self.listener.names))
 
-    async def _token(self, head: Head, body: bytes, between: Between) -> Said:
+    async def _token(self, head: Head, body: bytes, between: Between) -> LoginAnswer:
         kind, _, basic = (head.get(b"authorization") or "").partition(" ")
         proof = basic.strip() if kind.lower() == "basic" else None
         fields = token_request(body, proof, between)
         got = await self.web.post_form(between.server.token_endpoint, fields, basic=proof)
         return passed_on(got, got.body)
 
-    async def _register(self, body: bytes, between: Between) -> Said:
+    async def _register(self, body: bytes, between: Between) -> LoginAnswer:
         assert between.server.registration_endpoint
         asked, registration = registration_request(body, between)
         got = await self.web.post_json(between.server.registration_endpoint, asked)
@@ -205,7 +205,7 @@ class Through:
             await self.kept.write(self.registrations)
         return passed_on(got, said)
 
-    async def _come_back(self, path: str, query: str, between: Between) -> Said:
+    async def _come_back(self, path: str, query: str, between: Between) -> LoginAnswer:
         try:
             url, is_first = come_back(path, query, between, time.monotonic())
         except ProtocolError as error:

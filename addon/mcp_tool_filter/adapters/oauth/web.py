@@ -28,7 +28,7 @@ _FORM = (b"content-type", b"application/x-www-form-urlencoded")
 _JSON = (b"content-type", b"application/json")
 _ACCEPT = (b"accept", b"application/json")
 
-type Fields = Sequence[tuple[str, str]]
+type FormFields = Sequence[tuple[str, str]]
 
 
 class WebFailed(Exception):
@@ -70,7 +70,9 @@ class Web:
             url = there
         raise WebFailed(f"More than {_MOST_REDIRECTS} redirects")
 
-    async def post_form(self, url: str, fields: Fields, *, basic: str | None = None) -> WebAnswer:
+    async def post_form(
+        self, url: str, fields: FormFields, *, basic: str | None = None
+    ) -> WebAnswer:
         """Post a form; ``basic`` are credentials. Never goes elsewhere. Raises WebFailed."""
         headers = [_ACCEPT, _FORM]
         if basic:

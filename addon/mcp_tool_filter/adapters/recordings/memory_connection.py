@@ -24,7 +24,7 @@ from mcp_tool_filter.http.head import Head
 if TYPE_CHECKING:
     from mitmproxy.master import Master
 
-type Fields = tuple[tuple[bytes, bytes], ...]
+type HeadFields = tuple[tuple[bytes, bytes], ...]
 
 _OURS_TO_SAY = (b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive")
 _WITHOUT_BODY = (204, 304)
@@ -152,7 +152,7 @@ class MemoryConnection(ConnectionHandler):
             return None
         return bytes(self._upstream_wire.written).partition(b"\r\n\r\n")[2]
 
-    def answer(self, status: int, body: bytes, fields: Fields = ()) -> None:
+    def answer(self, status: int, body: bytes, fields: HeadFields = ()) -> None:
         """Answer the whole request."""
         length = b"content-length: %d" % len(body)
         if status in _WITHOUT_BODY or self._method == "HEAD":
@@ -162,7 +162,7 @@ class MemoryConnection(ConnectionHandler):
             self._send_head(status, fields, *json, length)
             self._send(body)
 
-    def begin_stream(self, status: int, fields: Fields) -> None:
+    def begin_stream(self, status: int, fields: HeadFields) -> None:
         self._send_head(status, fields, b"transfer-encoding: chunked")
 
     def say(self, data: bytes) -> None:
@@ -173,7 +173,7 @@ class MemoryConnection(ConnectionHandler):
     def end_stream(self) -> None:
         self._send(b"0\r\n\r\n")
 
-    def _send_head(self, status: int, fields: Fields, *more: bytes) -> None:
+    def _send_head(self, status: int, fields: HeadFields, *more: bytes) -> None:
         lines = [b"HTTP/1.1 %d Recorded" % status]
         lines += [name + b": " + value for name, value in _kept(fields)]
         self._send(b"\r\n".join([*lines, *more, b"", b""]))
@@ -213,7 +213,7 @@ def _io(wire: _Wire, task: asyncio.Task[Any] | None = None) -> ConnectionIO:
     return ConnectionIO(handler=task, reader=reader, writer=writer)
 
 
-def _kept(fields: Fields) -> Fields:
+def _kept(fields: HeadFields) -> HeadFields:
     return tuple(
         (name, value)
         for name, value in fields

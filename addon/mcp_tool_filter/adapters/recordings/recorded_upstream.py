@@ -43,8 +43,8 @@ _SESSION = b"mcp-session-id"
 _NOT_SAID = (b"content-length", b"transfer-encoding", b"connection", b"date", b"content-encoding")
 _MARK = "recorded"  # the parameter by which conversations of the older transport are told apart
 
-type Json = dict[str, Json] | list[Json] | str | int | float | bool | None
-type Fields = list[tuple[bytes, bytes]]
+type PlainJson = dict[str, PlainJson] | list[PlainJson] | str | int | float | bool | None
+type FieldList = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Conversation:
 
     def __init__(self, flows: Sequence[RecordedFlow], number: int) -> None:
         self.number = number
-        self.ids: dict[str, Json] = {}
+        self.ids: dict[str, PlainJson] = {}
         """Recorded id, as JSON, to the one that is used now; the same for progress tokens."""
         self._flows = flows
         self._taken: set[int] = set()
@@ -227,7 +227,7 @@ class _Stage:
     def _is_legacy(self) -> bool:
         return self._fetched.transport is Transport.LEGACY_SSE
 
-    def _fields(self, said: Said, conversation: _Conversation) -> Fields:
+    def _fields(self, said: Said, conversation: _Conversation) -> FieldList:
         fields = [(name, value) for name, value in said.headers if name.lower() not in _NOT_SAID]
         return [
             (name, b"%s~%d" % (value, conversation.number) if name.lower() == _SESSION else value)
@@ -271,7 +271,7 @@ def _kinds(body: bytes) -> list[str]:
     return [str(message.get("method")) for message in _members(body)]
 
 
-def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, Json]]:
+def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, PlainJson]]:
     """Yield ids and progress tokens of the recording with those that stand for them now."""
     for one, other in zip(_members(recorded), _members(present), strict=False):
         if "method" in one:
@@ -280,24 +280,24 @@ def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, Json]]:
                     yield json.dumps(find(one)), find(other)
 
 
-def _id(message: dict[str, Json]) -> Json:
+def _id(message: dict[str, PlainJson]) -> PlainJson:
     return message.get("id")
 
 
-def _token(message: dict[str, Json]) -> Json:
+def _token(message: dict[str, PlainJson]) -> PlainJson:
     match message:
         case {"params": {"_meta": {"progressToken": token}}}:
             return token
     return None
 
 
-def _members(body: bytes) -> list[dict[str, Json]]:
+def _members(body: bytes) -> list[dict[str, PlainJson]]:
     message = _read(body)
     members = message if isinstance(message, list) else [message]
     return [member for member in members if isinstance(member, dict)]
 
 
-def _changed(message: Json, ids: dict[str, Json]) -> Json:
+def _changed(message: PlainJson, ids: dict[str, PlainJson]) -> PlainJson:
     if isinstance(message, list):
         return [_changed(one, ids) for one in message]
     if not isinstance(message, dict):
@@ -312,17 +312,17 @@ def _changed(message: Json, ids: dict[str, Json]) -> Json:
     return message
 
 
-def _with_present(key: str, fields: dict[str, Json], ids: dict[str, Json]) -> Json:
+def _with_present(key: str, fields: dict[str, PlainJson], ids: dict[str, PlainJson]) -> PlainJson:
     return {**fields, key: ids.get(json.dumps(fields[key]), fields[key])}
 
 
-def _read(body: bytes) -> Json:
+def _read(body: bytes) -> PlainJson:
     try:
-        parsed: Json = json.loads(body)
+        parsed: PlainJson = json.loads(body)
     except ValueError:
         return None
     return parsed
 
 
-def _written(message: Json) -> bytes:
+def _written(message: PlainJson) -> bytes:
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

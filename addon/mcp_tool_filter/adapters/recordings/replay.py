@@ -33,7 +33,7 @@ with warnings.catch_warnings():
 from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recording, Said
-from mcp_tool_filter.adapters.recordings.memory_connection import Fields, MemoryConnection
+from mcp_tool_filter.adapters.recordings.memory_connection import HeadFields, MemoryConnection
 from mcp_tool_filter.adapters.recordings.recorded_answers import (
     ToolsUnknown,
     answers_nobody_asked_for,
@@ -239,7 +239,7 @@ class _ReplayedFlow:
         self._said += event
         self.connection.say(event)
 
-    def _answer(self, status: int, body: bytes, fields: Fields = ()) -> None:
+    def _answer(self, status: int, body: bytes, fields: HeadFields = ()) -> None:
         self._said += body
         self.connection.answer(status, body, fields)
 

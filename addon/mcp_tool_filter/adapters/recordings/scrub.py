@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import KEY
 from mcp_tool_filter.adapters.recordings.masks import Masks, is_distinctive
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
-from mcp_tool_filter.observers.redaction.finder import Finder
+from mcp_tool_filter.observers.redaction.finder import SecretFinder
 from mcp_tool_filter.observers.redaction.findings import Findings, Secret, replace
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 
@@ -45,7 +45,7 @@ class Scrubber:
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
         """Take the secrets out of all flows; return how many there were."""
-        finder = Finder(
+        finder = SecretFinder(
             frozenset(name.lower() for name in self.fields),
             frozenset(name.decode().lower() for name in self.headers),
         )
@@ -56,7 +56,7 @@ class Scrubber:
             search.flow(state)
         self._masks.choose(values)
         known = self._masks.distinctive
-        clean = _Walk(Finder(finder.fields, finder.headers, known), mask=self._masks.of)
+        clean = _Walk(SecretFinder(finder.fields, finder.headers, known), mask=self._masks.of)
         for number, (flow, state) in enumerate(zip(flows, states, strict=True), 1):
             clean.unread = {}
             flow.set_state(clean.flow(state))
@@ -79,7 +79,7 @@ def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
 class _Walk:
     """Goes through all places of a flow's state, and makes a new state of it."""
 
-    finder: Finder
+    finder: SecretFinder
     note: Callable[[Findings], None] = lambda _found: None
     mask: Callable[[Secret], str] | None = None
     """What to write instead of a secret."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
-from mcp_tool_filter.adapters.client_files.entries import Entry, is_wrapped, words_and_url
+from mcp_tool_filter.adapters.client_files.entries import ServerEntry, is_wrapped, words_and_url
 from mcp_tool_filter.adapters.client_files.files import BadFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.adapters.run.environment import is_mcp_remote, uses_proxy
@@ -63,7 +63,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenTraffic:
     """What came through us."""
 
     endpoints: frozenset[str]
@@ -113,14 +113,14 @@ def named_server(url: str) -> Server:
     return Server(_without_query(url), "named by --server", Way.URL, _without_query(url))
 
 
-def is_seen(server: Server, seen: Seen) -> bool:
+def is_seen(server: Server, seen: SeenTraffic) -> bool:
     """Tell whether MCP of this server came through us."""
     if (key := _key(server.url)) is None:
         return False
     return any(_key(one) == key for one in seen.endpoints)
 
 
-def why_not_seen(server: Server, seen: Seen) -> str:
+def why_not_seen(server: Server, seen: SeenTraffic) -> str:
     """Return what is known of a server whose MCP we have not seen."""
     host = urlsplit(server.url).hostname or ""
     if "${" in server.url:
@@ -135,7 +135,7 @@ def why_not_seen(server: Server, seen: Seen) -> str:
 
 
 def _servers_in(
-    listed: Mapping[str, Entry], where: str, environment: Mapping[str, str]
+    listed: Mapping[str, ServerEntry], where: str, environment: Mapping[str, str]
 ) -> Iterator[Server]:
     for name, entry in listed.items():
         if is_wrapped(entry) or entry.get("disabled") is True or entry.get("enabled") is False:
@@ -170,7 +170,7 @@ def _named_configs(command: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _read_config(text: str, folder: Path) -> dict[str, Entry]:
+def _read_config(text: str, folder: Path) -> dict[str, ServerEntry]:
     if not text.lstrip().startswith("{"):
         text = (folder / os.path.expanduser(text)).read_text()
     whole = json.loads(text)
@@ -205,6 +205,6 @@ def _key(url: str) -> tuple[str, str] | None:
     return origin.lower(), path.rstrip("/")
 
 
-def not_seen(servers: Iterable[Server], seen: Seen) -> list[Server]:
+def not_seen(servers: Iterable[Server], seen: SeenTraffic) -> list[Server]:
     """Return the servers with a URL whose MCP did not come through us."""
     return [one for one in servers if one.way is not Way.COMMAND and not is_seen(one, seen)]

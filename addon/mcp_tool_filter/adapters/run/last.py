@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcp_tool_filter.adapters.run.expected import Seen, Server, Way, why_not_seen
+from mcp_tool_filter.adapters.run.expected import SeenTraffic, Server, Way, why_not_seen
 from mcp_tool_filter.adapters.whole_file import whole_file
 
 _MOST = 1024 * 1024  # bytes
@@ -33,7 +33,7 @@ def state_file(environment: Mapping[str, str]) -> Path:
 
 
 def keep_last(
-    client: str, servers: Sequence[Server], missing: Sequence[Server], seen: Seen
+    client: str, servers: Sequence[Server], missing: Sequence[Server], seen: SeenTraffic
 ) -> None:
     """Write down what came of this time; that it cannot be written harms nobody."""
     with suppress(OSError, RuntimeError):

@@ -17,8 +17,8 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     INITIALIZE,
     INITIALIZED,
     Refused,
-    Reply,
     Result,
+    ResultReply,
     answer_to,
     introduction_of,
     is_nameless_error,
@@ -85,7 +85,7 @@ class StdioClient:
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    async def request(self, method: str, params: Result) -> Reply:
+    async def request(self, method: str, params: Result) -> ResultReply:
         """Return the result of a request. Raises Refused, ProtocolError, ConnectionLost."""
         self._next_id += 1
         if self.revision == R2026_07_28:

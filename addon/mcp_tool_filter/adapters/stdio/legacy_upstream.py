@@ -1,7 +1,7 @@
-"""An upstream behind a URL that speaks HTTP+SSE (2024-11-05), for a client of lines.
+"""Connect a client that sends lines to an upstream that speaks HTTP+SSE (2024-11-05).
 
-All answers come on one stream. Whatever the upstream says is handed to a ``Listener``, which judges
-it; nothing is judged here.
+All answers come on one stream. We pass each message of the upstream to an ``UpstreamListener``,
+which judges it; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mcp_tool_filter.adapters.fetch.poster import endpoint_path, read_away
 from mcp_tool_filter.adapters.stdio.upstream_events import (
     EVENTS,
     JSON,
-    Listener,
+    UpstreamListener,
     events_of,
     hear_event,
     reporting_failure,
@@ -34,7 +34,12 @@ class LegacyUpstream:
     """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
 
     def __init__(
-        self, http: HttpClient, origin: Origin, path: str, listener: Listener, limits: Limits
+        self,
+        http: HttpClient,
+        origin: Origin,
+        path: str,
+        listener: UpstreamListener,
+        limits: Limits,
     ) -> None:
         self._http = http
         self._origin = origin

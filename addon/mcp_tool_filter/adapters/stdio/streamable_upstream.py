@@ -1,7 +1,7 @@
 """An upstream behind a URL that answers each POST itself (since 2025-03-26), for a client of lines.
 
 An answer is JSON or an event stream, which is resumed if it breaks off. Whatever the upstream says
-is handed to a ``Listener``, which judges it; nothing is judged here.
+is handed to a ``UpstreamListener``, which judges it; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcp_tool_filter.adapters.fetch.poster import read_away
 from mcp_tool_filter.adapters.stdio.upstream_events import (
     EVENTS,
     JSON,
-    Listener,
+    UpstreamListener,
     events_of,
     hear_event,
     reporting_failure,
@@ -40,7 +40,9 @@ _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
 class StreamableUpstream:
     """Answers come on each POST; in an older session, others on a GET stream."""
 
-    def __init__(self, http: HttpClient, path: str, listener: Listener, limits: Limits) -> None:
+    def __init__(
+        self, http: HttpClient, path: str, listener: UpstreamListener, limits: Limits
+    ) -> None:
         self._http = http
         self._path = path
         self._listener = listener

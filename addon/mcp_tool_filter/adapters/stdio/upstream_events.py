@@ -18,7 +18,7 @@ EVENTS = (b"accept", b"text/event-stream")
 JSON = (b"content-type", b"application/json")
 
 
-class Listener(Protocol):
+class UpstreamListener(Protocol):
     """Who hears what an upstream says."""
 
     async def hear(self, said: bytes | CutLine) -> None:
@@ -35,7 +35,7 @@ class Listener(Protocol):
 
 
 @asynccontextmanager
-async def reporting_failure(listener: Listener, ids: Sequence[str]) -> AsyncIterator[None]:
+async def reporting_failure(listener: UpstreamListener, ids: Sequence[str]) -> AsyncIterator[None]:
     """Answer these requests with an error if the upstream cannot be asked."""
     try:
         yield
@@ -44,7 +44,7 @@ async def reporting_failure(listener: Listener, ids: Sequence[str]) -> AsyncIter
         await listener.missed(error)
 
 
-async def hear_event(event: Event | Oversized, listener: Listener) -> None:
+async def hear_event(event: Event | Oversized, listener: UpstreamListener) -> None:
     if isinstance(event, Oversized):
         await listener.hear(CutLine(event.beginning, b"", len(event.beginning)))
     elif event.is_message and event.data and event.data.strip():

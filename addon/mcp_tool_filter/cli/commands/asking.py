@@ -20,7 +20,7 @@ from mcp_tool_filter.protocol.tools import Definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownTools:
     """What there is upstream, and what would become of it."""
 
     fetched: Fetched
@@ -30,13 +30,13 @@ class Known:
     """Of all tools, in the upstream's order."""
 
 
-async def ask(settings: Settings) -> Known:
+async def ask(settings: Settings) -> KnownTools:
     """Fetch the tools and apply the patterns. Raises StartError."""
     target = target_of(settings)
     fetched = await (_fetch_from_command(settings, target) if settings.command else fetch(target))
     policy = PolicyInForce(config=settings.config(), fetched=fetched)
     who = introduce(target.url, fetched, settings.listens_at)
-    return Known(
+    return KnownTools(
         fetched=fetched,
         who=replace(who, listens_at="stdio") if settings.is_stdio else who,
         snapshot=policy.snapshot,
@@ -44,7 +44,7 @@ async def ask(settings: Settings) -> Known:
     )
 
 
-def ask_now(settings: Settings) -> Known:
+def ask_now(settings: Settings) -> KnownTools:
     """Do so for a command that has nothing else to do. Raises StartError."""
     with progress(f"Asking {settings.origin or settings.upstream} for its tools …"):
         return asyncio.run(ask(settings))

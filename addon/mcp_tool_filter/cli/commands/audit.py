@@ -25,7 +25,7 @@ from mcp_tool_filter.observers.audit.chain import START, check, hash_of
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
 from mcp_tool_filter.observers.audit.suggest import (
     FEWEST,
-    Seen,
+    LoggedCalls,
     look_through,
     never_called,
     only_refused,
@@ -59,7 +59,7 @@ def run(typed: Given) -> int:
     return 0
 
 
-def _suggest(seen: Seen, typed: Given) -> int:
+def _suggest(seen: LoggedCalls, typed: Given) -> int:
     if "policy" in typed:
         print("\n".join(policy_lines(seen)))
         return 0
@@ -89,7 +89,7 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
 
 
 def _suggestions(
-    seen: Seen, unused: list[str], refused: list[str], sizes: dict[str, int]
+    seen: LoggedCalls, unused: list[str], refused: list[str], sizes: dict[str, int]
 ) -> Iterator[str]:
     """Yield what is suggested; ``sizes`` are those of the upstream's tools."""
     calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")

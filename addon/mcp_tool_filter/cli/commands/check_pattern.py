@@ -24,7 +24,7 @@ from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.hints import hint
 from mcp_tool_filter.policy.patterns import parse_pattern
 
-type Answer = dict[str, object]
+type CheckReport = dict[str, object]
 
 
 def run(typed: Given) -> int:
@@ -42,7 +42,7 @@ def run(typed: Given) -> int:
     return 0 if usable else 1
 
 
-def check(question: object) -> Answer:
+def check(question: object) -> CheckReport:
     """Answer one question, as it was read from JSON."""
     match question:
         case {"pattern": str(text), "name": str(name)}:
@@ -57,8 +57,8 @@ def check(question: object) -> Answer:
             return _refuse('expected an object such as {"pattern": "^a", "name": "abc"}')
 
 
-def _judge(text: str, name: str | None) -> Answer:
-    answer: Answer = {"pattern": text, "verdict": "ok"}
+def _judge(text: str, name: str | None) -> CheckReport:
+    answer: CheckReport = {"pattern": text, "verdict": "ok"}
     try:
         pattern = parse_pattern(text)
     except InvalidPattern as error:
@@ -73,7 +73,7 @@ def _judge(text: str, name: str | None) -> Answer:
     return answer
 
 
-def _refuse(why: str) -> Answer:
+def _refuse(why: str) -> CheckReport:
     return {"verdict": "error", "why": why}
 
 

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import replace
 
 from mcp_tool_filter.cli.commands.client_programs import name_of_command, program_of
-from mcp_tool_filter.cli.commands.client_snippets import Place, snippet_for
+from mcp_tool_filter.cli.commands.client_snippets import ServerUrl, snippet_for
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import CLIENTS
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given
@@ -98,14 +98,14 @@ def _shown(name: str, value: str) -> str:
     return value
 
 
-def _place(settings: Settings) -> Place:
+def _place(settings: Settings) -> ServerUrl:
     endpoint = settings.endpoint or ("/mcp" if settings.command else _find_endpoint(settings))
     if not settings.port:
         why = "The client needs a fixed port: leave --port out, or name one"
         raise UsageError("--port 0 picks another port each time", why=why)
     if settings.host in ("0.0.0.0", "::"):  # every address, of which this one is nearest
         settings = replace(settings, host="127.0.0.1")
-    return Place(
+    return ServerUrl(
         url=settings.listens_at + endpoint,
         is_sse="/sse" in endpoint,
         name=_name_for(settings),

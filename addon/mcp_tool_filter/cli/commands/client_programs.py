@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from mcp_tool_filter.cli.commands.client_snippets import Program
+from mcp_tool_filter.cli.commands.client_snippets import ServerCommand
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Given
 
 # Words that say how a program is run, and not which: node, npx -y, uv tool run, docker run …
@@ -16,14 +16,14 @@ _RUNNERS = re.compile(
 _MCP_WORDS = re.compile(r"^(?:mcp-)?(?:server-)?(?:mcp-)?|(?:-mcp)?(?:-server)?$")
 
 
-def program_of(typed: Given, env: Mapping[str, str], name: str) -> Program:
+def program_of(typed: Given, env: Mapping[str, str], name: str) -> ServerCommand:
     """Return how a client starts the filter. Variables go where the client keeps its own."""
     words = ["mcp-tool-filter"]
     for flag, values in typed.items():
         for value in values if flag not in (COMMAND, "env") else ():
             words += [f"--{flag}", value] if FLAGS[flag].value else [f"--{flag}"]
     command = typed.get(COMMAND)
-    return Program(name, [*words, "--", *command] if command else words, env)
+    return ServerCommand(name, [*words, "--", *command] if command else words, env)
 
 
 def name_of_command(command: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ _RUN_SCOPED = "Run this command (--scope user: for all your projects):"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerUrl:
     """A URL to which a client comes."""
 
     url: str
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ServerCommand:
     """A command that a client starts."""
 
     name: str
@@ -46,44 +46,44 @@ class Snippet:
     """What to do with it."""
 
 
-type Server = Place | Program
+type Reachable = ServerUrl | ServerCommand
 
 
-def _claude_code(server: Server) -> Snippet:
+def _claude_code(server: Reachable) -> Snippet:
     words = ["claude", "mcp", "add"]
-    if isinstance(server, Program):
+    if isinstance(server, ServerCommand):
         words += [server.name, *_variables("--env", server), "--", *server.words]
     else:
         words += ["--transport", _transport(server), server.name, server.url]
     return Snippet(shlex.join(words), _RUN_SCOPED)
 
 
-def _claude_desktop(server: Server) -> Snippet:
+def _claude_desktop(server: Reachable) -> Snippet:
     """Its file knows only programs that it starts, so mcp-remote carries a URL over."""
     where = "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it"
-    if isinstance(server, Program):
+    if isinstance(server, ServerCommand):
         return _listed("mcpServers", server, server.entry, f"{where}:")
     return _listed("mcpServers", server, _mcp_remote(server), f"{where}. Needs Node.js:")
 
 
-def _cursor(server: Server) -> Snippet:
-    entry = server.entry if isinstance(server, Program) else {"url": server.url}
+def _cursor(server: Reachable) -> Snippet:
+    entry = server.entry if isinstance(server, ServerCommand) else {"url": server.url}
     where = "Into ~/.cursor/mcp.json, or .cursor/mcp.json of a project:"
     return _listed("mcpServers", server, entry, where)
 
 
-def _vscode(server: Server) -> Snippet:
-    if isinstance(server, Program):
+def _vscode(server: Reachable) -> Snippet:
+    if isinstance(server, ServerCommand):
         entry: dict[str, object] = {"type": "stdio", **server.entry}
     else:
         entry = {"type": _transport(server), "url": server.url}
     return _listed("servers", server, entry, "Into .vscode/mcp.json:")
 
 
-def _codex(server: Server) -> Snippet:
+def _codex(server: Reachable) -> Snippet:
     """It knows no HTTP+SSE."""
     words = ["codex", "mcp", "add", server.name]
-    if isinstance(server, Program):
+    if isinstance(server, ServerCommand):
         words += [*_variables("--env", server), "--", *server.words]
         return Snippet(shlex.join(words), _RUN)
     if server.is_sse:
@@ -93,9 +93,9 @@ def _codex(server: Server) -> Snippet:
     return Snippet(shlex.join([*words, "--url", server.url]), _RUN)
 
 
-def _gemini(server: Server) -> Snippet:
+def _gemini(server: Reachable) -> Snippet:
     words = ["gemini", "mcp", "add"]
-    if isinstance(server, Program):
+    if isinstance(server, ServerCommand):
         command, *args = server.words
         words += [*_variables("--env", server), server.name, command, "--", *args]
     else:
@@ -103,42 +103,42 @@ def _gemini(server: Server) -> Snippet:
     return Snippet(shlex.join(words), _RUN_SCOPED)
 
 
-def _windsurf(server: Server) -> Snippet:
-    entry = server.entry if isinstance(server, Program) else {"serverUrl": server.url}
+def _windsurf(server: Reachable) -> Snippet:
+    entry = server.entry if isinstance(server, ServerCommand) else {"serverUrl": server.url}
     where = "Into ~/.codeium/windsurf/mcp_config.json; then refresh the list of MCP servers:"
     return _listed("mcpServers", server, entry, where)
 
 
-def _zed(server: Server) -> Snippet:
+def _zed(server: Reachable) -> Snippet:
     """It knows no HTTP+SSE."""
     file = "Zed's settings.json (zed: open settings file), or .zed/settings.json of a project"
     where = f"Into {file}:"
-    if isinstance(server, Program):
+    if isinstance(server, ServerCommand):
         return _listed("context_servers", server, server.entry, where)
     if server.is_sse:
         return _listed("context_servers", server, _mcp_remote(server), f"{where} Needs Node.js:")
     return _listed("context_servers", server, {"url": server.url}, where)
 
 
-def _transport(place: Place) -> str:
+def _transport(place: ServerUrl) -> str:
     return "sse" if place.is_sse else "http"
 
 
-def _variables(flag: str, program: Program) -> list[str]:
+def _variables(flag: str, program: ServerCommand) -> list[str]:
     return [word for name, value in program.env.items() for word in (flag, f"{name}={value}")]
 
 
-def _mcp_remote(place: Place) -> dict[str, Any]:
+def _mcp_remote(place: ServerUrl) -> dict[str, Any]:
     is_local = re.match(r"http://(?:127\.0\.0\.1|localhost|\[::1\]):", place.url)
     allow = [] if is_local else ["--allow-http"]
     return {"command": "npx", "args": ["-y", "mcp-remote", place.url, *allow]}
 
 
-def _listed(list_name: str, server: Server, entry: Mapping[str, object], where: str) -> Snippet:
+def _listed(list_name: str, server: Reachable, entry: Mapping[str, object], where: str) -> Snippet:
     return Snippet(json.dumps({list_name: {server.name: entry}}, indent=2), where)
 
 
-_CLIENTS: dict[str, Callable[[Server], Snippet]] = {
+_CLIENTS: dict[str, Callable[[Reachable], Snippet]] = {
     "claude-code": _claude_code,
     "claude-desktop": _claude_desktop,
     "cursor": _cursor,
@@ -150,6 +150,6 @@ _CLIENTS: dict[str, Callable[[Server], Snippet]] = {
 }
 
 
-def snippet_for(client: str, server: Server) -> Snippet:
+def snippet_for(client: str, server: Reachable) -> Snippet:
     """Return what a client needs to come to a URL of ours, or to start the filter itself."""
     return _CLIENTS[client](server)

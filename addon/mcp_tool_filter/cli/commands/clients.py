@@ -7,7 +7,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.adapters.client_files.entries import Entry, flags_of, is_filtered, target_of
+from mcp_tool_filter.adapters.client_files.entries import (
+    ServerEntry,
+    flags_of,
+    is_filtered,
+    target_of,
+)
 from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
 from mcp_tool_filter.adapters.client_files.places import Surroundings, places
 from mcp_tool_filter.cli.output.log import say
@@ -17,12 +22,12 @@ from mcp_tool_filter.policy.snapshot import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedServer:
     """A server in a client's file."""
 
     file: ClientFile
     name: str
-    entry: Entry
+    entry: ServerEntry
 
 
 def run(typed: Given) -> int:
@@ -37,7 +42,7 @@ def run(typed: Given) -> int:
     return 0
 
 
-def find_servers() -> Iterator[Listed]:
+def find_servers() -> Iterator[ListedServer]:
     """Yield every server that a client lists; a file that cannot be read gets a warning.
 
     Where files of one scope list a name twice, the nearest counts, as it does for the client.
@@ -54,10 +59,10 @@ def find_servers() -> Iterator[Listed]:
             assert file
             if (place.client, place.scope, name) not in known:
                 known.add((place.client, place.scope, name))
-                yield Listed(file, name, entry)
+                yield ListedServer(file, name, entry)
 
 
-def _table(found: Sequence[Listed]) -> Iterator[str]:
+def _table(found: Sequence[ListedServer]) -> Iterator[str]:
     terminal = is_terminal(sys.stdout)
     rows = [_row(one) for one in found]
     head, *lines = columns(
@@ -68,13 +73,13 @@ def _table(found: Sequence[Listed]) -> Iterator[str]:
     yield from lines
 
 
-def _row(one: Listed) -> tuple[str, ...]:
+def _row(one: ListedServer) -> tuple[str, ...]:
     place = one.file.place
     filtered = "yes" if is_filtered(one.entry) else "no"
     return place.client, place.scope, shown(one.name), filtered, shown(target_of(one.entry))
 
 
-def _as_json(one: Listed) -> dict[str, object]:
+def _as_json(one: ListedServer) -> dict[str, object]:
     place = one.file.place
     return {
         "client": place.client,

@@ -31,7 +31,7 @@ _MODERN = {
 }
 _CACHEABLE = {"ttlMs": 60_000, "cacheScope": "public"}
 
-type Json = dict[str, Any]
+type JsonObject = dict[str, Any]
 
 
 @dataclass
@@ -50,7 +50,7 @@ class DemoUpstream:
         body = json.dumps(said, separators=(",", ":")).encode() if said else b""
         return ServedResponse(status, [(b"content-type", b"application/json")], body)
 
-    def _answer_http(self, request: ServedRequest) -> tuple[int, Json | None]:
+    def _answer_http(self, request: ServedRequest) -> tuple[int, JsonObject | None]:
         if request.path != PATH:
             return 404, None
         if request.method != "POST":
@@ -64,7 +64,7 @@ class DemoUpstream:
             return 202, None
         return self._answer(message["id"], method, params)
 
-    def _answer(self, id: object, method: str, params: Json) -> tuple[int, Json]:
+    def _answer(self, id: object, method: str, params: JsonObject) -> tuple[int, JsonObject]:
         said = params.get("_meta", {}).get("io.modelcontextprotocol/protocolVersion")
         if said not in (None, R2026_07_28):
             return 400, _error(id, -32022, "Unsupported protocol version", _supported(said))
@@ -83,7 +83,7 @@ class DemoUpstream:
                 return 200, self._call(id, params, modern)
         return 404 if said else 200, _error(id, -32601, "Method not found")
 
-    def _call(self, id: object, params: Json, modern: Json) -> Json:
+    def _call(self, id: object, params: JsonObject, modern: JsonObject) -> JsonObject:
         name = str(params.get("name"))
         if name not in NAMES:
             return _error(id, -32602, f"Unknown tool: {name}")
@@ -103,25 +103,25 @@ async def demo_upstream(
         yield upstream
 
 
-def _discovery() -> Json:
+def _discovery() -> JsonObject:
     supported = {"supportedVersions": [*KNOWN_REVISIONS[1:]]}
     return supported | {"capabilities": _CAPABILITIES, **_CACHEABLE}
 
 
-def _welcome(params: Json) -> Json:
+def _welcome(params: JsonObject) -> JsonObject:
     wanted = params.get("protocolVersion")
     revision = wanted if wanted in INITIALIZE_REVISIONS[1:] else R2025_11_25
     return {"protocolVersion": revision, "capabilities": _CAPABILITIES, "serverInfo": _INFO}
 
 
-def _supported(requested: object) -> Json:
+def _supported(requested: object) -> JsonObject:
     return {"supported": [R2026_07_28], "requested": requested}
 
 
-def _result(id: object, result: Json) -> Json:
+def _result(id: object, result: JsonObject) -> JsonObject:
     return {"jsonrpc": "2.0", "id": id, "result": result}
 
 
-def _error(id: object, code: int, message: str, data: Json | None = None) -> Json:
+def _error(id: object, code: int, message: str, data: JsonObject | None = None) -> JsonObject:
     error = {"code": code, "message": message} | ({"data": data} if data else {})
     return {"jsonrpc": "2.0", "id": id, "error": error}

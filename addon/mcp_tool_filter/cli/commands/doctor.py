@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from mcp_tool_filter.adapters.fetch.target import login_to
-from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
 from mcp_tool_filter.cli.commands.http import refuse_taken_port
 from mcp_tool_filter.cli.output.finding import Finding
 from mcp_tool_filter.cli.settings.commands import CLIENTS
@@ -156,7 +156,7 @@ def advice_for(reason: str, known: Mapping[str, str] = _ADVICE) -> str:
     return next(found, "")
 
 
-def _tools(known: Known) -> Iterator[Finding]:
+def _tools(known: KnownTools) -> Iterator[Finding]:
     snapshot = known.snapshot
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
     saved = estimate_tokens(snapshot.denied_bytes)

@@ -52,7 +52,7 @@ _MOMENT = 0.1  # seconds that lines about messages are gathered
 _TURNS = 3  # of the loop: what has come is read, understood, and answered
 
 type Report = Callable[[str], None]
-type Fetcher = Callable[[Target], Awaitable[Fetched]]
+type Fetch = Callable[[Target], Awaitable[Fetched]]
 
 
 def run(settings: Settings) -> int:
@@ -197,7 +197,7 @@ async def _fetch(target: Target) -> Fetched:
         return await fetch(target)
 
 
-def _begin_fetch(settings: Settings) -> Fetcher:
+def _begin_fetch(settings: Settings) -> Fetch:
     # What --set says of TLS and of addresses only mitmproxy understands.
     return fetch if settings.set else EarlyFetch(target_of(settings))
 
@@ -216,7 +216,7 @@ async def import_host(settings: Settings) -> ModuleType:
 def make_master(
     host: ModuleType,
     settings: Settings,
-    asked: Fetcher,
+    asked: Fetch,
     report: Report,
     activity: Activity | None,
     given: Mapping[str, object] | None = None,

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import (
     Colour,
@@ -62,7 +62,7 @@ def _warn(settings: Settings) -> None:
         say(warning)
 
 
-def as_json(known: Known) -> dict[str, object]:
+def as_json(known: KnownTools) -> dict[str, object]:
     """Return all that is known. This form is stable: members may be added, none changes."""
     snapshot = known.snapshot
     return {
@@ -77,7 +77,7 @@ def as_json(known: Known) -> dict[str, object]:
     }
 
 
-def _as_report(known: Known, settings: Settings) -> dict[str, object]:
+def _as_report(known: KnownTools, settings: Settings) -> dict[str, object]:
     """Return what only a start would say."""
     warnings = warnings_about(settings.config())
     return {
@@ -86,7 +86,7 @@ def _as_report(known: Known, settings: Settings) -> dict[str, object]:
     }
 
 
-def _tool(known: Known, definition: Definition) -> dict[str, object]:
+def _tool(known: KnownTools, definition: Definition) -> dict[str, object]:
     name = definition.name
     assert name is not None
     pattern = known.snapshot.denied.get(name)
@@ -99,7 +99,7 @@ def _tool(known: Known, definition: Definition) -> dict[str, object]:
     }
 
 
-def _why(known: Known, name: str) -> str:
+def _why(known: KnownTools, name: str) -> str:
     if name in known.snapshot.allowed:
         return "exposed"
     if name not in known.snapshot.denied:
@@ -107,7 +107,7 @@ def _why(known: Known, name: str) -> str:
     return "denied" if known.snapshot.denied[name] else "not allowed"
 
 
-def _table(known: Known) -> Iterator[str]:
+def _table(known: KnownTools) -> Iterator[str]:
     terminal = is_terminal(sys.stdout)
     rows = [_row(known, one) for one in known.definitions if one.name is not None]
     if not rows:
@@ -121,7 +121,7 @@ def _table(known: Known) -> Iterator[str]:
         yield cut if row[1] == "exposed" else paint(cut, Colour.RED)
 
 
-def _row(known: Known, definition: Definition) -> tuple[str, ...]:
+def _row(known: KnownTools, definition: Definition) -> tuple[str, ...]:
     name = definition.name or ""
     pattern = known.snapshot.denied.get(name)
     why = _why(known, name) + (f' by "{pattern.text}"' if pattern else "")
@@ -130,7 +130,7 @@ def _row(known: Known, definition: Definition) -> tuple[str, ...]:
     return shown(name), why, estimate_tokens(len(definition.raw)), shown(said)
 
 
-def _say_the_rest(known: Known) -> None:
+def _say_the_rest(known: KnownTools) -> None:
     """Say on stderr what is no row of the table."""
     tokens = estimate_tokens(known.snapshot.denied_bytes)
     exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)

@@ -14,7 +14,7 @@ from mcp_tool_filter.adapters.oauth import keyring_box
 from mcp_tool_filter.adapters.oauth.login import Wishes, log_in, wanted_scopes
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
 from mcp_tool_filter.adapters.oauth.registration import OwnClient
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import columns, is_terminal
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 def run(typed: Given) -> int:
     """Log in, or list the logins; return the exit status."""
-    store = Store()
+    store = LoginStore()
     if "list" in typed:
         return _list(store)
     url = next(iter(typed.get(WORDS, [])), "")
@@ -41,7 +41,7 @@ def run(typed: Given) -> int:
     return 0
 
 
-async def _log_in(url: str, wishes: Wishes, store: Store, no_browser: bool) -> LoginState:
+async def _log_in(url: str, wishes: Wishes, store: LoginStore, no_browser: bool) -> LoginState:
     """Log in; once more if the upstream then wants more rights. Raises StartError."""
     show = _print_url if no_browser else _open_browser
     paste = _Pasted().line if no_browser else None
@@ -95,7 +95,7 @@ class _Pasted:
             loop.remove_reader(sys.stdin)
 
 
-def _list(store: Store) -> int:
+def _list(store: LoginStore) -> int:
     """Show every login, and no secret of any."""
     rows = [
         (state.endpoint, _condition(state), " ".join(_scopes_of(state))) for state in store.all()

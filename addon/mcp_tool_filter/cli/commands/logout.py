@@ -6,7 +6,7 @@ import asyncio
 
 from mcp_tool_filter.adapters.oauth.login import drop
 from mcp_tool_filter.adapters.oauth.login_state import LoginState
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
@@ -17,7 +17,7 @@ from mcp_tool_filter.errors import StartError
 def run(typed: Given) -> int:
     """End one login, or all; return the exit status."""
     url, ends_all = next(iter(typed.get(WORDS, [])), ""), "all" in typed
-    store = Store()
+    store = LoginStore()
     if bool(url) == ends_all:
         raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
     for state in list(store.all()) if ends_all else [_find(url, store)]:
@@ -27,7 +27,7 @@ def run(typed: Given) -> int:
     return 0
 
 
-def _find(url: str, store: Store) -> LoginState:
+def _find(url: str, store: LoginStore) -> LoginState:
     origin, path = split_upstream(with_scheme(url))
     if (state := store.find(origin + path)) is None:
         raise StartError(f"Not logged in to {origin}{path}", why="See mcp-tool-filter login --list")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.cli.commands.asking import Known, ask_now
+from mcp_tool_filter.cli.commands.asking import KnownTools, ask_now
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import is_terminal, shortened
 from mcp_tool_filter.cli.settings.flags import Given
@@ -60,7 +60,7 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
     return deny_for(hidden, [tool.name for tool in tools])
 
 
-def _tools_in(known: Known) -> list[Tool]:
+def _tools_in(known: KnownTools) -> list[Tool]:
     """Return the tools that are exposed now; what is hidden already needs no pattern."""
     exposed = known.snapshot.allowed
     named = [one for one in known.definitions if one.name is not None and one.name in exposed]

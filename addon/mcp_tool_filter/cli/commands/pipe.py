@@ -19,7 +19,7 @@ from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.legacy_upstream import LegacyUpstream
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
-from mcp_tool_filter.cli.commands.asking import Known, ask
+from mcp_tool_filter.cli.commands.asking import KnownTools, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr
 from mcp_tool_filter.cli.output.recording import open_recorder
@@ -75,7 +75,7 @@ async def _serve(
 def _pipe(
     settings: Settings,
     target: Target,
-    known: Known,
+    known: KnownTools,
     recorder: LineRecorder | None,
     watch: SessionWatch,
 ) -> Pipe:
@@ -138,7 +138,7 @@ def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce |
     return RulesInForce(path, copies.send, copies=copies.id_prefix)
 
 
-def _report(settings: Settings, known: Known) -> None:
+def _report(settings: Settings, known: KnownTools) -> None:
     refuse_unmatched(settings.config(), known.snapshot.unmatched)
     report = render_report(known.who, known.snapshot)
     said = [only_warnings(report) if settings.is_quiet else report]

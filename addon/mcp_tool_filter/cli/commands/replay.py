@@ -21,7 +21,7 @@ REFUSED = 3
 """The exit status with ``--gate`` if a call would have been refused."""
 
 
-class Outcome(TypedDict):
+class ReplayReport(TypedDict):
     """What ``--json`` prints."""
 
     recording: str
@@ -56,7 +56,7 @@ def run(typed: Given) -> int:
     return REFUSED if "gate" in typed and failed else 0
 
 
-def _replay(path: Path, typed: Given) -> Outcome:
+def _replay(path: Path, typed: Given) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
@@ -68,12 +68,12 @@ def _replay(path: Path, typed: Given) -> Outcome:
     return _outcome(path.name, transcript)
 
 
-def _outcome(name: str, transcript: Transcript) -> Outcome:
+def _outcome(name: str, transcript: Transcript) -> ReplayReport:
     from mcp_tool_filter.adapters.recordings.replay_checks import find_leaks
     from mcp_tool_filter.observers.sentences import pattern_of
 
     snapshot, calls = transcript.snapshot, transcript.calls
-    return Outcome(
+    return ReplayReport(
         recording=name,
         exposed=list(snapshot.allowed),
         hidden={tool: pattern_of(tool, snapshot) for tool in snapshot.denied},
@@ -95,7 +95,7 @@ def _rules_in(transcript: Transcript) -> Iterator[str]:
                 yield rule
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
+def _lines(outcome: ReplayReport) -> Iterator[str]:
     hidden, exposed = outcome["hidden"], outcome["exposed"]
     yield f"{outcome['recording']}: {outcome['requests']} requests"
     yield f"  Tools: {len(hidden) + len(exposed)}, of which {len(hidden)} hidden"

@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.run.client import find_program, run_client
 from mcp_tool_filter.adapters.run.corporate import find_proxy
 from mcp_tool_filter.adapters.run.environment import command_for, environment_for
 from mcp_tool_filter.adapters.run.expected import (
-    Seen,
+    SeenTraffic,
     Server,
     Way,
     client_of,
@@ -166,7 +166,7 @@ class _Session:
             why = why_not_seen(one, seen)
             say(f"Warning: {shown(one.name)} ({one.url}) was not seen by the filter yet: {why}")
 
-    def _say_result(self, seen: Seen) -> None:
+    def _say_result(self, seen: SeenTraffic) -> None:
         missing = not_seen(self._servers, seen)
         keep_last(self._client or "", self._servers, missing, seen)
         if missing:
@@ -178,7 +178,7 @@ class _Session:
             )
 
 
-def _loud(missing: Sequence[Server], seen: Seen) -> str:
+def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
     many = len(missing) > 1
     lines = [
         f"WARNING: {len(missing)} MCP server{'s' if many else ''} did not come through the filter"
@@ -191,10 +191,12 @@ def _loud(missing: Sequence[Server], seen: Seen) -> str:
     return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])
 
 
-def _seen_by(addon: ToolFilter) -> Seen:
+def _seen_by(addon: ToolFilter) -> SeenTraffic:
     found = addon.interception
     assert found
-    return Seen(frozenset(found.endpoints), frozenset(found.origins), frozenset(found.refused_tls))
+    return SeenTraffic(
+        frozenset(found.endpoints), frozenset(found.origins), frozenset(found.refused_tls)
+    )
 
 
 def _shares_terminal() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import (
     WAS,
-    Entry,
+    ServerEntry,
     is_filtered,
     is_wrapped,
     logs_in,
@@ -24,7 +24,7 @@ from mcp_tool_filter.adapters.client_files.entries import (
 )
 from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
 from mcp_tool_filter.adapters.client_files.places import CLIENTS
-from mcp_tool_filter.cli.commands.clients import Listed, find_servers
+from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
 from mcp_tool_filter.cli.commands.pick import pick_pattern
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
@@ -34,7 +34,7 @@ from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.redaction.finder import Finder, redact
+from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 
 _SHORTEST_SECRET = 4  # characters
 
@@ -60,7 +60,7 @@ def run_unwrap(typed: Given) -> int:
     return _change(listed, unwrap(listed.entry), typed)
 
 
-def _settings_for(entry: Entry) -> Settings:
+def _settings_for(entry: ServerEntry) -> Settings:
     """Return settings that start the server as the client would, with nothing hidden."""
     words, variables = start_of(wrap(unwrap(entry), [], ["mcp-tool-filter"]))
     given = parse_flags(words)
@@ -89,7 +89,7 @@ def _filter_flags(typed: Given) -> list[str]:
     return [*flags, *more]
 
 
-def _find(command: Command, typed: Given) -> Listed:
+def _find(command: Command, typed: Given) -> ListedServer:
     names = typed.get(WORDS, [])
     if len(names) < 2:
         why = "mcp-tool-filter clients lists them"
@@ -122,7 +122,7 @@ def _find(command: Command, typed: Given) -> Listed:
     return found[0]
 
 
-def _program(listed: Listed) -> list[str]:
+def _program(listed: ListedServer) -> list[str]:
     """Return what starts the filter: by its name in a file that others use, else by its path.
 
     Desktop programs do not have your shell's PATH.
@@ -136,7 +136,7 @@ def _program(listed: Listed) -> list[str]:
     return [sys.executable, "-m", "mcp_tool_filter"]
 
 
-def _change(listed: Listed, entry: Entry, typed: Given) -> int:
+def _change(listed: ListedServer, entry: ServerEntry, typed: Given) -> int:
     file, name = listed.file, listed.name
     if entry == listed.entry:
         say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry)}")
@@ -159,13 +159,13 @@ def _change(listed: Listed, entry: Entry, typed: Given) -> int:
     return 0
 
 
-def _state_of(entry: Entry) -> str:
+def _state_of(entry: ServerEntry) -> str:
     if is_wrapped(entry):
         return "already wrapped like this"
     return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
 
 
-def _original_text(listed: Listed, entry: Entry) -> str | None:
+def _original_text(listed: ListedServer, entry: ServerEntry) -> str | None:
     """Return the text with the entry as the newest backup spelt it, if it is still the same."""
     for backup in backups_of(listed.file.place.file):
         try:
@@ -186,7 +186,7 @@ def _agrees() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _diff(listed: Listed, entry: Entry, text: str) -> list[str]:
+def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
     """Return the change as a diff, its secrets masked: it may be shown to others."""
     file = listed.file
     lines = difflib.unified_diff(
@@ -195,7 +195,7 @@ def _diff(listed: Listed, entry: Entry, text: str) -> list[str]:
     )  # fmt: skip
     # Lines of other servers stand around the change, or in the same line.
     secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
-    finder = Finder(known=tuple(one.encode().decode("latin-1") for one in secrets))
+    finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
     return [_coloured(line) for line in redact("\n".join(lines), "***", finder).split("\n")]
 
 

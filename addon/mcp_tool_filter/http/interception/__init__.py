@@ -1,1 +1,1 @@
-"""Which requests of a forward proxy are MCP; all others pass untouched."""
+"""Find the requests of a forward proxy that are MCP; all others pass untouched."""

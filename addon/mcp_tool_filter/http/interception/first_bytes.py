@@ -1,6 +1,6 @@
-r"""Tell from the first bytes of a connection whether HTTP is spoken on it.
+r"""Tell from the first bytes of a connection whether it is HTTP.
 
-What cannot be HTTP passes unread; as long as it may be HTTP, we wait for more or read it as such.
+A connection that cannot be HTTP passes unread; while it may be HTTP, we wait for more bytes.
 
 >>> first_bytes(b"POST /mcp HTTP/1.1\r\n", b""), first_bytes(b"SSH-2.0-OpenSSH_9.6 x\r\n", b"")
 (<Spoken.HTTP: 'http'>, <Spoken.OTHER: 'other'>)
@@ -13,8 +13,8 @@ from enum import StrEnum
 
 _LONGEST_LINE = 64 * 1024
 _BLANK = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0"
-# What some server takes for a space, or for a blank line before a request. Node reads RTSP and ICE
-# as HTTP. (HTTP/0.9 can send no body.)
+# Bytes that some server accepts as a space, or as a blank line before a request. Node reads RTSP
+# and ICE as HTTP. (HTTP/0.9 cannot send a body.)
 _SPACE = rb"[ \t\r\x0b\x0c\x1c-\x1f\x85\xa0]"
 _METHOD = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _REQUEST = re.compile(
@@ -28,11 +28,11 @@ class Spoken(StrEnum):
     HTTP = "http"
     OTHER = "other"
     UNKNOWN = "unknown"
-    """More bytes will tell."""
+    """More bytes are needed."""
 
 
 def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
-    """Tell what both sides speak, by all that they have said so far."""
+    """Tell which protocol both sides speak, by all bytes so far."""
     if b"\x16\x03".startswith(from_client[:2]):
         if len(from_client) >= 3:
             return Spoken.TLS
@@ -42,7 +42,7 @@ def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
     if not said:
         spoken = _greeting(from_server)
         is_too_much = spoken is Spoken.UNKNOWN and len(from_client) > _LONGEST_LINE
-        return Spoken.HTTP if is_too_much else spoken  # which does not hold blank lines
+        return Spoken.HTTP if is_too_much else spoken  # it does not hold blank lines
     if _REQUEST.match(said):
         return Spoken.HTTP
     if not _MAY_BECOME_REQUEST.fullmatch(said):
@@ -52,6 +52,7 @@ def first_bytes(from_client: bytes, from_server: bytes) -> Spoken:
 
 
 def _greeting(from_server: bytes) -> Spoken:
-    """Judge a server that speaks first: with an early answer it could have a client unread."""
+    """Judge a server that sends first: an early HTTP answer must not make the client's bytes pass
+    unread."""
     said = from_server.lstrip(_BLANK)[:5].upper()
     return Spoken.UNKNOWN if b"HTTP/".startswith(said) else Spoken.OTHER

@@ -1,18 +1,18 @@
-r"""Tell MCP from everything else that a client sends through a forward proxy.
+r"""Distinguish MCP from everything else that a client sends through a forward proxy.
 
-Whatever an MCP server could read as a message is MCP, and the filter judges it; it refuses what it
-cannot read. The body decides, never its Content-Type: a client may write any type, and some servers
-read none.
+Everything that an MCP server could read as a message is MCP. The filter judges it and refuses what
+it cannot read. The body decides, never its Content-Type: a client may write any type, and some
+servers ignore it.
 
 >>> kind_of_body(b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call"}')
-<Kind.MCP: 'mcp'>
+<TrafficKind.MCP: 'mcp'>
 >>> kind_of_body(b'{"model": "m", "messages": [{"content": "\\"jsonrpc\\": \\"2.0\\""}]}')
-<Kind.OTHER: 'other'>
+<TrafficKind.OTHER: 'other'>
 
-JSON-RPC whose methods are not MCP's is MCP only where MCP is spoken:
+JSON-RPC with methods that MCP does not define is MCP only at an MCP endpoint:
 
 >>> kind_of_body(b'{"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": []}')
-<Kind.JSON_RPC: 'json-rpc'>
+<TrafficKind.JSON_RPC: 'json-rpc'>
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from mcp_tool_filter.protocol.scan import EACH, Value, scan
 _EM_SPACES = "".join(map(chr, range(0x2000, 0x200B)))
 _OTHER_SPACES = "\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + _EM_SPACES
 BLANK = b" \t\r\n\0\x0b\x0c\x1c\x1d\x1e\x1f\xfe\xff" + bytes({*_OTHER_SPACES.encode()})
-"""Bytes of what some reader passes over before JSON: white space, also Unicode's, and what UTF-8,
-UTF-16 and UTF-32 put before it."""
+"""Bytes that some reader skips before JSON: white space, also Unicode's, and byte order marks."""
 LONGEST_MENTION = 256
 """Bytes that ``mentions_message`` must see at once."""
 _METHODS = (
@@ -48,8 +47,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _MOST_VALUES = 100_000
 
 
-class Kind(StrEnum):
-    """What a request, or an event of a stream, is."""
+class TrafficKind(StrEnum):
+    """The kind of a request, or of an event in a stream."""
 
     OTHER = "other"
     JSON_RPC = "json-rpc"
@@ -58,7 +57,7 @@ class Kind(StrEnum):
 
 
 def is_mcp_head(head: Head) -> bool:
-    """Tell whether a head alone shows that a request is MCP."""
+    """Tell whether the head alone shows that a request is MCP."""
     if any(map(_MCP_HEADER.match, head.names.places)):
         return True
     offered = head.get(b"sec-websocket-protocol") or ""
@@ -66,19 +65,19 @@ def is_mcp_head(head: Head) -> bool:
 
 
 def has_hidden_line(head: Head) -> bool:
-    """Tell whether a head has a line that only some servers see.
+    """Tell whether a head contains a line that only some servers see.
 
-    Such a line could say how long the body is; a message in the next body would be a request then.
-    A header that goes on in the next line is none.
+    Such a line could change the length of the body, so that part of the body becomes a request. A
+    header that continues on the next line is not such a line.
     """
     words = (head.method.encode(), head.target.encode("utf-8", "surrogateescape"))
     return any(map(_HIDDEN_LINE.search, (*words, *chain.from_iterable(head.headers))))
 
 
-def kind_of_body(body: bytes) -> Kind:
-    """Tell what a whole body is, without any content coding."""
+def kind_of_body(body: bytes) -> TrafficKind:
+    """Return the kind of a complete, decoded body."""
     if not may_be_message(body):
-        return Kind.OTHER
+        return TrafficKind.OTHER
     try:
         limits = Limits(message=len(body) + 1)
         _, root = scan(body, {EACH: {}}, limits)
@@ -89,25 +88,25 @@ def kind_of_body(body: bytes) -> Kind:
 
 
 def may_be_message(beginning: bytes) -> bool:
-    """Tell whether a body that begins so can be a message.
+    """Tell whether a body with this beginning can be a message.
 
-    Its first sign opens JSON, or a comment, which some readers of JSON pass over, or is the ``)``
-    of ``)]}'``, which Gson passes over.
+    Its first character opens JSON, or a comment, which some JSON readers skip, or is the ``)`` of
+    ``)]}'``, which Gson skips.
     """
     return beginning.lstrip(BLANK)[:1] in (b"", b"{", b"[", b"/", b"#", b")")
 
 
 def mentions_message(raw: bytes) -> bool:
-    """Tell whether bytes have, anywhere and in any spelling, a word that each message needs."""
+    """Tell whether bytes contain, anywhere and in any spelling, a word that each message needs."""
     return _MENTION.search(raw.replace(b"\0", b"")) is not None
 
 
-def _kind_of(value: Value) -> Kind:
+def _kind_of(value: Value) -> TrafficKind:
     return _kind_of_members((one.key, one.text) for one in value.members or ())
 
 
-def _kind_of_members(members: Iterable[tuple[str, str | None]]) -> Kind:
-    """Tell what an object is by its keys and, where they are strings, their values."""
+def _kind_of_members(members: Iterable[tuple[str, str | None]]) -> TrafficKind:
+    """Return the kind of an object by its keys and its string values."""
     is_rpc = False
     methods: list[str | None] = []
     for key, value in members:
@@ -118,15 +117,17 @@ def _kind_of_members(members: Iterable[tuple[str, str | None]]) -> Kind:
                 methods.append(value)
     if not is_rpc:
         is_call = any(one is not None and _is_about_tools(one) for one in methods)
-        return Kind.MCP if is_call else Kind.OTHER
+        return TrafficKind.MCP if is_call else TrafficKind.OTHER
     if len(methods) == 1 and methods[0] is not None and not _is_mcp_method(methods[0]):
-        return Kind.JSON_RPC
-    return Kind.MCP
+        return TrafficKind.JSON_RPC
+    return TrafficKind.MCP
 
 
-def _most(kinds: Iterable[Kind]) -> Kind:
+def _most(kinds: Iterable[TrafficKind]) -> TrafficKind:
     found = set(kinds)
-    return next((one for one in (Kind.MCP, Kind.JSON_RPC) if one in found), Kind.OTHER)
+    return next(
+        (one for one in (TrafficKind.MCP, TrafficKind.JSON_RPC) if one in found), TrafficKind.OTHER
+    )
 
 
 def _is_mcp_method(method: str) -> bool:
@@ -138,19 +139,19 @@ def _is_about_tools(method: str) -> bool:
 
 
 class _Members(list[tuple[str, object]]):
-    """An object with all its keys, also those that come twice."""
+    """An object with all its keys, including repeated ones."""
 
 
-def _kind_of_unusual(body: bytes) -> Kind:
-    """Tell what a body is that is not one JSON value in UTF-8, such as lines of JSON.
+def _kind_of_unusual(body: bytes) -> TrafficKind:
+    """Return the kind of a body that is not a single JSON value in UTF-8, such as lines of JSON.
 
-    Some servers read its first value and nothing behind it.
+    Some servers read only its first value.
     """
     text = body.replace(b"\0", b"").lstrip(BLANK).decode("utf-8", "surrogateescape")
     try:
         return _most(map(_kind_of_python, _values_in(text)))
     except (ValueError, IndexError, RecursionError):
-        return Kind.MCP if mentions_message(body) else Kind.OTHER
+        return TrafficKind.MCP if mentions_message(body) else TrafficKind.OTHER
 
 
 def _values_in(text: str) -> Iterator[object]:
@@ -166,18 +167,18 @@ def _values_in(text: str) -> Iterator[object]:
     raise ValueError("too many values")
 
 
-def _kind_of_python(value: object) -> Kind:
+def _kind_of_python(value: object) -> TrafficKind:
     match value:
         case _Members():
             pairs = ((key, one if isinstance(one, str) else None) for key, one in value)
             return _kind_of_members(pairs)
         case list():
             return _most(_kind_of_python(one) for one in value if isinstance(one, _Members))
-    return Kind.OTHER
+    return TrafficKind.OTHER
 
 
 def _spellings(word: str) -> bytes:
-    """Write a word as a regex for all the ways in which JSON may spell it."""
+    """Return a regex for all JSON spellings of a word."""
     return b"".join(map(_spelling, word))
 
 

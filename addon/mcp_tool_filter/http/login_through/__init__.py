@@ -1,5 +1,5 @@
-"""Logins that pass through us: clients log in at an address of ours, each user with their rights.
+"""Logins through us: clients log in at our address, and each user keeps their own rights.
 
-The clients compare what the metadata says with the address that they connect to, so the metadata
-must name us; and the authorization server must still hear the upstream's own names.
+Clients compare the metadata with the address that they connect to, so the metadata must name us;
+but the authorization server must still get the upstream's own names.
 """

@@ -1,4 +1,4 @@
-"""The challenges and documents of a login, rewritten so that they name us.
+"""Rewrite the challenges and metadata documents of a login so that they name us.
 
 >>> upstream = UpstreamNames("http://localhost:3000")
 >>> our_url("http://127.0.0.1:3000/mcp", "http://localhost:6273", upstream)
@@ -25,7 +25,7 @@ _PIECE = re.compile(
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _NEVER = (
-    "signed_metadata",  # whose signature would say something else
+    "signed_metadata",  # the signature would not match
     "mtls_endpoint_aliases",
     "pushed_authorization_request_endpoint",
     "require_pushed_authorization_requests",
@@ -37,9 +37,9 @@ _USABLE = frozenset({"none", "client_secret_basic", "client_secret_post"})  # ot
 
 
 def our_url(url: str, ours: str, upstream: UpstreamNames) -> str | None:
-    """Return a URL of the upstream as one of ours; None if it is not the upstream's.
+    """Return the URL of ours for a URL of the upstream; None if it is not the upstream's.
 
-    ``ours`` is our origin as the client calls us. A last slash stays, or stays away.
+    ``ours`` is our origin as the client calls us. A trailing slash is neither added nor removed.
     """
     if not has_host(url):
         return None
@@ -50,7 +50,7 @@ def our_url(url: str, ours: str, upstream: UpstreamNames) -> str | None:
 
 
 def our_issuer(issuer: str, ours: str) -> str:
-    """Return our name for an authorization server, with the path and the slash form of its own.
+    """Return our issuer URL for an authorization server, with the same path and trailing slash.
 
     >>> our_issuer("https://login.example/", "http://localhost:6273")
     'http://localhost:6273/'
@@ -59,7 +59,7 @@ def our_issuer(issuer: str, ours: str) -> str:
 
 
 def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str) -> str:
-    """Let a WWW-Authenticate line name our metadata; nothing else in it changes.
+    """Return a WWW-Authenticate line that names our metadata; nothing else in it changes.
 
     ``usual`` is where our metadata is. It replaces a URL that only some clients could read as the
     upstream's.
@@ -82,7 +82,7 @@ def rewrite_challenge(value: str, ours: str, upstream: UpstreamNames, usual: str
 
 
 def without_metadata_urls(challenge: str) -> str:
-    """Return a WWW-Authenticate line that does not say where metadata is.
+    """Return a WWW-Authenticate line without the URL of the metadata.
 
     It is for clients that need no login, because the user who started us has one:
 
@@ -110,7 +110,7 @@ def without_metadata_urls(challenge: str) -> str:
 
 
 def metadata_urls_in(challenge: str) -> list[str]:
-    """Return the URLs at which a WWW-Authenticate line says that metadata is."""
+    """Return the metadata URLs in a WWW-Authenticate line."""
     return [
         _plain(piece["value"])
         for piece in _PIECE.finditer(challenge)
@@ -121,7 +121,7 @@ def metadata_urls_in(challenge: str) -> list[str]:
 def rewrite_resource_metadata(
     document: bytes, ours: str, upstream: UpstreamNames, issuer: str | None
 ) -> bytes | None:
-    """Let protected-resource metadata name us; None if it is not about this upstream.
+    """Return protected-resource metadata that names us; None if it is not about this upstream.
 
     ``issuer`` is our name for its authorization server; None leaves the servers as they are.
     """
@@ -144,7 +144,8 @@ def rewrite_resource_metadata(
 
 
 def passes_through(server: ServerMetadata) -> bool:
-    """Tell whether we can stand for an authorization server: clients must register through us."""
+    """Tell whether we can stand in for an authorization server: clients must register through
+    us."""
     methods = server.auth_methods
     can_prove = methods is None or not _USABLE.isdisjoint(methods)
     return server.registration_endpoint is not None and can_prove
@@ -153,9 +154,9 @@ def passes_through(server: ServerMetadata) -> bool:
 def rewrite_server_metadata(
     document: Mapping[str, object], ours: str, upstream: UpstreamNames
 ) -> bytes:
-    """Let the metadata of an authorization server name us, for what we pass on."""
+    """Return an authorization server's metadata that names us for the endpoints that we pass on."""
     found = {name: value for name, value in document.items() if name not in _NEVER}
-    for name, value in found.items():  # no endpoint leads to the upstream past us
+    for name, value in found.items():  # no endpoint may lead to the upstream past us
         if isinstance(value, str) and (named := our_url(value, ours, upstream)):
             found[name] = named
     issuer = document.get("issuer")

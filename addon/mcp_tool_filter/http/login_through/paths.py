@@ -1,4 +1,4 @@
-"""Where we stand for the authorization server."""
+"""The paths at which we stand in for the authorization server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Final
 AUTHORIZE: Final = "/authorize"
 TOKEN: Final = "/token"
 REGISTER: Final = "/register"
-"""Those that MCP 2025-03-26 takes for granted (section 2.3.3)."""
+"""The default paths of MCP 2025-03-26 (section 2.3.3)."""
 CALLBACK: Final = "/mcp-tool-filter/callback/"
-"""Below it are our own redirect URIs, one for each registration."""
+"""The prefix of our own redirect URIs, one for each registration."""

@@ -1,9 +1,9 @@
-"""Which client may be sent where after its login, and who is at the login right now.
+"""Remember where each client may be redirected after a login, and which logins are under way.
 
-Only where the authorization server names itself on the way back (``iss``, RFC 9207): there the way
-back leads through us, and we would be an open redirector if we did not know whom we send where.
-Both memories are bounded; the oldest entry goes first, but a registration with which nobody has
-logged in yet goes before all others: whoever registers again and again pushes nobody else out.
+This applies only if the authorization server identifies itself in the redirect (``iss``, RFC 9207):
+then the redirect goes through us, and without these records we would be an open redirector. Both
+memories are bounded. The oldest entry is dropped first, but unused registrations before all others,
+so that a client that registers again and again cannot push out the others.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _DANGEROUS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class ClientRegistration:
     callback: str
-    """What the authorization server knows as the client's redirect URI."""
+    """The redirect URI that the authorization server has for the client."""
     redirect_uris: tuple[str, ...]
     is_used: bool = False
-    """Somebody has logged in with it."""
+    """True if a user has logged in with it."""
 
     @property
     def size(self) -> int:
         return len(self.callback) + sum(map(len, self.redirect_uris))
 
     def has(self, redirect_uri: str) -> bool:
-        """Compare exactly; on the loopback the port may be another (RFC 8252, 7.3)."""
+        """Compare exactly, except that on loopback the port may differ (RFC 8252, 7.3)."""
         if redirect_uri in self.redirect_uris:
             return True
         plain = _without_port(redirect_uri)
@@ -55,12 +55,12 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A user who is at the login."""
+    """A user who is logging in."""
 
-    registration: Registration
+    registration: ClientRegistration
     redirect_uri: str
     state: str | None
-    """The client's own."""
+    """The client's own state."""
     ours: str
     """Our origin as this client calls us."""
     since: float
@@ -70,24 +70,24 @@ class Registrations:
     """The clients that have registered through us."""
 
     def __init__(self) -> None:
-        self._by_client: OrderedDict[str, Registration] = OrderedDict()
+        self._by_client: OrderedDict[str, ClientRegistration] = OrderedDict()
         self._size = 0
         self._under_way: OrderedDict[str, UnderWay] = OrderedDict()
 
-    def begin(self, redirect_uris: tuple[str, ...], ours: str) -> Registration:
-        """Make up what to register in place of a client's redirect URIs."""
-        return Registration(ours + CALLBACK + secrets.token_urlsafe(16), redirect_uris)
+    def begin(self, redirect_uris: tuple[str, ...], ours: str) -> ClientRegistration:
+        """Return a new registration with our redirect URI in place of the client's."""
+        return ClientRegistration(ours + CALLBACK + secrets.token_urlsafe(16), redirect_uris)
 
-    def keep(self, client_id: str, registration: Registration) -> None:
-        """Remember what the authorization server has accepted.
+    def keep(self, client_id: str, registration: ClientRegistration) -> None:
+        """Remember a registration that the authorization server has accepted.
 
-        Some give all clients the same id: then those before keep their redirect URIs.
+        Some servers give all clients the same id: then earlier clients keep their redirect URIs.
         """
         if (known := self._by_client.get(client_id)) and known.callback != registration.callback:
             uris = dict.fromkeys((*registration.redirect_uris, *known.redirect_uris))
             most = tuple(uris)[: 2 * _MOST_URIS]
             is_used = known.is_used or registration.is_used
-            registration = Registration(registration.callback, most, is_used)
+            registration = ClientRegistration(registration.callback, most, is_used)
         self._forget(client_id)
         self._by_client[client_id] = registration
         self._size += len(client_id) + registration.size
@@ -100,14 +100,14 @@ class Registrations:
         if (known := self._by_client.pop(client_id, None)) is not None:
             self._size -= len(client_id) + known.size
 
-    def of(self, client_id: str) -> Registration | None:
-        """Return how a client has registered; None if it did so elsewhere, or long ago."""
+    def of(self, client_id: str) -> ClientRegistration | None:
+        """Return a client's registration; None if it registered elsewhere, or long ago."""
         if (registration := self._by_client.get(client_id)) is not None:
             self._by_client.move_to_end(client_id)
         return registration
 
     def send_off(self, login: UnderWay) -> str:
-        """Remember a user who goes to the login; return the state to come back with."""
+        """Remember a user who starts to log in; return the state for the redirect back."""
         state = secrets.token_urlsafe(24)
         self._under_way[state] = login
         if len(self._under_way) > _MOST_UNDER_WAY:
@@ -115,15 +115,15 @@ class Registrations:
         return state
 
     def come_back(self, path: str, state: str, now: float) -> UnderWay | None:
-        """Take a user who has been at the login, once, and only where its registration says."""
+        """Return a login that comes back, once, and only at its own redirect URI."""
         login = self._under_way.get(state)
         if login is None or urlsplit(login.registration.callback).path != path:
             return None
         del self._under_way[state]
         return login if now - login.since <= _LONGEST_LOGIN else None
 
-    def note_login(self, registration: Registration) -> bool:
-        """Note that somebody has logged in; tell whether nobody had with this registration."""
+    def note_login(self, registration: ClientRegistration) -> bool:
+        """Note a login with this registration; return whether it is the first."""
         for client_id, known in self._by_client.items():
             if known.callback == registration.callback and not known.is_used:
                 self._by_client[client_id] = replace(known, is_used=True)
@@ -131,7 +131,7 @@ class Registrations:
         return False
 
     def render(self) -> bytes:
-        """Return all registrations as text, for another process or a later one."""
+        """Return all registrations as text, for another or a later process."""
         known = {
             client_id: [one.callback, list(one.redirect_uris), one.is_used]
             for client_id, one in self._by_client.items()
@@ -147,9 +147,9 @@ class Registrations:
 
 
 def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...] | None:
-    """Return redirect URIs if we would send a browser to each of them, or None.
+    """Return the redirect URIs if we may send a browser to each of them, else None.
 
-    These are programs on the user's machine, and pages of hosts that the user allows.
+    Allowed are programs on the user's machine, and pages of hosts that the user allows.
 
     >>> may_be_sent_to(["http://127.0.0.1:1/cb", "cursor://cb"], AllowedHosts())
     ('http://127.0.0.1:1/cb', 'cursor://cb')
@@ -163,17 +163,17 @@ def may_be_sent_to(redirect_uris: object, hosts: AllowedHosts) -> tuple[str, ...
 
 
 def is_short_state(state: str | None) -> bool:
-    """Tell whether we would remember a client's state."""
+    """Tell whether a client's state is short enough to remember."""
     return state is None or len(state) <= _LONGEST_STATE
 
 
-def _parse(text: bytes) -> list[tuple[str, Registration]]:
+def _parse(text: bytes) -> list[tuple[str, ClientRegistration]]:
     try:
         found = json.loads(text)
         if found["version"] != _VERSION:
             raise ValueError("another version")
         return [
-            (client_id, Registration(str(callback), tuple(map(str, uris)), used is True))
+            (client_id, ClientRegistration(str(callback), tuple(map(str, uris)), used is True))
             for client_id, (callback, uris, used) in found["registrations"].items()
         ]
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

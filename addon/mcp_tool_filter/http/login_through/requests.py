@@ -1,6 +1,6 @@
-"""The requests of a login, translated on their way to the authorization server and back.
+"""Translate the requests of a login on their way to the authorization server and back.
 
-A client names us where the authorization server knows the upstream:
+A client names us, but the authorization server knows the upstream:
 
 >>> their_resource("http://localhost:6273/mcp", "http://localhost:6273", "https://mcp.example")
 'https://mcp.example/mcp'
@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.login_through.documents import our_issuer
 from mcp_tool_filter.http.login_through.registrations import (
-    Registration,
+    ClientRegistration,
     Registrations,
     UnderWay,
     is_short_state,
@@ -30,12 +30,12 @@ from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 LONGEST_REQUEST = 64 * 1024
 _MOST_FIELDS = 100
 
-type Fields = list[tuple[str, str]]
+type QueryFields = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Whose names to translate into whose."""
+    """The two sides of the translation."""
 
     ours: str
     """Our origin as the client calls us."""
@@ -44,11 +44,13 @@ class Between:
     server: ServerMetadata
     registrations: Registrations
     hosts: AllowedHosts
-    """Whose pages may be sent to after a login, besides programs on this machine."""
+    """Hosts whose pages a browser may be sent to after a login, besides programs on this
+    machine."""
 
 
 def their_resource(resource: str, ours: str, theirs: str) -> str:
-    """Return a resource of ours as the upstream's; others stay, for their server to refuse."""
+    """Return the upstream's resource for ours; other resources stay, and their server refuses
+    them."""
     try:
         if parse_origin(resource) != parse_origin(ours):
             return resource
@@ -60,7 +62,7 @@ def their_resource(resource: str, ours: str, theirs: str) -> str:
 
 
 def authorize(query: str, between: Between, now: float) -> str:
-    """Return where to send the browser of a user who logs in. Raises ProtocolError.
+    """Return the URL to which a browser goes to log in. Raises ProtocolError.
 
     It is always the authorization endpoint that the metadata names.
     """
@@ -74,7 +76,7 @@ def authorize(query: str, between: Between, now: float) -> str:
             asked = registration.redirect_uris[0]
         if asked is None or not registration.has(asked):
             raise ProtocolError("The redirect_uri is not registered through this proxy")
-        if may_be_sent_to([asked], between.hosts) is None:  # its host was allowed once
+        if may_be_sent_to([asked], between.hosts) is None:  # its host may not be allowed any more
             raise RefusedUri
         if not is_short_state(state):
             raise ProtocolError("The state is too long")
@@ -89,7 +91,7 @@ def authorize(query: str, between: Between, now: float) -> str:
 def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
     """Return a query or form with the upstream's resource in place of ours; None if it has none.
 
-    For what passes on to an upstream whose metadata we do not know.
+    Used for an upstream whose metadata we do not know.
     """
     try:
         fields = _parse_fields(text)
@@ -103,7 +105,7 @@ def with_their_resource(text: str, ours: str, theirs: str) -> str | None:
 
 
 def come_back(path: str, query: str, between: Between, now: float) -> tuple[str, bool]:
-    """Return where to send the browser of a user who has logged in. Raises ProtocolError.
+    """Return the URL to which a browser goes after a login. Raises ProtocolError.
 
     Also tell whether it is the first login with its registration.
     """
@@ -123,8 +125,8 @@ def come_back(path: str, query: str, between: Between, now: float) -> tuple[str,
     return login.redirect_uri + joint + urlencode(said), is_first
 
 
-def token_request(body: bytes, basic: str | None, between: Between) -> Fields:
-    """Translate a request for a token; ``basic`` is how the client proves who it is."""
+def token_request(body: bytes, basic: str | None, between: Between) -> QueryFields:
+    """Translate a token request; ``basic`` is the client's Authorization header."""
     fields = _parse_fields(_text(body))
     given = dict(fields)
     client_id = given.get("client_id") or _user_in(basic)
@@ -137,8 +139,8 @@ def token_request(body: bytes, basic: str | None, between: Between) -> Fields:
     return _translated(fields, changed, between)
 
 
-def registration_request(body: bytes, between: Between) -> tuple[bytes, Registration | None]:
-    """Translate a registration, and tell what is registered in the client's name."""
+def registration_request(body: bytes, between: Between) -> tuple[bytes, ClientRegistration | None]:
+    """Translate a registration request; return it and what we register for the client."""
     asked = _object(body)
     if not between.server.sends_issuer:
         return body, None
@@ -147,12 +149,14 @@ def registration_request(body: bytes, between: Between) -> tuple[bytes, Registra
         raise RefusedUri()
     registration = between.registrations.begin(uris, between.ours)
     asked["redirect_uris"] = [registration.callback]
-    asked.pop("software_statement", None)  # it may say otherwise, and would win
+    asked.pop("software_statement", None)  # it may contradict the other members, and would win
     return json.dumps(asked).encode(), registration
 
 
-def registration_answer(body: bytes, registration: Registration | None, between: Between) -> bytes:
-    """Translate what the authorization server has registered, and remember it."""
+def registration_answer(
+    body: bytes, registration: ClientRegistration | None, between: Between
+) -> bytes:
+    """Translate the authorization server's answer to a registration, and remember it."""
     said = _object(body)
     if registration is None:
         return body
@@ -162,17 +166,17 @@ def registration_answer(body: bytes, registration: Registration | None, between:
     between.registrations.keep(client_id, registration)
     said["redirect_uris"] = list(registration.redirect_uris)
     for name in ("registration_client_uri", "registration_access_token"):
-        said.pop(name, None)  # with these a client could see and replace our redirect URI
+        said.pop(name, None)  # with these a client could read and replace our redirect URI
     return json.dumps(said).encode()
 
 
 def check_answer(body: bytes) -> None:
-    """Raise ProtocolError for what no OAuth server answers."""
+    """Raise ProtocolError if an OAuth server would not answer like this."""
     _object(body)
 
 
 class RefusedUri(ProtocolError):
-    """A redirect URI that we send nobody to."""
+    """A redirect URI to which we do not send browsers."""
 
     def __init__(self) -> None:
         super().__init__("Only redirect URIs on this machine, or of allowed hosts, are accepted")
@@ -180,8 +184,8 @@ class RefusedUri(ProtocolError):
 
 def _translated(
     fields: Sequence[tuple[str, str]], changed: dict[str, str | None], between: Between
-) -> Fields:
-    kept: Fields = []
+) -> QueryFields:
+    kept: QueryFields = []
     for name, value in fields:
         if name == "resource":
             kept.append((name, their_resource(value, between.ours, between.theirs)))
@@ -190,8 +194,8 @@ def _translated(
     return kept + [(name, value) for name, value in changed.items() if value is not None]
 
 
-def _parse_fields(text: str) -> Fields:
-    """Read a query or a form, in which only ``resource`` may come twice (RFC 6749, 3.1)."""
+def _parse_fields(text: str) -> QueryFields:
+    """Parse a query or a form; only ``resource`` may be repeated (RFC 6749, 3.1)."""
     try:
         fields = parse_qsl(
             text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS

@@ -1,4 +1,4 @@
-r"""Lines that carry the hash of the line before, so that a missing or changed one shows.
+r"""Chain log lines by the hash of the line before, so that a missing or changed line shows.
 
 >>> first = link(render({"n": 1}), START)
 >>> second = link(render({"n": 2}), hash_of(first))
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from mcp_tool_filter.observers.audit.entry import Entry, Later, made
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, made
 
 START = "0" * 64
-"""What the very first line carries."""
+"""The previous hash in the very first line."""
 
 
 _CUT = "it was cut off while it was written, and the lines after it are lost"
@@ -29,15 +29,15 @@ _CUT = "it was cut off while it was written, and the lines after it are lost"
 @dataclass(frozen=True, slots=True)
 class Problem:
     number: int
-    """Of the line, from 1."""
+    """The number of the line, from 1."""
     text: str
 
 
 def render(entry: Entry) -> bytes:
-    """Write an entry as a JSON object that is not empty."""
+    """Render an entry as a non-empty JSON object."""
     try:
         return orjson.dumps(entry, default=made)
-    except TypeError:  # such as half a surrogate pair, which orjson refuses
+    except TypeError:  # for example half a surrogate pair, which orjson refuses
         text = json.dumps(entry, default=_anyhow, ensure_ascii=False)
         return text.encode("utf-8", "replace")
 
@@ -48,8 +48,8 @@ def link(rendered: bytes, before: str) -> bytes:
 
 
 def _anyhow(part: object) -> object:
-    """Write what nobody expected, too: a line that is missing would say less."""
-    return part.made() if isinstance(part, Later) else repr(part)
+    """Render anything unexpected too, because a missing line would say less."""
+    return part.made() if isinstance(part, LazyValue) else repr(part)
 
 
 def hash_of(line: bytes) -> str:
@@ -57,7 +57,8 @@ def hash_of(line: bytes) -> str:
 
 
 def check(lines: Iterable[bytes], before: str | None = None) -> Iterator[Problem]:
-    """Yield what is wrong with lines; the first may carry any hash unless ``before`` is given."""
+    """Yield the problems of the lines; the first may have any previous hash if ``before`` is
+    None."""
     for number, line in enumerate(lines, start=1):
         try:
             said = orjson.loads(line)["prev"]

@@ -1,4 +1,4 @@
-"""How closely a message is looked at: passed, logged, or reviewed.
+"""The class of a message: passed, logged, or reviewed.
 
 >>> [class_of(name).value for name in ("ping", "tools/list", "tools/call", "vendor.acme/custom")]
 ['pass', 'log', 'review', 'log']

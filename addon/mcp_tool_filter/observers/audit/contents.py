@@ -1,4 +1,4 @@
-"""How much of arguments and results is entered: nothing, a keyed hash, or all but secrets."""
+"""How much of arguments and results is logged: nothing, a keyed hash, or all except secrets."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 
-from mcp_tool_filter.observers.audit.entry import Entry, Later
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
 from mcp_tool_filter.observers.redaction.finder import redact
 from mcp_tool_filter.protocol.messages import Place, UnreadPlace
 from mcp_tool_filter.protocol.scan import Value
 
 _MOST_HASHES = 10_000
 _DIGEST = 16  # bytes
-_SHORT = 4096  # characters; to hash fewer takes less time than to keep them for later
-_LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are entered in full
+_SHORT = 4096  # characters; hashing fewer takes less time than keeping them for later
+_LONGEST_FULL = 64 * 1024  # characters of arguments, a result or a message that are logged in full
 
 
 class Arguments(StrEnum):
-    """How much of arguments and results is entered."""
+    """How much of arguments and results is logged."""
 
     NONE = "none"
     HASH = "hash"
     FULL = "full"
-    """All of it, but what looks like a secret."""
+    """Everything except what looks like a secret."""
 
 
 class Contents:
-    """Shows arguments and results; hashes them with a key that nobody else gets to know.
+    """Renders arguments and results for the log; hashes them with a key that we never reveal.
 
-    With the same key, equal texts are seen to be equal, and nothing else is.
+    The hashes only show whether two texts are equal.
     """
 
     __slots__ = ("_hashes", "_how", "_keyed", "_short")
@@ -39,22 +39,25 @@ class Contents:
     def __init__(self, how: Arguments, key: bytes | None = None) -> None:
         self._how = how
         self._short = _SHORT if how is Arguments.HASH else 0
-        # OpenSSL's hashes are quicker for long texts, but here most are short.
+        # OpenSSL's hashes are faster for long texts, but most texts here are short.
         key = key or secrets.token_bytes(32)
         self._keyed = hashlib.blake2b(key=key, digest_size=_DIGEST)
         self._hashes: dict[str, str] = {}
 
-    def shown(self, place: Place, part: Value) -> Entry | Later | None:
-        """Return what may be entered of a part of a message; later, if that takes time."""
+    def shown(self, place: Place, part: Value) -> Entry | LazyValue | None:
+        """Return what is logged of a part of a message; a lazy value if that takes time."""
         size = part.end - part.start
         if size < self._short:
             return self._hashed(place.cut(part).encode("utf-8", "surrogatepass"))
         if self._how is Arguments.NONE:
             return None
-        return Later(partial(self._show, _reader_of(place, part)), size)
+        return LazyValue(partial(self._show, _reader_of(place, part)), size)
 
     def hash_of_name(self, text: str) -> str:
-        """Return the hash of a session's id or of credentials, which come with each message."""
+        """Return the hash of a session's id or of credentials.
+
+        (Cached: they come with each message.)
+        """
         known = self._hashes.get(text)
         if known is None:
             if len(self._hashes) >= _MOST_HASHES:
@@ -76,13 +79,14 @@ class Contents:
 
 
 def redacted(text: str) -> str:
-    """Return a text without what looks like a secret, and not too much of it."""
+    """Return a text without anything that looks like a secret, cut if it is long."""
     return redact(text if len(text) <= _LONGEST_FULL else text[:_LONGEST_FULL] + "…")
 
 
 def _reader_of(place: Place, part: Value) -> Callable[[], bytes | memoryview]:
-    """Return what reads a part later; till then, it holds on to little else."""
-    if isinstance(place, UnreadPlace):  # a long result, and its message is hardly longer
+    """Return a function that reads a part later, and that keeps little else in memory until
+    then."""
+    if isinstance(place, UnreadPlace):  # a long result: its message is hardly longer
         return partial(place.raw_of, part)
     text = place.cut(part)
     return lambda: text.encode("utf-8", "surrogatepass")

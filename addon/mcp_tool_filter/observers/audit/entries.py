@@ -1,9 +1,9 @@
-"""What the audit log says of a message: one entry for each that is logged or reviewed.
+"""Make the audit log's entries: one for each message that is logged or reviewed.
 
-A request that is forwarded is entered when its answer has come, with the time that took; one that
-we refuse or answer ourselves, at once. What is never answered is entered at the end.
+A forwarded request is logged when its answer has come, with the time that took; a request that we
+refuse or answer ourselves is logged at once. Unanswered requests are logged at the end.
 
-Entries are made while messages wait, so little is done for each, and nothing twice.
+Messages wait while we make entries, so we do little for each, and nothing twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.classes import class_of as class_of_method
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
-from mcp_tool_filter.observers.audit.entry import Entry, Later, Timestamps, milliseconds
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, milliseconds
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import shown as shown_name
@@ -31,7 +31,7 @@ from mcp_tool_filter.protocol.messages import Notification, Request, Response
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
-# They are asked the same of each message; and a hit costs no call of Python code.
+# Each message asks for the same values, and a cache hit runs no Python code.
 class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
 _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
@@ -41,7 +41,8 @@ _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 
 
 type _Open = tuple[Exchange, Judged | Entry, float, float, object, Client]
-"""A request that waits for its answer: as it was observed, or as an entry; when, and from whom."""
+"""A request that waits for its answer: as observed or already as an entry, the time, and its
+sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,16 @@ class Unanswered:
 
     why: str = ""
     status: int | None = None
-    """Of HTTP, where that is all that the upstream has answered."""
+    """The HTTP status, if the upstream has answered nothing else."""
 
 
 type EndOf = Callable[[object, Client, float], Unanswered | None]
-"""Tells, by its origin, its client and its age in seconds, whether a request has ended."""
+"""Returns why a request will not be answered (given its origin, client and age in seconds), or
+None."""
 
 
 class Auditor:
-    """Makes entries of what it observes, and gives them to ``write``."""
+    """Makes entries from the messages it observes, and passes them to ``write``."""
 
     def __init__(
         self,
@@ -96,11 +98,11 @@ class Auditor:
                 self._note_answer(one, message)
             elif isinstance(message, (Request, Notification)):
                 self._note_request(one, message)
-            elif not isinstance(one.verdict, Forward):  # nobody could read it
+            elif not isinstance(one.verdict, Forward):  # the message could not be read
                 self._write(self._entry(one, self._now(), self._clock()))
 
     def note_log(self, effect: WriteLog) -> None:
-        """Enter what a rule has logged."""
+        """Log what a rule has logged."""
         session = effect.session
         entry: Entry = {
             "v": VERSION,
@@ -121,7 +123,7 @@ class Auditor:
         self._write(entry)
 
     def close(self) -> None:
-        """Enter what has not been answered."""
+        """Log the unanswered requests."""
         while self._open:
             self._give_up_oldest()
 
@@ -158,10 +160,10 @@ class Auditor:
             self._write(self._entry(judged, now, clock))
             return
         kept: Judged | Entry = judged
-        if len(message.place.text) > _LONGEST_HELD:  # itself, or the batch that it is in
+        if len(message.place.text) > _LONGEST_HELD:  # the message, or its batch
             kept = self._entry(judged, now, clock)
-            if isinstance(arguments := kept.get("arguments"), Later):
-                arguments.made()  # the answer may take long, or never come
+            if isinstance(arguments := kept.get("arguments"), LazyValue):
+                arguments.made()  # make it now: the answer may take long, or never come
         self._open[id(exchange)] = (exchange, kept, now, clock, judged.origin, judged.client)
         if len(self._open) > _MOST_OPEN:
             self._give_up_oldest()
@@ -197,10 +199,10 @@ class Auditor:
         return kept if isinstance(kept, dict) else self._entry(kept, now, clock)
 
     def _entry(self, judged: Judged, now: float, clock: float) -> Entry:
-        """Return what there is to say of anything but a response."""
+        """Return the entry for a request or notification, or for an unreadable message."""
         client, origin, message = judged.client, judged.origin, judged.message
         session = _session_of(client)
-        revision = client.revision  # which is what the upstream says
+        revision = client.revision  # as the upstream states it
         address, flow = self._names_of(origin) if origin is not None else ("", "")
         if client.credential:
             address = f"{address}#{self._contents.hash_of_name(client.credential)}"

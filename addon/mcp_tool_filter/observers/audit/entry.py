@@ -1,4 +1,4 @@
-"""An entry of the audit log: what is said of one message, as JSON has it."""
+"""An entry of the audit log about one message, as a JSON object."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from time import gmtime, strftime
 type Entry = dict[str, object]
 
 
-class Later:
-    """A part of an entry that takes time to make: it is made where the entry is written."""
+class LazyValue:
+    """A part of an entry that takes time to make; it is made when the entry is written."""
 
     __slots__ = ("_made", "_make", "size")
 
@@ -17,7 +17,7 @@ class Later:
         self._make: Callable[[], Entry] | None = make
         self._made: Entry = {}
         self.size = size
-        """Characters that it holds on to."""
+        """Characters that it keeps in memory."""
 
     def made(self) -> Entry:
         if make := self._make:
@@ -26,25 +26,25 @@ class Later:
 
 
 def made(part: object) -> object:
-    """Return what a writer of JSON asks for. Raises TypeError for what no entry may hold."""
-    if isinstance(part, Later):
+    """Return a JSON value for the JSON writer. Raises TypeError if entries may not contain it."""
+    if isinstance(part, LazyValue):
         return part.made()
     raise TypeError(f"an entry cannot hold {type(part).__name__}")
 
 
 def held_by(entry: Entry) -> int:
-    """Return the characters of its arguments and its result, if they are still to be made.
+    """Return the characters of its arguments and result that are not made yet.
 
-    >>> held_by({"arguments": Later(dict, 20), "result": {"bytes": 7}})
+    >>> held_by({"arguments": LazyValue(dict, 20), "result": {"bytes": 7}})
     20
     """
     arguments, result = entry.get("arguments"), entry.get("result")
-    size = arguments.size if type(arguments) is Later else 0
-    return size + result.size if type(result) is Later else size
+    size = arguments.size if type(arguments) is LazyValue else 0
+    return size + result.size if type(result) is LazyValue else size
 
 
 def milliseconds(seconds: float) -> float:
-    """Return a time as entries have it, cut at microseconds; ``round`` takes ten times as long.
+    """Return a time in milliseconds, cut at microseconds. (``round`` takes ten times as long.)
 
     >>> milliseconds(0.0123456), milliseconds(-1.0)
     (12.345, 0.0)
@@ -56,7 +56,7 @@ _THOUSANDTHS = tuple(f".{number:03d}Z" for number in range(1000))
 
 
 class Timestamps:
-    """Writes times as entries have them, in UTC; most come within the second that it remembers.
+    """Renders times in UTC. It remembers the last second, because most times are within it.
 
     >>> Timestamps().write(1763458200.0625)
     '2025-11-18T09:30:00.062Z'
@@ -78,9 +78,9 @@ class Timestamps:
 
 
 def caller_of(entry: Entry) -> str:
-    """Return who has sent a message: a session, or where there is none, an address.
+    """Return who has sent a message: a session, or else an address.
 
-    The port is left out: clients of a stateless upstream may connect anew for each call.
+    Without the port, because clients of a stateless upstream may reconnect for each call.
 
     >>> caller_of({"session": "s", "client": "127.0.0.1:5000"})
     's'

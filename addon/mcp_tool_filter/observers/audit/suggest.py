@@ -1,7 +1,7 @@
-"""What an audit log suggests: tools that nobody calls, calls unlike the others, a first policy.
+"""Suggestions from an audit log: unused tools, unusual calls, a first policy.
 
-Only counts and robust statistics: a value is unusual if it is far from the median, measured by the
-median distance of all values. Few calls say little, and then nothing is claimed.
+We use counts and robust statistics only: a value is unusual if its distance from the median is many
+times the median distance. We claim nothing from a few calls.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from statistics import median
 from mcp_tool_filter.observers.audit.entry import Entry, caller_of, count_in
 
 FEWEST = 20
-"""Calls of a tool, below which its sizes and rates say nothing."""
+"""With fewer calls, a tool's sizes and rates say nothing."""
 _UNUSUAL = 6.0  # median distances from the median
 _MINUTE = len("2026-11-18T09:30")
 _MOST_SHOWN = 50
-_FAMILIAR = 0.5  # a session's calls after which a new tool is unusual: the second half of them
+_FAMILIAR = 0.5  # a new tool is unusual after this part of a session's calls
 
 
 @dataclass(frozen=True, slots=True)
 class Unusual:
-    """A call that is unlike the others."""
+    """An unusual call."""
 
     time: str
     tool: str
@@ -33,12 +33,12 @@ class Unusual:
 
 
 @dataclass(slots=True)
-class Seen:
-    """What a log says of calls."""
+class LoggedCalls:
+    """The calls in a log."""
 
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    """Calls that did not go through, by the tool that they name."""
+    """Calls that we refused, by the tool they name."""
     sessions: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
     """Time and tool of each call, by session."""
     sizes: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -51,9 +51,9 @@ class Seen:
         return self.calls.total()
 
 
-def look_through(entries: Iterable[Entry]) -> Seen:
+def look_through(entries: Iterable[Entry]) -> LoggedCalls:
     """Collect the calls."""
-    seen = Seen()
+    seen = LoggedCalls()
     for entry in entries:
         tool, time = entry.get("tool"), str(entry.get("time", ""))
         if "event" in entry:
@@ -73,28 +73,28 @@ def look_through(entries: Iterable[Entry]) -> Seen:
     return seen
 
 
-def never_called(seen: Seen, names: Collection[str]) -> list[str]:
-    """Return the tools of which no call went through."""
+def never_called(seen: LoggedCalls, names: Collection[str]) -> list[str]:
+    """Return the tools without a successful call."""
     return [name for name in names if name not in seen.calls]
 
 
-def only_refused(seen: Seen, names: Collection[str]) -> list[str]:
-    """Return the tools that somebody wanted and nobody got."""
+def only_refused(seen: LoggedCalls, names: Collection[str]) -> list[str]:
+    """Return the tools that were called but always refused."""
     return [name for name in names if name in seen.refused and name not in seen.calls]
 
 
-def unusual_calls(seen: Seen) -> list[Unusual]:
-    """Return the calls that are most unlike the rest, each with the reason, oldest first."""
+def unusual_calls(seen: LoggedCalls) -> list[Unusual]:
+    """Return the most unusual calls, each with the reason, oldest first."""
     found = [*_unusual_sizes(seen), *_bursts(seen), *_new_tools(seen)]
     found.sort(key=lambda one: one[0], reverse=True)
     return sorted((one for _, one in found[:_MOST_SHOWN]), key=lambda one: one.time)
 
 
 type _Found = tuple[float, Unusual]
-"""How far it is from the usual, in median distances."""
+"""The distance from the usual, in median distances, and the call."""
 
 
-def _unusual_sizes(seen: Seen) -> Iterator[_Found]:
+def _unusual_sizes(seen: LoggedCalls) -> Iterator[_Found]:
     for tool, sizes in seen.sizes.items():
         if (usual := _Usual.of([size for _, size in sizes])) is None:
             continue
@@ -104,11 +104,11 @@ def _unusual_sizes(seen: Seen) -> Iterator[_Found]:
                 yield far, Unusual(time, tool, why)
 
 
-def _bursts(seen: Seen) -> Iterator[_Found]:
+def _bursts(seen: LoggedCalls) -> Iterator[_Found]:
     for tool, minutes in seen.minutes.items():
         if (usual := _Usual.of(list(minutes.values()))) is None:
             continue
-        # Calls that come by chance vary, too: by about the root of their usual number.
+        # Random calls vary too, by about the square root of their usual number.
         by_chance = usual.middle + _UNUSUAL * sqrt(max(1.0, usual.middle))
         for minute, count in minutes.items():
             if count > by_chance and (far := usual.distance_to(count)) > _UNUSUAL:
@@ -116,8 +116,8 @@ def _bursts(seen: Seen) -> Iterator[_Found]:
                 yield far, Unusual(minute, tool, why)
 
 
-def _new_tools(seen: Seen) -> Iterator[_Found]:
-    """Find sessions that call a tool late which no other session calls."""
+def _new_tools(seen: LoggedCalls) -> Iterator[_Found]:
+    """Find sessions that call, late, a tool that no other session calls."""
     users = Counter(tool for calls in seen.sessions.values() for tool in {t for _, t in calls})
     for calls in seen.sessions.values():
         known: set[str] = set()
@@ -131,7 +131,7 @@ def _new_tools(seen: Seen) -> Iterator[_Found]:
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """Compares by how many times as large a value is: sizes of texts differ by factors."""
+    """Compares values by their ratio, because sizes of texts differ by factors."""
 
     middle: float
     distance: float
@@ -146,13 +146,13 @@ class _Usual:
 
     def distance_to(self, value: float) -> float:
         """Return how far above the middle it is, in median distances."""
-        # Where all are alike, more than twice as much is already unusual.
+        # If all values are alike, more than twice as much is already unusual.
         least = log(2) / _UNUSUAL
         return log(max(1.0, value) / self.middle) / max(self.distance, least)
 
 
-def policy_lines(seen: Seen) -> Iterator[str]:
-    """Yield the lines of a rules file that allows what was seen, and twice its rate."""
+def policy_lines(seen: LoggedCalls) -> Iterator[str]:
+    """Yield a rules file that allows the logged calls, at twice their rate."""
     unusual: dict[str, str] = {}
     for one in unusual_calls(seen):
         unusual.setdefault(one.tool, one.why)

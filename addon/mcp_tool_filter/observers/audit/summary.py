@@ -1,4 +1,4 @@
-"""What an audit log adds up to: calls by tool and session, refusals, the slowest, errors."""
+"""Summarise an audit log: calls by tool and session, refusals, the slowest calls, errors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _MOST_NAMES = 10_000
 
 @dataclass(slots=True)
 class Summary:
-    """Counts; each is a number of entries."""
+    """Counts of entries."""
 
     entries: int = 0
     first: str = ""
     last: str = ""
     calls: Counter[str] = field(default_factory=Counter)
-    """By tool, those that went through."""
+    """Successful calls, by tool."""
     refused: Counter[str] = field(default_factory=Counter)
-    """By tool or method."""
+    """Refused requests, by tool or method."""
     errors: Counter[str] = field(default_factory=Counter)
     """Calls that the upstream, or the tool, answered with an error, by tool."""
     sessions: Counter[str] = field(default_factory=Counter)
@@ -37,9 +37,9 @@ class Summary:
     dropped: int = 0
     """Lines that could not be written."""
     saved_bytes: int = 0
-    """What hidden tools would have cost in the lists that went out."""
+    """What the hidden tools would have cost in the lists."""
     slowest: list[tuple[float, str]] = field(default_factory=list)
-    """Milliseconds upstream, and the tool."""
+    """The upstream's time in milliseconds, and the tool."""
 
     def add(self, entry: Entry) -> None:
         if entry.get("event") == "dropped":
@@ -87,7 +87,7 @@ class Summary:
 
 
 def _count(counter: Counter[str], name: str) -> None:
-    """Count; names come from clients, so there may be no end of them."""
+    """Count, but limit the number of names, because clients choose them."""
     if name in counter or len(counter) < _MOST_NAMES:
         counter[name] += 1
 

@@ -1,4 +1,4 @@
-"""What entries and spans call a verdict, and what a message is about."""
+"""The words of entries and spans for a verdict and for the subject of a message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verdict_word(verdict: Verdict) -> str:
 
 
 def subject_of(message: Request | Notification) -> tuple[str, str] | None:
-    """Return what a message names, with the name's kind: a tool, a URI or a prompt.
+    """Return the kind and the name of what a message is about: a tool, a URI or a prompt.
 
     >>> from mcp_tool_filter.protocol.messages import parse_message
     >>> subject_of(parse_message(b'{"jsonrpc":"2.0","id":1,"method":"prompts/get",'
@@ -51,6 +51,6 @@ def subject_of(message: Request | Notification) -> tuple[str, str] | None:
 
 
 def pattern_of(reason: Reason, snapshot: Snapshot) -> str | None:
-    """Return the pattern that denies what was called."""
+    """Return the pattern that denies the called tool."""
     found = (snapshot.denied.get(name) for name in reason.tools)
     return next((pattern.text for pattern in found if pattern), None)

@@ -1,7 +1,7 @@
 """Find secrets in text, and replace them. Pure: no I/O, no mitmproxy.
 
-``names`` knows which names hold secrets, ``shapes`` what secrets look like, ``views`` undoes
-escapes without losing the place, and ``finder`` reads JSON, forms, URLs, headers and the rest.
+``names`` knows the names of secrets, ``shapes`` what secrets look like, ``views`` decodes escapes
+without losing the place, and ``finder`` parses JSON, forms, URLs, headers and the rest.
 
 >>> from mcp_tool_filter.observers.redaction.finder import redact
 >>> redact('{"path": "/a", "api_key": "k-12345", "note": "see https://bob:pw@host/"}')

@@ -1,14 +1,14 @@
-r"""Finds secrets in bodies, headers and texts, by parsing them.
+r"""Find secrets in bodies, headers and texts by parsing them.
 
-JSON is read as JSON, also within a string or an event; forms and URLs as names and values; free
-text by what secrets look like. What is found is a place in the outermost text, so that it can be
-replaced and nothing else changes:
+JSON is parsed as JSON, even within a string or an event; forms and URLs as names and values; free
+text is searched for the shapes of secrets. A finding is a place in the outermost text, so that we
+can replace it without changing anything else:
 
 >>> body = b'{"grant_type":"refresh_token","refresh_token":"r-1","n":"{\\"api_key\\":\\"k-2\\"}"}'
->>> [(one.start, one.value) for one in Finder().in_body(body, "application/json").secrets]
+>>> [(one.start, one.value) for one in SecretFinder().in_body(body, "application/json").secrets]
 [(47, 'r-1'), (72, 'k-2')]
 
-Texts stand here as Latin-1, one character for each byte, so that places are places of bytes.
+Texts are decoded as Latin-1 here, one character per byte, so that places count bytes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mcp_tool_filter.observers.redaction.views import (
 )
 
 MASK = "[secret]"
-_DEEPEST = 12  # texts within texts
+_DEEPEST = 12  # levels of texts within texts
 _PUBLIC_USERS = ("git", "anonymous")
-_LEAST = 4  # characters of a text that could hold a secret
+_LEAST = 4  # characters; a shorter text cannot contain a secret
 
 _FORM = re.compile(
     r"[^\s=&{}<>\"]{1,200}=[^\s&{}<>\"]*+(?:&[^\s=&{}<>\"]{1,200}+(?:=[^\s&{}<>\"]*+)?)*+"
@@ -62,15 +62,15 @@ _DISPOSITION_NAME = re.compile(r"[;\s]name=\"?([^\";\r\n]*)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Finder:
-    """Finds what is secret by name or shape, and what else you say."""
+class SecretFinder:
+    """Finds secrets by name and shape, and further ones that the caller names."""
 
     fields: frozenset[str] = frozenset()
-    """Further names of JSON members, form fields and parameters, in lower case."""
+    """More names of JSON members, form fields and parameters, in lower case."""
     headers: frozenset[str] = frozenset()
-    """Further headers, in lower case."""
+    """More headers, in lower case."""
     known: tuple[str, ...] = ()
-    """Texts that are secret wherever they stand."""
+    """Texts that are secret everywhere."""
 
     # Entries
 
@@ -89,7 +89,7 @@ class Finder:
         return self._found(View.of(text), read)
 
     def under_name(self, name: str, text: str) -> Findings:
-        """Find the secrets in a text that stands under a name, as in a JSON object."""
+        """Find the secrets in the value of a name, as in a JSON object."""
 
         def read(view: View, found: Findings) -> None:
             if self._is_name(name):
@@ -140,7 +140,7 @@ class Finder:
         for pair in _COOKIE.finditer(view.text):
             if not _ATTRIBUTES.match(pair[1]):
                 found.mark(view, *pair.span(2))
-        for piece in _COOKIE_PIECE.finditer(view.text):  # a cookie may have no name, or an odd one
+        for piece in _COOKIE_PIECE.finditer(view.text):  # a cookie may have an odd name or none
             if not _COOKIE.search(piece[0]) and piece[0].strip().lower() not in _FLAGS:
                 found.mark(view, *piece.span())
 
@@ -215,7 +215,7 @@ class Finder:
     # Texts
 
     def _text(self, view: View, found: Findings, depth: int) -> None:
-        """Read a text of which nobody says what it is."""
+        """Search a text of unknown type."""
         text = view.text
         if len(text) < _LEAST:
             return
@@ -263,7 +263,7 @@ class Finder:
             self._known(value, found)
 
     def _base64(self, view: View, found: Findings, depth: int) -> None:
-        """Mask a text in base64 that holds a secret: its parts cannot be replaced alone."""
+        """Mark a whole base64 text that contains a secret, because its parts cannot be replaced."""
         self._plain(view, found, depth)
         plain = decode_base64(view.text)
         if plain is None:
@@ -271,7 +271,7 @@ class Finder:
         inside = Findings()
         inner = View.of(plain.decode("latin-1"))
         if problem_in_text(inner.text, ""):
-            if len(plain) > 256:  # a shorter one is a number or a name more likely than a file
+            if len(plain) > 256:  # a shorter one is probably a number or a name, not a file
                 found.unread.append("binary data in base64")
             return
         self._text(inner, inside, depth + 1)
@@ -280,7 +280,7 @@ class Finder:
             found.mark(view)
 
     def _plain(self, view: View, found: Findings, depth: int) -> None:
-        """Find what stands out in free text: shapes, URLs, and values with a name."""
+        """Search free text for shapes, URLs, and values with a name."""
         text = view.text
         if len(text) < _LEAST:
             return
@@ -321,18 +321,18 @@ class Finder:
         return is_secret_parameter(name) or name.lower() in self.fields
 
 
-def redact(text: str, mask: str = MASK, finder: Finder | None = None) -> str:
-    """Return a text of any kind with a mask instead of each secret. JSON stays JSON."""
+def redact(text: str, mask: str = MASK, finder: SecretFinder | None = None) -> str:
+    """Return a text with each secret replaced by a mask. JSON stays JSON."""
     raw = text.encode("utf-8", "surrogatepass").decode("latin-1")
-    found = (finder or Finder()).in_text(raw).secrets
+    found = (finder or SecretFinder()).in_text(raw).secrets
     masked = replace(raw, found, lambda one: "0" if one.is_number else mask)
     return masked.encode("latin-1").decode("utf-8", "replace")
 
 
 def redact_header(name: str, value: str, mask: str = MASK) -> str:
-    """Return the value of a header with a mask instead of each secret.
+    """Return the value of a header with each secret replaced by a mask.
 
     >>> redact_header("Authorization", "Bearer abc")
     'Bearer [secret]'
     """
-    return replace(value, Finder().in_header(name, value).secrets, lambda _: mask)
+    return replace(value, SecretFinder().in_header(name, value).secrets, lambda _: mask)

@@ -1,4 +1,4 @@
-"""What a search for secrets found: places, and what could not be read."""
+"""The result of a search for secrets: places, and parts that could not be read."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Secret:
     start: int
     end: int
     value: str
-    """What it means, without any escapes."""
+    """The secret without escapes."""
     is_number: bool = False
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was found in one text."""
+    """The findings in one text."""
 
     secrets: list[Secret] = field(default_factory=list)
     related: list[str] = field(default_factory=list)
-    """Secrets that stand there in another form, as the password in a Basic credential."""
+    """Secrets contained in another form, such as the password in a Basic credential."""
     unread: list[str] = field(default_factory=list)
-    """What could not be read, in words."""
+    """Descriptions of the parts that could not be read."""
 
     def mark(self, view: View, start: int = 0, end: int | None = None) -> None:
-        """Note a secret; each of its lines for itself, so that what splits lines stays."""
+        """Note a secret, each of its lines separately, so that line ends stay."""
         text = view.text[start : len(view.text) if end is None else end]
         for line in re.finditer(r"[^\r\n]+", text):
             if not _PLACEHOLDER.fullmatch(line[0].strip()):
@@ -45,14 +45,14 @@ class Findings:
         self.secrets.append(Secret(*raw, view.text, is_number=True))
 
     def sorted(self) -> Findings:
-        """Return the same without overlaps: of two secrets, the outer or the first one."""
+        """Return the findings without overlaps: of two secrets, keep the outer or first one."""
         apart: list[Secret] = []
         done = 0
         for one in sorted(self.secrets, key=lambda one: (one.start, -one.end)):
             if one.start >= done and one.end > one.start:
                 apart.append(one)
                 done = one.end
-            elif one.end > done:  # the rest of one that begins within another
+            elif one.end > done:  # the rest of a secret that begins within another
                 rest = one.value[-(one.end - done) :]
                 apart.append(Secret(done, one.end, rest, one.is_number))
                 done = one.end
@@ -60,7 +60,7 @@ class Findings:
 
 
 def replace(text: str, secrets: Iterable[Secret], mask: Callable[[Secret], str]) -> str:
-    """Return the text with each secret replaced; they do not overlap and are in order."""
+    """Return the text with each secret replaced. (They must be sorted, without overlaps.)"""
     parts: list[str] = []
     done = 0
     for one in secrets:

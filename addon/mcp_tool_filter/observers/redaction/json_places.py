@@ -1,12 +1,12 @@
-"""The strings of a JSON document, with their places, and which of them are secret by their name.
+"""Find the strings of a JSON document, their places, and which of them are secret by name.
 
 >>> text = '{"token": "t-1", "env": [{"name": "DB_PASSWORD", "value": "p-2"}], "n": 1}'
 >>> from mcp_tool_filter.observers.redaction.names import is_secret_name
 >>> [place.view.text for place in places_in(View.of(text), is_secret_name) if place.is_secret]
 ['t-1', 'p-2']
 
-A JSON schema may describe a property called ``password``: an object below such a name holds no
-secret but in its ``value``.
+A JSON schema may describe a property called ``password``, so in an object with such a name only
+``value`` is secret.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', r
 _START = re.compile(r"[{\[]")
 _NAME = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]{3,}")
-_LONG_KEY = 16  # characters of a key that could be a secret itself
+_LONG_KEY = 16  # characters; a longer key could be a secret itself
 _LONG = 16  # characters; a shorter session id or code could be a name
-_MOST_FAILURES = 16  # starts that are no JSON; a text with more is code
+_MOST_FAILURES = 16  # failed starts of JSON; a text with more is code
 
 _VALUES = frozenset({"value", "values", "plaintext", "raw", "key", "access", "refresh"})
 _GROUPS = frozenset({"tokens", "credentials", "auth", "oauth"})
@@ -35,11 +35,11 @@ _LOGIN = frozenset({
     "grant_type", "code_verifier", "client_id", "redirect_uri", "granttype", "codeverifier",
     "clientid", "redirecturi",
 })  # fmt: skip
-"""Beside one of these, a ``code`` is what a login is completed with, and not a number or text."""
+"""Next to one of these, ``code`` is an authorization code, not a number or text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JsonPlace:
     """A string without its quotes, or a number."""
 
     view: View
@@ -49,11 +49,11 @@ class Place:
 
 @dataclass(slots=True)
 class _Level:
-    """An object or array that is open."""
+    """An open object or array."""
 
     is_object: bool
     kind: str = ""
-    """The name above it if that matters: ``secret``, ``headers`` or ``cookies``."""
+    """The name of the outer member if it matters: ``secret``, ``headers`` or ``cookies``."""
     key: str | None = None
     keys: set[str] = field(default_factory=set)
     name: str = ""
@@ -63,7 +63,7 @@ class _Level:
 
 
 def documents_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where objects and lists stand in a text."""
+    """Yield the spans of objects and lists in a text."""
     failures = at = 0
     while failures < _MOST_FAILURES and (start := _START.search(text, at)):
         end = _end_of_document(text, start.start())
@@ -86,7 +86,7 @@ def _end_of_document(text: str, start: int) -> int | None:
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, strict=False, object_pairs_hook=bool)
 
 
-def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
+def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
     """Yield the strings of a document, and the numbers that are secret."""
     levels = [_Level(is_object=False)]
     pending: View | None = None  # a string that may be a key
@@ -101,7 +101,7 @@ def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Pla
             level.key = unescape_json(pending).text
             level.keys.add(level.key.lower())
             if len(pending.text) >= _LONG_KEY:
-                yield Place(pending, is_secret=False)
+                yield JsonPlace(pending, is_secret=False)
             pending = None
             continue
         if pending is not None:
@@ -115,7 +115,7 @@ def places_in(view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Pla
         elif token[2] == ",":
             level.key = None
         elif token[3] and _NUMBER.fullmatch(token[3]) and _is_secret(level, is_secret_name):
-            yield Place(view.part(*token.span(3)), is_secret=True, is_number=True)
+            yield JsonPlace(view.part(*token.span(3)), is_secret=True, is_number=True)
     if pending is not None:
         yield from _value(levels[-1], pending, is_secret_name)
 
@@ -130,10 +130,10 @@ def _opened(level: _Level, bracket: str, is_secret_name: Callable[[str], bool]) 
     return _Level(bracket == "{", kind)
 
 
-def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
+def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
     key = (level.key or "").lower()
     if _is_secret(level, is_secret_name) or (key in _SESSIONS and _is_random(view.text)):
-        yield Place(view, is_secret=True)
+        yield JsonPlace(view, is_secret=True)
         return
     if not level.is_object:
         level.strings.append(view)
@@ -143,7 +143,7 @@ def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> 
         level.values.append(view)
     elif key == "code":
         level.codes.append(view)
-    yield Place(view, is_secret=False)
+    yield JsonPlace(view, is_secret=False)
 
 
 def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:
@@ -164,21 +164,21 @@ def _is_random(value: str) -> bool:
     return len(value) >= _LONG and any(char.isdigit() for char in value)
 
 
-def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Place]:
-    """Yield what turns out to be secret by what stands beside it."""
+def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
+    """Yield the values that are secret because of other members next to them."""
 
     def names_a_secret(name: str) -> bool:
-        is_name = _NAME.fullmatch(name) is not None  # and no text
+        is_name = _NAME.fullmatch(name) is not None  # not a text
         return is_name and (is_secret_name(name) or is_secret_header(name.lower()))
 
     is_login = not _LOGIN.isdisjoint(level.keys)
     for code in level.codes:
         if is_login or ("state" in level.keys and _is_random(code.text)):
-            yield Place(code, is_secret=True)
+            yield JsonPlace(code, is_secret=True)
     if level.values and names_a_secret(level.name):
-        yield from (Place(value, is_secret=True) for value in level.values)
-    if len(level.strings) == 2:  # as some write headers: [name, value]
+        yield from (JsonPlace(value, is_secret=True) for value in level.values)
+    if len(level.strings) == 2:  # some write headers like this: [name, value]
         name, value = (unescape_json(string).text for string in level.strings)
         is_value = any(char.isdigit() for char in value) and len(value) >= 6
         if is_value and names_a_secret(name):
-            yield Place(level.strings[1], is_secret=True)
+            yield JsonPlace(level.strings[1], is_secret=True)

@@ -1,11 +1,11 @@
-"""Values in free text that stand behind a name: ``password=…``, ``"token": "…"``, ``--api-key …``.
+"""Find values after a secret name in free text: ``password=…``, ``"token": "…"``, ``--api-key …``.
 
 >>> from mcp_tool_filter.observers.redaction.names import is_secret_name
 >>> text = "password=p-1, token: 'two words', and a password: none of your business"
 >>> [text[one.start:one.end] for one in named_values_in(text, is_secret_name)]
 ['p-1', 'two words']
 
-Code and prose hold such names as well, so a value without quotes must look like one.
+Code and prose contain such names too, so a value without quotes must look like a secret.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NamedValue:
     end: int
     is_quoted: bool = False
     is_cookie: bool = False
-    """It is a list of cookies: names and values."""
+    """True for a list of cookies: names and values."""
 
 
 def named_values_in(text: str, is_secret_name: Callable[[str], bool]) -> Iterator[NamedValue]:
@@ -76,10 +76,10 @@ def _is_value(name: re.Match[str], plain: re.Match[str]) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    """Tell a secret from a word, as far as that can be known."""
+    """Tell whether a value looks like a secret rather than a word."""
     return len(value) >= 6 and any(char.isdigit() for char in value)
 
 
 def _ends_with(value: str, name: str) -> bool:
-    """Tell a variable: ``token=token``, ``password=args.password``."""
+    """Tell whether a value is a variable: ``token=token``, ``password=args.password``."""
     return value.lower().replace("-", "_").endswith(name.lower().replace("-", "_"))

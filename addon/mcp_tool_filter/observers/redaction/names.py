@@ -1,4 +1,4 @@
-"""Which names hold secrets: of JSON members, form fields, parameters, headers and parts.
+"""Know the names of secrets: JSON members, form fields, parameters, headers and parts.
 
 A name is compared by its words, so that every spelling counts:
 
@@ -45,21 +45,21 @@ _AFTER = frozenset({
     "hash", "value", "confirmation", "confirm", "plain", "plaintext", "text", "raw", "old", "new",
     "b64", "base64", "encoded", "encrypted", "string", "header", "repeat", "again", "current",
 })  # fmt: skip
-"""Words that may follow the secret's name: a ``password_hash`` is one as well."""
+"""Words that may follow the secret's name: a ``password_hash`` is a secret too."""
 
 _NOT_TOKENS = frozenset({
     "progress", "page", "next", "previous", "prev", "continuation", "continue", "sync", "cursor",
     "stop", "pad", "eos", "bos", "unk", "mask", "special", "last", "first", "end", "start", "sep",
     "cls", "resume", "per", "cancellation", "cancel", "abort", "work", "partial",
 })  # fmt: skip
-"""Before "token": a place in a list or a piece of text, and not a credential."""
+"""Words before "token" that mean a place in a list or a piece of text, not a credential."""
 
 _ENDINGS = (
     "password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "accesstoken",
     "authtoken", "refreshtoken", "idtoken", "sessiontoken", "apitoken", "bearertoken",
     "clientsecret",
 )  # fmt: skip
-"""Ends of a name whose words nobody told apart: ``dbpassword``."""
+"""Ends of a name written as one word: ``dbpassword``."""
 
 _SESSIONS = frozenset({"session", "sid", "sessionid", "sessid", "phpsessid", "jsessionid"})
 _PARAMETERS = _SESSIONS | {"code", "key", "auth", "sig", "signature", "ticket", "otp"}
@@ -72,9 +72,9 @@ _NOT_SECRET_HEADERS = frozenset({
 })  # fmt: skip
 
 
-@lru_cache(maxsize=4096)  # names are few and come again
+@lru_cache(maxsize=4096)  # the same few names come again and again
 def is_secret_name(name: str) -> bool:
-    """Tell whether what stands under this name is a secret, wherever it stands."""
+    """Tell whether the value of this name is a secret everywhere."""
     words = words_in(name)
     if " ".join(words[-2:]) in _PAIRS:
         return True
@@ -96,7 +96,7 @@ def is_secret_name(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_secret_parameter(name: str) -> bool:
-    """Tell the same of a parameter in a URL or of a field in a form: ``code``, ``key``, ``sid``."""
+    """Tell the same for a URL parameter or a form field: ``code``, ``key``, ``sid``."""
     words = words_in(name)
     joined = "".join(words)
     return (
@@ -109,7 +109,7 @@ def is_secret_parameter(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_secret_header(name: str) -> bool:
-    """Tell the same of a header, in lower case."""
+    """Tell the same for a header, in lower case."""
     if name in _NOT_SECRET_HEADERS:
         return False
     words = words_in(name)

@@ -1,10 +1,10 @@
-"""What secrets look like in free text, whatever their name.
+"""Find secrets in free text by their shape, without a name.
 
 >>> [text[a:b] for text in ["use ghp_0123456789abcdefABCD now"] for a, b in shapes_in(text)]
 ['ghp_0123456789abcdefABCD']
 
-Each expression takes a whole run of characters at once and never gives any back, so the time
-grows with the length of the text and not faster.
+The expressions never backtrack into a run of characters, so the time is linear in the length of the
+text.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _HOOK = re.compile(
 )
 _KEY_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = re.compile(r"[A-Za-z0-9+/=:, -]+")
-_LONG = 20  # characters; a shorter word after "Bearer" is a credential only if it has a digit
+_LONG = 20  # characters; a shorter word after "Bearer" must contain a digit
 
 
 def shapes_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where something stands that has the shape of a secret."""
+    """Yield the spans that have the shape of a secret."""
     yield from (found.span() for found in _VENDORS.finditer(text))
     for found in _SK.finditer(text):
         if _has_digit(found[0]):
@@ -103,7 +103,7 @@ def _has_digit(text: str) -> bool:
 
 
 def _key_lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the lines of private keys; one that is cut off ends with the text."""
+    """Yield the lines of private keys; a cut-off key ends with the text."""
     at = 0
     while begin := _KEY_BLOCK.search(text, at):
         end = text.find("-----END", begin.end())

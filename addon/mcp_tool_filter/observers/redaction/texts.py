@@ -1,4 +1,4 @@
-"""Bytes that are text, and bytes that are not; as Latin-1, one character for each byte.
+"""Distinguish text from binary data. Bytes are decoded as Latin-1, one character per byte.
 
 >>> problem_in_text("{}", ""), problem_in_text("\\x89PNG\\0", ""), decode_base64("aGk")
 (None, 'binary data', b'hi')

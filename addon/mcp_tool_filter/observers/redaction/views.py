@@ -1,7 +1,7 @@
-r"""Text that has been unescaped, and still knows where each character came from.
+r"""Unescaped text that knows the original place of each character.
 
-So a secret that is found in a JSON text within a form field can be replaced in the outermost text,
-and every other byte stays as it was:
+So we can replace a secret in a JSON text within a form field without changing any other byte of the
+outermost text:
 
 >>> view = unescape_json(View.of(r'a\u0062\nc'))
 >>> view.text, view.raw_span(1, 2)
@@ -24,7 +24,7 @@ _PERCENT_OR_PLUS = re.compile(r"%([0-9a-fA-F]{2})|\+")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A text; ``at`` has the place of each of its characters, and of its end."""
+    """A text; ``at`` has the original place of each character and of the end."""
 
     text: str
     at: Sequence[int]
@@ -41,23 +41,23 @@ class View:
 
 
 def unescape_json(view: View) -> View:
-    """Undo the escapes of a JSON string (without its quotes)."""
+    """Decode the escapes of a JSON string (given without quotes)."""
     return _unescaped(view, _JSON_ESCAPE, _json_meaning) if "\\" in view.text else view
 
 
 def unescape_percent(view: View, *, plus: bool = False) -> View:
-    """Undo percent escapes; with ``plus``, as in forms, a plus sign is a space."""
+    """Decode percent escapes; with ``plus``, as in forms, a plus sign is a space."""
     if "%" not in view.text and not (plus and "+" in view.text):
         return view
     return _unescaped(view, _PERCENT_OR_PLUS if plus else _PERCENT, _percent_meaning)
 
 
 def joined(parts: Sequence[View]) -> View:
-    """Join lines by line feeds."""
+    """Join lines with line feeds."""
     text = "\n".join(part.text for part in parts)
     at: list[int] = []
     for part in parts:
-        at.extend(part.at)  # the end of a line is the place of its line feed
+        at.extend(part.at)  # the end of a line is where its line feed is
     return View(text, at or [0])
 
 

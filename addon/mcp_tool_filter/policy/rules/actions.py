@@ -1,4 +1,4 @@
-"""The actions of rules, as values. ``perform`` says what becomes of a message."""
+"""The actions of rules, as values. ``perform`` carries them out."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ type Action = (
 
 REFUSALS = Block | InjectError
 ALWAYS = Log | Metric | Webhook
-"""What still runs after the rule has refused the message."""
+"""These still run after the rule has refused the message."""
 CHANGES = SetField | RemoveField | MergePatch | JsonPatch | Redact
-"""What surely changes the message."""
+"""These always change the message."""
 FOR_REQUESTS = RemoveField | Fork | Cache
 
 
@@ -159,14 +159,14 @@ def templates_in(action: Action) -> Iterator[Template]:
 
 
 def is_of_response(action: Action) -> bool:
-    """Tell whether an action refers to a response."""
+    """Tell whether an action only makes sense for a response."""
     if isinstance(action, SetField) and action.part == "result":
         return True
     return any(template.of_response for template in templates_in(action))
 
 
 def is_of_request(action: Action) -> bool:
-    """Tell whether an action has a meaning for requests only."""
+    """Tell whether an action only makes sense for a request."""
     return isinstance(action, FOR_REQUESTS) or (
         isinstance(action, SetField) and action.part == "params"
     )

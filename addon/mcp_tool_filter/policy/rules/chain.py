@@ -1,4 +1,5 @@
-"""The rules in order: method interceptors, then rules by priority, then the default action."""
+"""Apply the rules in order: method interceptors, then rules by priority, then the default
+action."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ from mcp_tool_filter.policy.rules.interceptors import (
 from mcp_tool_filter.policy.rules.judgement import (
     NOT_CLEAR,
     UNCLEAR,
-    Done,
+    DoneAction,
     Evaluated,
-    Judgement,
     Refusal,
+    RulesOutcome,
     refuse,
 )
 from mcp_tool_filter.policy.rules.model import Policy
@@ -67,10 +68,10 @@ def has_rules_for(policy: Policy, subject: Subject) -> bool:
 
 def judge(
     policy: Policy, subject: Subject, clock: Clock, trace: list[Evaluated] | None = None
-) -> Deciding[Judgement]:
-    """Decide what becomes of a message; yields the effects that are needed for it."""
+) -> Deciding[RulesOutcome]:
+    """Decide what happens to a message; yields the effects needed for it."""
     deadline = clock() + policy.chain.timeout
-    run = Run(subject, clock, deadline, Judgement(subject.message))
+    run = Run(subject, clock, deadline, RulesOutcome(subject.message))
     if not policy.enabled:
         return run.judgement
     try:
@@ -105,7 +106,7 @@ class _Walk:
 
     @property
     def ends(self) -> bool:
-        """No later rule is evaluated."""
+        """True if no later rule is evaluated."""
         judgement = self.run.judgement
         refused = judgement.refusal is not None and self.policy.chain.fail_fast
         return refused or self.run.allowed or judgement.filtered is not None
@@ -148,7 +149,7 @@ class _Walk:
             yield from self._fail(name, "its interceptor", error)
         if run.judgement.refusal is not None:
             run.judgement.matched.append(name)
-            run.judgement.done.append(Done(name, run.judgement.refusal.action))
+            run.judgement.done.append(DoneAction(name, run.judgement.refusal.action))
             if seen:
                 seen.matched = True
                 seen.done.append(run.judgement.refusal.action)
@@ -184,11 +185,11 @@ class _Walk:
             yield from self._evaluate(candidate)
             if self.ends:
                 return
-            if self.run.subject is not subject:  # others may match the changed message
+            if self.run.subject is not subject:  # other rules may match the changed message
                 waiting = self._candidates(after=candidate.order)
 
     def _candidates(self, after: int = -1) -> list[Candidate]:
-        """Return the rules that could match; all there are if somebody wants to know why."""
+        """Return the rules that could match; with a trace, all rules."""
         known = self._index.candidates(self.run.subject)
         if self.trace is not None:
             return [one for one in known.each if one.order > after]
@@ -242,14 +243,14 @@ class _Walk:
             except _FAILURES as error:
                 yield from self._fail(rule.id, name, error)
                 continue
-            self.run.judgement.done.append(Done(rule.id, name))
+            self.run.judgement.done.append(DoneAction(rule.id, name))
             if seen:
                 seen.done.append(name)
             if self.run.judgement.filtered is not None:
                 return
 
     def _may_run(self, action: Action, *, was_refused: bool) -> bool:
-        """Tell whether an action runs after a refusal: by its own rule, or by one before it."""
+        """Tell whether an action still runs after a refusal by its own rule or an earlier one."""
         if self.run.judgement.refusal is None or isinstance(action, ALWAYS):
             return True
         if not was_refused:
@@ -261,12 +262,13 @@ class _Walk:
         is_given_up = isinstance(error, PatternGivenUp)
         why = f"the pattern {error} takes too long on this message" if is_given_up else error
         yield Warn(f"Rule {rule!r}: {what} failed: {why}")
-        # Whoever writes a message must not choose to be let through: so never "allow" for patterns.
+        # A message's author must not be able to bypass the rules, so a costly pattern never means
+        # "allow".
         if is_given_up or not self.policy.chain.allow_on_error:
             detail = f"{what} failed: {why}"
             self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
         elif self.run.clock() >= self.run.deadline:
-            self.run.allowed = True  # there is no time for further rules
+            self.run.allowed = True  # no time left for further rules
 
     def _note(self, rule: str) -> Evaluated | None:
         if self.trace is None:
@@ -277,7 +279,8 @@ class _Walk:
     # Waiting together
 
     def _run_together(self, waiting: list[Candidate]) -> Deciding[None]:
-        """Begin what the next rules wait for at once, as long as none of them changes anything."""
+        """Start the effects of the next rules at the same time, as long as none of them changes the
+        message."""
         run = self.run
         if run.judgement.refusal is not None:
             return
@@ -306,7 +309,7 @@ class _Walk:
                 if not all(one.holds(self.run.subject, now) for one in candidate.rest):
                     continue
             except (ProtocolError, PatternGivenUp):
-                return  # it ends the chain when its turn comes
+                return  # it will end the chain when its turn comes
             for action in rule.actions:
                 if isinstance(action, CallFunction) or (
                     isinstance(action, Script) and action.decides

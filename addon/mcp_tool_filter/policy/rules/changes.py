@@ -1,4 +1,4 @@
-"""A message with a part changed: the rest keeps its bytes, and the tool filter looks again."""
+"""Change a part of a message: the rest keeps its bytes, and the tool filter judges it again."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ type Edit = Callable[[Edited], Edited]
 def edit_part(subject: Subject, part: str, edit: Edit) -> str | None:
     """Return the message's text with ``params`` or ``result`` edited; None if nothing changes.
 
-    Params that are missing are created if the edit puts something into them. An error has no
-    result, and stays as it is.
+    Missing params are created if the edit adds something to them. An error has no result and stays
+    unchanged.
     """
     place = subject.message.place
     raw = place.text[place.start : place.end]
@@ -36,9 +36,9 @@ def edit_part(subject: Subject, part: str, edit: Edit) -> str | None:
 
 
 def replace_message(subject: Subject, text: str) -> tuple[Subject, Verdict]:
-    """Return the changed message, and what the tool filter says of it.
+    """Return the changed message and the tool filter's verdict on it.
 
-    Raises ImpossibleChange if that is no message, or not the same request or response any more.
+    Raises ImpossibleChange if it is not a message, or no longer the same request or response.
     """
     message = _parse(text, subject)
     try:

@@ -1,7 +1,7 @@
 """The conditions of rules: each tells whether it holds for a message.
 
-A condition says what it reads: ``reads`` is the method, the tool, or anything. What depends on the
-method and the tool alone is asked once for each pair, not once for each message.
+``reads`` says what a condition depends on: the method, the tool, or anything. Conditions on the
+method and the tool alone are evaluated once for each pair, not for each message.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Condition(Protocol):
 
     @property
     def of_response(self) -> bool:
-        """It refers to a response."""
+        """True if it refers to a response."""
 
     @property
     def of_request(self) -> bool:
-        """It refers to a request, or to the one that a response answers."""
+        """True if it refers to a request, or to the request that a response answers."""
 
     def holds(self, subject: Subject, now: float) -> bool: ...
 
 
 class _OfMethod:
-    """A condition on what is asked for."""
+    """A condition on the method."""
 
     __slots__ = ()
     reads: ClassVar = Reads.METHOD
@@ -51,7 +51,7 @@ class _OfMethod:
 
 
 class _OfTool:
-    """A condition on the tool that is called."""
+    """A condition on the called tool."""
 
     __slots__ = ()
     reads: ClassVar = Reads.TOOL
@@ -69,7 +69,7 @@ class _OfError:
 
 
 class _OfClient:
-    """A condition on who asks."""
+    """A condition on the client."""
 
     __slots__ = ()
     reads: ClassVar = Reads.MESSAGE
@@ -127,7 +127,7 @@ class ToolMatches(_OfTool):
 
 @dataclass(frozen=True, slots=True)
 class _OfField:
-    """A condition on what stands at a field of ``params`` or ``result``."""
+    """A condition on the value of a field of ``params`` or ``result``."""
 
     part: str
     field: Field
@@ -144,8 +144,8 @@ class _OfField:
     def holds(self, subject: Subject, now: float) -> bool:
         document = subject.document(self.part)
         found = subject.find(self.part, self.field)
-        # Each is judged even if one before it satisfies the condition: the order of a list's
-        # elements must not decide whether the message can be judged.
+        # We judge each value even after one satisfies the condition: whether the message can be
+        # judged must not depend on the order of a list's elements.
         judged = [self.satisfied_by(document, value) for value in found]
         return any(judged)
 
@@ -227,7 +227,7 @@ class ErrorSays(_OfError):
 
 
 def _in_error(subject: Subject, key: str) -> Value | None:
-    """Return a member of a response's error. Raises Unjudgeable."""
+    """Return a member of a response's error, or None. Raises Unjudgeable."""
     error = subject.part("error")
     member = find_member(error.members or (), key) if error else None
     return member.value if member else None
@@ -259,7 +259,7 @@ class From(_OfClient):
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """Conditions in the order in which they are asked: the cheap ones first."""
+    """Several conditions, the cheap ones first."""
 
     conditions: tuple[Condition, ...]
 
@@ -309,5 +309,5 @@ class Not:
 
 
 def in_order(conditions: list[Condition]) -> tuple[Condition, ...]:
-    """Return what depends on the method or tool alone first, the rest in the order given."""
+    """Return the conditions on the method or tool alone first, the rest in the order given."""
     return tuple(sorted(conditions, key=lambda one: one.reads))

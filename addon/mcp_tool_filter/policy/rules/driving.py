@@ -1,4 +1,4 @@
-"""Answers at once what a host can answer at once, so that only the rest must be waited for."""
+"""Answer at once the effects that a host can answer at once, so that only the rest must wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Later(Enum):
 
 
 type AtOnce = Callable[[Effect], object]
-"""Returns what came of an effect, or LATER if it must be waited for; raises EffectFailed."""
+"""Returns the result of an effect, or LATER if it must wait; raises EffectFailed."""
 
 
 def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[Outcome]:
-    """Yield only the effects of a decision that must be waited for."""
+    """Yield only those effects of a decision that must wait."""
     resume: Callable[[], Effect] = partial(next, deciding)
     while True:
         try:
@@ -33,7 +33,7 @@ def answered[Outcome](deciding: Deciding[Outcome], at_once: AtOnce) -> Deciding[
         except GeneratorExit:
             deciding.close()
             raise
-        except BaseException as error:  # what came of the effect; it is for the decision
+        except BaseException as error:  # the effect's failure, for the decision
             resume = partial(deciding.throw, error)
         else:
             resume = partial(deciding.send, came)

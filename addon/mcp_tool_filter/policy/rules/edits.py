@@ -1,4 +1,4 @@
-r"""Changes to JSON that leave every other byte as it is.
+r"""Edit JSON without changing any other byte.
 
 >>> from mcp_tool_filter.policy.rules.fields import parse_field
 >>> edit = Edited('{ "path": "/a",  "n": 1.0 }')
@@ -22,7 +22,7 @@ from mcp_tool_filter.policy.rules.fields import (
     Document,
     Every,
     Key,
-    Step,
+    PathStep,
     Token,
     find_member,
     index_of,
@@ -35,7 +35,7 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _KEY_ENDS = re.compile(r"[ \t\n\r]*:")
 _UNITS = re.compile(r"[^\\\U00010000-\U0010ffff]+|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
-_PRICE_OF_ESCAPE = 20  # steps of a pattern that take as long as to decode one escape
+_PRICE_OF_ESCAPE = 20  # decoding one escape takes as long as so many steps of a pattern
 
 
 class ImpossibleChange(Exception):
@@ -50,7 +50,7 @@ class _Splice:
 
 
 class Edited:
-    """A JSON text. Each change returns another one."""
+    """A JSON text. Each change returns a new one."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -58,11 +58,11 @@ class Edited:
         _, self.root = scan(raw, {EACH: None}, Limits(message=max(1, len(raw))))
         self.document = Document(text)
 
-    def set(self, steps: Sequence[Step], written: str) -> Edited:
+    def set(self, steps: Sequence[PathStep], written: str) -> Edited:
         """Set a field; create the members on its path that are missing."""
         return self._spliced(_set(self.document, self.root, steps, written))
 
-    def remove(self, steps: Sequence[Step]) -> Edited:
+    def remove(self, steps: Sequence[PathStep]) -> Edited:
         """Remove a field, if it is there."""
         holders = self.document.find(self.root, steps[:-1])
         return self._spliced(
@@ -70,9 +70,9 @@ class Edited:
         )
 
     def redact(
-        self, steps: Sequence[Step], pattern: RulePattern, replacement: str, budget: Budget
+        self, steps: Sequence[PathStep], pattern: RulePattern, replacement: str, budget: Budget
     ) -> Edited:
-        """Replace what a pattern matches in the strings at a field and below it.
+        """Replace the matches of a pattern in the strings at a field and below it.
 
         Raises PatternGivenUp.
         """
@@ -82,8 +82,8 @@ class Edited:
             for splice in _redact(self.text, value, pattern, quote(replacement)[1:-1], budget)
         )
 
-    def insert(self, steps: Sequence[Step], written: str) -> Edited:
-        """Add a value as RFC 6902 does: in a list, before the element that stands there."""
+    def insert(self, steps: Sequence[PathStep], written: str) -> Edited:
+        """Add a value as RFC 6902 does: in a list, before the element at that index."""
         *path, last = steps
         holder = self.document.open(self.only(path))
         if holder.elements is None:
@@ -98,14 +98,14 @@ class Edited:
         start = holder.elements[-1].end if count else holder.start + 1
         return self._spliced([_Splice(start, start, f",{written}" if count else written)])
 
-    def only(self, steps: Sequence[Step]) -> Value:
-        """Return what stands at a place. Raises ImpossibleChange if nothing does."""
+    def only(self, steps: Sequence[PathStep]) -> Value:
+        """Return the value at a place. Raises ImpossibleChange if there is none."""
         found = self.document.find(self.root, steps)
         if not found:
             raise ImpossibleChange("there is no such place in the message")
         return found[0]
 
-    def merge(self, patch: Json, path: tuple[Step, ...] = ()) -> Edited:
+    def merge(self, patch: Json, path: tuple[PathStep, ...] = ()) -> Edited:
         """Apply a merge patch (RFC 7396)."""
         if not isinstance(patch, Object) or self.text[self.only(path).start] != "{":
             return self.set(path, render_json(_without_nulls(patch)))
@@ -130,7 +130,7 @@ class Edited:
 
 
 def _set(
-    document: Document, value: Value, steps: Sequence[Step], written: str
+    document: Document, value: Value, steps: Sequence[PathStep], written: str
 ) -> Iterator[_Splice]:
     if not steps:
         yield _Splice(value.start, value.end, written)
@@ -156,15 +156,16 @@ def _set(
 
 
 def _added(holder: Value, key: str, written: str) -> _Splice:
-    """Add a member behind the last one."""
+    """Add a member after the last one."""
     members = holder.members or ()
     at = members[-1].value.end if members else holder.start + 1
     comma = "," if members else ""
     return _Splice(at, at, f"{comma}{quote(key)}:{written}")
 
 
-def _built(steps: Sequence[Step], written: str) -> str | None:
-    """Write the missing objects on a path; None if there is no element to set anything in."""
+def _built(steps: Sequence[PathStep], written: str) -> str | None:
+    """Render the missing objects on a path; None if the path needs list elements that do not
+    exist."""
     for step in reversed(steps):
         if step is Every.EVERY:
             return None
@@ -174,7 +175,7 @@ def _built(steps: Sequence[Step], written: str) -> str | None:
     return written
 
 
-def _remove(document: Document, holder: Value, step: Step) -> Iterator[_Splice]:
+def _remove(document: Document, holder: Value, step: PathStep) -> Iterator[_Splice]:
     holder = document.open(holder)
     parts: Sequence[Member] | Sequence[Value]
     if holder.members is not None and isinstance(step, Key | Token):
@@ -192,7 +193,7 @@ def _remove(document: Document, holder: Value, step: Step) -> Iterator[_Splice]:
 
 
 def _cut(parts: Sequence[Member] | Sequence[Value], index: int) -> _Splice:
-    """Cut out a part with one of the commas beside it."""
+    """Remove a part together with one comma beside it."""
     if index:
         return _Splice(_end(parts[index - 1]), _end(parts[index]), "")
     if len(parts) > 1:
@@ -225,14 +226,14 @@ def _redact_string(
 
 
 def _units(written: str) -> tuple[str, Sequence[int]]:
-    """Return a string's UTF-16 code units, and where in its written form each of them begins."""
+    """Return a string's UTF-16 code units, and where each begins in the written string."""
     if "\\" not in written and len(to_units(written)) == len(written):
         return written, range(len(written) + 1)
     units: list[str] = []
     places: list[int] = []
     for found in _UNITS.finditer(written):
         piece = found.group()
-        if piece[0] != "\\" and len(to_units(piece)) == len(piece):  # each its own unit
+        if piece[0] != "\\" and len(to_units(piece)) == len(piece):  # each character is one unit
             units.append(piece)
             places += range(found.start(), found.end())
             continue
@@ -252,7 +253,7 @@ def _unescaped(piece: str) -> str:
 
 
 def _without_nulls(value: Json) -> Json:
-    """Return what a merge patch puts where nothing was: its nulls mean "remove"."""
+    """Return a value that a merge patch adds, without nulls, which mean "remove"."""
     if not isinstance(value, Object):
         return value
     return Object(tuple((key, _without_nulls(of)) for key, of in value.members if of is not None))

@@ -1,6 +1,6 @@
-"""Whether a part of a message equals a value of the policy, as JSON: by value.
+"""Compare a part of a message with a value of the policy, as JSON values.
 
-What is compared is read completely, so a key in it that two readers could take differently raises
+We read the compared part completely, so a key in it that two readers could read differently raises
 ``Unjudgeable``, as it does on a path.
 """
 
@@ -17,7 +17,7 @@ from mcp_tool_filter.protocol.scan import Value
 
 
 def equals(document: Document, value: Value, wanted: Json) -> bool:
-    """Compare with JSON's own equality: 1 is 1.0, and ``true`` is not 1."""
+    """Tell whether a value equals the wanted one: 1 equals 1.0, but ``true`` does not equal 1."""
     if value.text is not None:
         return isinstance(wanted, str) and value.text == wanted
     match document.text[value.start]:
@@ -31,7 +31,7 @@ def equals(document: Document, value: Value, wanted: Json) -> bool:
                 and all(equals(document, *pair) for pair in zip(elements, wanted, strict=True))
             )
         case "t" | "f" | "n":
-            # Not "in (None, True, False)": a number could be equal to one of these.
+            # Not "in (None, True, False)": 1 == True in Python.
             return (wanted is None or isinstance(wanted, bool)) and (
                 json.dumps(wanted) == document.written(value)
             )
@@ -61,9 +61,9 @@ def _equals_object(document: Document, value: Value, wanted: Object) -> bool:
 
 
 def hash_params(document: Document, params: Value | None) -> str:
-    """Return a short hash: the same for params that mean the same, whatever their spelling.
+    """Return a short hash that is the same for all spellings of the same params.
 
-    A progress token, which differs from request to request, is left out.
+    Leaves out the progress token, which differs from request to request.
     """
     digest = hashlib.sha256()
     if params is None:
@@ -107,7 +107,7 @@ _PROGRESS = ("params", "_meta", "progressToken")
 
 
 def _is_empty_meta(document: Document, key: str, value: Value) -> bool:
-    """Tell whether nothing but a progress token stands in ``_meta``."""
+    """Tell whether ``_meta`` contains nothing but a progress token."""
     if key != "_meta":
         return False
     members = document.open(value).members

@@ -5,8 +5,8 @@ r"""The fields that rules read: paths within ``params`` or ``result``.
 >>> parse_field(r"a\.b[0]").steps, parse_field("/a~1b/0").steps
 ((Key(name='a.b'), 0), (Token(name='a/b'), Token(name='0')))
 
-A path that two readers could take differently is not judged: a key on it that stands twice, in two
-spellings, or only in a spelling other than the rule's raises ``Unjudgeable``.
+We do not judge a path that two readers could read differently: a key on it that occurs twice, in
+two spellings, or only in a spelling other than the rule's raises ``Unjudgeable``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Outline, Value, open_val
 
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
 _LONGEST_KEPT = 64  # characters of a key
-_SHORT = 64 * 1024  # characters; too few for more parts than may be opened
+_SHORT = 64 * 1024  # characters; so few cannot have more parts than we may open
 _INDEX = re.compile(r"0|[1-9]\d{0,8}")
 
 
 class Unjudgeable(ProtocolError):
-    """A field that two readers could take differently."""
+    """A field that two readers could read differently."""
 
 
 class Every(Enum):
@@ -48,33 +48,33 @@ class Token:
     name: str
 
 
-type Step = Key | Token | int | Every
-_NAMED = (Key, Token)  # not Key | Token, which would be made anew for each field of each message
+type PathStep = Key | Token | int | Every
+_NAMED = (Key, Token)  # a tuple: the union Key | Token would be built for each message
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     text: str
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     outlines: tuple[Outline, ...] = field(default=(), repr=False, compare=False)
-    """For each step, what to open together with the value that it leads into."""
+    """For each step, what to open together with the value it leads to."""
 
     def __hash__(self) -> int:
-        """Hash the text alone, which remembers its hash: each message asks for it."""
+        """Hash only the text, which caches its hash, because each message needs it."""
         return hash(self.text)
 
 
 def parse_field(text: str) -> Field:
-    """Read a path. Raises ValueError, which says what would be right."""
+    """Parse a path. Raises ValueError, which says what would be right."""
     if text.startswith("/"):
-        steps: tuple[Step, ...] = tuple(map(Token, parse_pointer(text)))
+        steps: tuple[PathStep, ...] = tuple(map(Token, parse_pointer(text)))
     else:
         steps = tuple(_dotted(text))
     return Field(text, steps, _outlines(steps))
 
 
-def _outlines(steps: Sequence[Step]) -> tuple[Outline, ...]:
-    """Return an outline of what stands at each step, down to the end of the path."""
+def _outlines(steps: Sequence[PathStep]) -> tuple[Outline, ...]:
+    """Return, for each step, an outline of the rest of the path."""
     outlines: list[Outline] = []
     inner: Outline | None = None
     for step in reversed(steps):
@@ -87,7 +87,7 @@ def _outlines(steps: Sequence[Step]) -> tuple[Outline, ...]:
 
 
 def parse_pointer(text: str) -> list[str]:
-    """Read a JSON pointer (RFC 6901). Raises ValueError."""
+    """Parse a JSON pointer (RFC 6901). Raises ValueError."""
     if text and not text.startswith("/"):
         raise ValueError("a JSON pointer begins with /")
     if re.search(r"~(?![01])", text):
@@ -95,7 +95,7 @@ def parse_pointer(text: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
-def _dotted(text: str) -> Iterator[Step]:
+def _dotted(text: str) -> Iterator[PathStep]:
     at, wants_key = 0, True
     while at < len(text):
         found = _DOTTED.match(text, at)
@@ -125,7 +125,7 @@ def _dotted(text: str) -> Iterator[Step]:
 
 @dataclass(slots=True)
 class Document:
-    """A message's text, whose parts are opened when they are read, each once."""
+    """A message's text. Its parts are opened once, when they are read."""
 
     text: str
     _opened: dict[int, Value]
@@ -137,7 +137,7 @@ class Document:
     def open(self, value: Value, outline: Outline | None = None) -> Value:
         """Return a value with its members or elements. Raises ProtocolError for too many.
 
-        What a short one holds is opened along an outline, so that it is not read once more.
+        A short value is opened along an outline, so that it is not read again for inner members.
         """
         if value.members is not None or value.elements is not None:
             return value
@@ -156,9 +156,9 @@ class Document:
         return self.text[value.start : value.end]
 
     def find(
-        self, root: Value | None, steps: Sequence[Step], outlines: Sequence[Outline] = ()
+        self, root: Value | None, steps: Sequence[PathStep], outlines: Sequence[Outline] = ()
     ) -> list[Value]:
-        """Return what stands at a path: one value or none, or with ``[*]`` any number."""
+        """Return the values at a path: one or none, or with ``[*]`` any number."""
         found = [] if root is None else [root]
         for step, outline in zip(steps, outlines or repeat(None), strict=False):
             if len(found) == 1:
@@ -167,7 +167,7 @@ class Document:
                 found = [inner for value in found for inner in self._inside(value, step, outline)]
         return found
 
-    def _inside(self, value: Value, step: Step, outline: Outline | None) -> Sequence[Value]:
+    def _inside(self, value: Value, step: PathStep, outline: Outline | None) -> Sequence[Value]:
         value = self.open(value, outline)
         if value.members is not None and isinstance(step, _NAMED):
             member = find_member(value.members, step.name)
@@ -180,15 +180,18 @@ class Document:
         return () if index is None else value.elements[index : index + 1]
 
 
-def index_of(step: Step) -> int | None:
-    """Return which element of a list a step means, if it can mean one."""
+def index_of(step: PathStep) -> int | None:
+    """Return the list index that a step means, or None."""
     if isinstance(step, Token):
         return int(step.name) if _INDEX.fullmatch(step.name) else None
     return step if isinstance(step, int) else None
 
 
 def find_member(members: Sequence[Member], name: str) -> Member | None:
-    """Return the only member that any reader could take for this one, or None."""
+    """Return the member of that name, or None.
+
+    Raises Unjudgeable if another could be taken for it.
+    """
     found = None
     for member in members:
         key = member.key
@@ -200,7 +203,7 @@ def find_member(members: Sequence[Member], name: str) -> Member | None:
 
 
 def could_be(key: str, name: str) -> bool:
-    """Tell whether careless readers could take a key for another one."""
+    """Tell whether careless readers could take a key for another."""
     if len(key) <= _LONGEST_KEPT:
         return _could_be_once(key, name)
     return not _spellings(key).isdisjoint(_spellings(name))
@@ -208,7 +211,7 @@ def could_be(key: str, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _could_be_once(key: str, name: str) -> bool:
-    """Remember it: the same few keys come again and again."""
+    """Cached, because the same few keys come again and again."""
     return not _spellings(key).isdisjoint(_spellings(name))
 
 

@@ -1,9 +1,9 @@
-"""Finds the rules that could match a message without asking each of them.
+"""Find the rules that could match a message without evaluating each of them.
 
-What depends on the method and the tool is asked once for each pair. Of the rules that remain, most
-begin with a condition on a field that must have one of some texts, or match a pattern: these are
-found by the text that stands there. Every rule that is left out would not have matched, and would
-have read nothing more; so the outcome, refusals included, is as if all had been asked in order.
+Conditions on the method and the tool are evaluated once for each pair. Most of the remaining rules
+begin with a condition that a field has one of some texts, or matches a pattern: we find these rules
+by the field's text. A rule that we leave out would not have matched and would have read nothing
+more. So the outcome, including refusals, is as if we had evaluated all rules in order.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.subject import Subject
 
-_MOST_KNOWN = 4096  # pairs of method and tool, whose rules are remembered
+_MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
 _LONGEST_KNOWN = 256  # characters of a method or tool
-_LONGEST_LITERAL = 32  # characters of each that are looked for at first
-_FEW = 8  # rules; so many are asked as quickly
+_LONGEST_LITERAL = 32  # characters of each literal that the first search looks for
+_FEW = 8  # rules; evaluating so few is as quick
 
 type Part = tuple[str, Field]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A rule that could match, and what is still to be asked."""
+    """A rule that could match, and its conditions that are not evaluated yet."""
 
     rule: Rule
     order: int
@@ -40,11 +40,11 @@ class Candidate:
 
 @dataclass(slots=True)
 class _OnField:
-    """The candidates whose first question is what stands at one field, by their position."""
+    """The candidates whose first condition is on one field, by their position."""
 
     texts: dict[str, list[int]] = field(default_factory=dict)
     literals: list[tuple[str, int]] = field(default_factory=list)
-    """A text that must be there for the pattern of a candidate to match."""
+    """A text that each match of a candidate's pattern contains, and the candidate."""
     all: list[int] = field(default_factory=list)
     _any_literal: re.Pattern[str] | None = None
 
@@ -53,13 +53,13 @@ class _OnField:
         if len(self.literals) > _FEW:
             if self._any_literal is None:
                 self._any_literal = re.compile(any_of([literal for literal, _ in self.literals]))
-            if self._any_literal.search(text) is None:  # quicker than to look for each of them
+            if self._any_literal.search(text) is None:  # quicker than searching for each of them
                 return []
         return [at for literal, at in self.literals if literal in text]
 
 
 class Candidates:
-    """The rules that could match messages of one method and tool, in their order."""
+    """The rules that could match messages of one method and tool, in order."""
 
     __slots__ = ("_by_field", "_others", "each")
 
@@ -88,7 +88,7 @@ class Candidates:
         return on_field
 
     def possible(self, subject: Subject, after: int = -1) -> Sequence[Candidate]:
-        """Return those that could match this message and come after the one of this order."""
+        """Return the candidates that could match this message and come after the given order."""
         if len(self.each) <= _FEW or not self._by_field:
             found = self.each
         else:
@@ -109,7 +109,7 @@ def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) ->
     try:
         found = subject.find(part, field)
     except ProtocolError:
-        return on_field.all  # each of them refuses the message when its turn comes
+        return on_field.all  # each of them will refuse the message when its turn comes
     positions: list[int] = []
     for value in found:
         text = value.text
@@ -121,7 +121,7 @@ def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) ->
 
 
 def any_of(texts: Iterable[str]) -> str:
-    """Return a regex for the beginnings of texts, which tries each place of a text but once.
+    """Return a regex that finds the beginnings of these texts and tries each place only once.
 
     >>> any_of(["secret1", "secret2", "sea"])
     'se(?:a|cret(?:1|2))'
@@ -130,9 +130,9 @@ def any_of(texts: Iterable[str]) -> str:
 
 
 def _branch(texts: Sequence[str]) -> str:
-    """Write sorted, different texts so that what they begin with in common stands once."""
+    """Render sorted, distinct texts with each common prefix written once."""
     prefix = _common_beginning(texts[0], texts[-1])
-    if prefix == texts[0]:  # to find it is enough
+    if prefix == texts[0]:  # finding it is enough
         return re.escape(prefix)
     tails = [text[len(prefix) :] for text in texts]
     branches = [_branch(list(group)) for _, group in groupby(tails, key=itemgetter(0))]
@@ -155,7 +155,7 @@ class RuleIndex:
         self._known: dict[tuple[str | None, str | None], Candidates] = {}
 
     def candidates(self, subject: Subject) -> Candidates:
-        """Return the rules that could match, as far as method and tool decide."""
+        """Return the rules that could match by method and tool."""
         if not self._rules:
             return _NONE
         key = subject.method, subject.tool
@@ -174,7 +174,7 @@ class RuleIndex:
             static = [one for one in rule.conditions if one.reads < Reads.MESSAGE]
             try:
                 holds = all(one.holds(subject, 0.0) for one in static)
-            except PatternGivenUp:  # the rule fails when its turn comes
+            except PatternGivenUp:  # the rule will fail when its turn comes
                 chosen.append(Candidate(rule, order, rule.conditions))
                 continue
             if holds:

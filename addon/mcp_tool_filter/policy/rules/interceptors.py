@@ -1,4 +1,4 @@
-"""Method interceptors: ready-made checks of one method, and users' own classes."""
+"""Method interceptors: built-in checks of one method, and users' own classes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RESOURCE_METHODS = ("resources/read", "resources/subscribe")
 
 @dataclass(frozen=True, slots=True)
 class ToolCallInterceptor:
-    """Allows calls of some tools, so many for each session and tool."""
+    """Allows only calls of some tools, at a limited rate per session and tool."""
 
     allowed_tools: frozenset[str] | None = None
     limits: tuple[tuple[int, float], ...] = ()
-    """How many calls, in how many seconds."""
+    """Pairs: how many calls in how many seconds."""
 
     def problem_in(self, subject: Subject) -> str | None:
         """Return why a call is blocked, or None. Raises Unjudgeable."""
@@ -40,7 +40,7 @@ class ToolCallInterceptor:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAccessInterceptor:
-    """Allows resources in some places, except those that a glob denies."""
+    """Allows only resources in some places, except those that a glob denies."""
 
     allowed: tuple[ResourceUri, ...] | None = None
     denied: tuple[str, ...] = ()
@@ -71,16 +71,16 @@ type MethodInterceptor = ToolCallInterceptor | ResourceAccessInterceptor | UserI
 
 @dataclass(slots=True, kw_only=True)
 class InterceptedExchange:
-    """What a user's class gets to see."""
+    """What a user's class gets."""
 
     message: dict[str, object]
-    """The message that is judged; it may be changed and returned."""
+    """The judged message; the class may change and return it."""
     request: dict[str, object] | None
-    """What a response answers; for a request, the request itself."""
+    """The request that a response answers; for a request, the request itself."""
     method: str | None
     tool: str | None
     session_id: str
     session: dict[str, object]
-    """Kept as long as the session; for the class to use."""
+    """For the class to use; kept as long as the session."""
     credential: str
-    """Identifies the asker; no credential can be learned from it."""
+    """Identifies the asker without revealing a credential."""

@@ -1,6 +1,6 @@
-"""JSON patches (RFC 6902), applied so that every other byte stays as it is.
+"""Apply JSON patches (RFC 6902) without changing any other byte.
 
-The libraries for it work on Python objects, and writing these would change numbers and spaces.
+The usual libraries work on Python objects, and serialising these changes numbers and spaces.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mcp_tool_filter.policy.rules.edits import Edited, ImpossibleChange
 from mcp_tool_filter.policy.rules.equality import equals
-from mcp_tool_filter.policy.rules.fields import Step
+from mcp_tool_filter.policy.rules.fields import PathStep
 from mcp_tool_filter.policy.rules.values import Json, render_json
 
 OPERATIONS = {
@@ -21,15 +21,15 @@ OPERATIONS = {
     "copy": ("from", "path"),
     "test": ("path", "value"),
 }
-"""Each operation with the members it needs."""
+"""Each operation and the members it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     op: str
-    path: tuple[Step, ...]
-    source: tuple[Step, ...] = ()
-    """``from``, in a patch."""
+    path: tuple[PathStep, ...]
+    source: tuple[PathStep, ...] = ()
+    """``from`` in a patch."""
     value: Json = None
 
 
@@ -63,11 +63,11 @@ def _apply(edited: Edited, one: Operation) -> Edited:
             return edited
 
 
-def _add(edited: Edited, path: tuple[Step, ...], written: str) -> Edited:
+def _add(edited: Edited, path: tuple[PathStep, ...], written: str) -> Edited:
     return edited.insert(path, written) if path else edited.set(path, written)
 
 
-def _remove(edited: Edited, path: tuple[Step, ...]) -> Edited:
+def _remove(edited: Edited, path: tuple[PathStep, ...]) -> Edited:
     if not path:
         raise ImpossibleChange("a patch cannot remove all of the message")
     return edited.remove(path)

@@ -1,4 +1,4 @@
-"""What the rules made of a message."""
+"""The result of applying the rules to a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_CLEAR = "Invalid Request"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error in the place of a message; ``data`` is JSON."""
+    """An error that replaces a message; ``data`` is JSON."""
 
     code: int
     message: str
@@ -24,7 +24,7 @@ class Refusal:
     rule: str
     action: str
     detail: str = ""
-    """For whoever watches; a client is never told."""
+    """For observers; a client never sees it."""
 
     def render(self, id: str | None) -> bytes:
         data = "" if self.data is None else f',"data":{self.data}'
@@ -35,15 +35,15 @@ class Refusal:
 def refuse(
     message: str, rule: str, action: str, *, retry_after: float | None = None, detail: str = ""
 ) -> Refusal:
-    """Refuse with our own code; the client learns which rule it was."""
+    """Return a refusal with our own error code. The client learns which rule refused."""
     more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
     data = f'{{"rule":{quote(rule)},"action":{quote(action)}{more}}}'
     return Refusal(BLOCKED, message, data, rule, action, detail)
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Keep the result of this request under a key."""
+class StoreOrder:
+    """An order to store the result of this request under a key."""
 
     key: str
     ttl: float
@@ -52,14 +52,14 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class DoneAction:
     rule: str
     action: str
 
 
 @dataclass(slots=True)
 class Evaluated:
-    """A rule that was evaluated, for whoever wants to know why."""
+    """A rule that was evaluated, for a trace."""
 
     rule: str
     conditions: list[tuple[str, bool]] = field(default_factory=list)
@@ -69,23 +69,23 @@ class Evaluated:
 
 
 @dataclass(slots=True)
-class Judgement:
-    """``message`` is as the rules left it."""
+class RulesOutcome:
+    """The outcome; ``message`` is the message after the rules' changes."""
 
     message: Single
     is_changed: bool = False
     refusal: Refusal | None = None
     filtered: Verdict | None = None
-    """What the tool filter said of the changed message, if it does not just pass."""
+    """The tool filter's verdict on the changed message, unless it just passes."""
     cached: bytes | None = None
     """A stored result that answers the request."""
-    stores: list[Store] = field(default_factory=list)
-    done: list[Done] = field(default_factory=list)
+    stores: list[StoreOrder] = field(default_factory=list)
+    done: list[DoneAction] = field(default_factory=list)
     matched: list[str] = field(default_factory=list)
     """The rules that matched."""
 
     def to_verdict(self) -> Verdict:
-        """Return what becomes of the message. (A cached result is for the caller to give.)"""
+        """Return the verdict on the message. (The caller answers with a cached result.)"""
         if self.refusal is not None:
             return self._refuse(self.refusal)
         if self.filtered is not None:

@@ -1,7 +1,7 @@
-"""The rules as a link of the chain, behind the tool filter.
+"""The rules as a link of the chain, after the tool filter.
 
-One policy judges a message from its request to its response, also when the rules file is edited in
-between. What a rule changes is judged by the tool filter at once.
+One policy judges both a request and its response, even if the rules file is edited in between. The
+tool filter judges at once what a rule changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
 from mcp_tool_filter.policy.rules.driving import AtOnce, answered
-from mcp_tool_filter.policy.rules.judgement import NOT_CLEAR, UNCLEAR, Judgement, Store
+from mcp_tool_filter.policy.rules.judgement import NOT_CLEAR, UNCLEAR, RulesOutcome, StoreOrder
 from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
@@ -46,15 +46,15 @@ _NOBODY = Client()
 
 @dataclass(slots=True)
 class _Noted:
-    """What is remembered of a request until its response comes."""
+    """What we remember about a request until its response arrives."""
 
     policy: Policy
     session: RuleSession
-    stores: list[Store] = field(default_factory=list)
+    stores: list[StoreOrder] = field(default_factory=list)
 
 
 class RulesLink:
-    """One for each listener; ``policy`` may be replaced at any time."""
+    """The rules of one listener; ``policy`` may be replaced at any time."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class RulesLink:
         salt: bytes = b"",
         copies: str = "",
     ) -> None:
-        """``salt`` keys the names of sessions that have no id of their own.
+        """``salt`` keys the names of sessions without an id.
 
-        With ``copies`` begin the ids of our own copies of requests.
+        The ids of our own copies of requests begin with ``copies``.
         """
         self.hits: Counter[str] = Counter()
         """How often each rule has matched."""
@@ -89,12 +89,12 @@ class RulesLink:
         return self._policy
 
     def adopt(self, policy: Policy) -> None:
-        """Judge by another policy from now on; what has been asked already keeps the old one."""
+        """Use another policy from now on; open requests keep the old one."""
         self._policy = policy
         self.sessions.ttl = policy.session_ttl
 
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
-        """Return a verdict, or a generator of effects if somebody must wait."""
+        """Return a verdict, or a generator of effects if the message must wait."""
         if isinstance(message, Response) and self._is_for_nobody(message, situation):
             return Drop(Reason(Why.STORED, detail="the answer to a copy of a request"))
         now = self._clock()
@@ -123,7 +123,7 @@ class RulesLink:
     def _budget_of_batch(self, message: Single) -> Budget | None:
         """Return the budget that all members of a batch share; None for any other message.
 
-        Else a batch could keep everyone waiting once for each of its members.
+        Otherwise each member of a batch could keep all clients waiting.
         """
         place = message.place
         if not place.start or isinstance(place, UnreadPlace):
@@ -134,7 +134,7 @@ class RulesLink:
         return self._batch[1]
 
     def _is_for_nobody(self, message: Response, situation: Situation) -> bool:
-        """Tell whether this answers a copy of a request that a rule has sent."""
+        """Tell whether this answers our own copy of a request, sent by a rule."""
         return (
             bool(self._copies)
             and situation.direction is Direction.FROM_UPSTREAM
@@ -146,7 +146,7 @@ class RulesLink:
 
     def _request_decided(
         self,
-        judging: Deciding[Judgement],
+        judging: Deciding[RulesOutcome],
         message: Request | Notification,
         situation: Situation,
         policy: Policy,
@@ -169,7 +169,8 @@ class RulesLink:
     def _answer_stored(
         self, message: Request, stored: bytes, situation: Situation
     ) -> Deciding[Verdict]:
-        """Answer with a stored result, which passes the tool filter and the response rules."""
+        """Answer with a stored result, after the tool filter and the response rules have judged
+        it."""
         head = f'{{"jsonrpc":"2.0","id":{message.id},"result":'.encode()
         text = b"".join([head, stored, b"}"])
         response = parse_message(text, situation.limits)
@@ -184,7 +185,7 @@ class RulesLink:
     def _remember(
         self, message: Single, situation: Situation, policy: Policy, session: RuleSession
     ) -> None:
-        """Keep a request, as it goes on, for the rules that judge its response."""
+        """Keep a request as it is forwarded, for the rules that judge its response."""
         if not isinstance(message, Request) or not policy.reads_responses:
             return
         if situation.direction is Direction.FROM_UPSTREAM:
@@ -224,7 +225,7 @@ class RulesLink:
         return answered(self._response_decided(subject, policy, stores), self._at_once)
 
     def _response_decided(
-        self, subject: Subject, policy: Policy, stores: list[Store]
+        self, subject: Subject, policy: Policy, stores: list[StoreOrder]
     ) -> Deciding[Verdict]:
         message = subject.message
         if isinstance(message, Response) and message.result is not None and stores:
@@ -239,7 +240,7 @@ class RulesLink:
     def _request_of(
         self, message: Response, situation: Situation, session: RuleSession
     ) -> Request | None:
-        """Return what a response answers, as it was forwarded, if we know."""
+        """Return the request that a response answers, as it was forwarded, if we know it."""
         if message.id is None:
             return None
         id = id_value(message.id)
@@ -250,13 +251,14 @@ class RulesLink:
         return known or self._asked.find(session.id, id)
 
     def _must_know_request(self, message: Response, situation: Situation, policy: Policy) -> bool:
-        """Tell whether rules that a result must pass depend on what it answers."""
+        """Tell whether the rules for this result depend on its request."""
         is_from_upstream = situation.direction is Direction.FROM_UPSTREAM
         has_result = message.result is not None
         return is_from_upstream and has_result and policy.reads_requests_of_responses
 
     def sessions_at_work(self, most: int = 200) -> Iterator[tuple[str, float, int, int, float]]:
-        """Yield id, age, messages, errors and mean latency; the session used last comes first."""
+        """Yield id, age, messages, errors and mean latency, the most recently used session
+        first."""
         now = self._clock()
         for session in islice(reversed(list(self.sessions)), most):
             all_stats = session.methods.values()
@@ -266,7 +268,7 @@ class RulesLink:
             age, mean = now - session.started, seconds / answered if answered else 0.0
             yield session.id, age, session.messages, errors, mean
 
-    # What is known besides the message
+    # What we know besides the message
 
     def _note(self, exchange: Exchange, policy: Policy, session: RuleSession) -> _Noted:
         noted = _Noted(policy, session)
@@ -286,7 +288,7 @@ class RulesLink:
         claimed = client.claimed_session
         if claimed and client.upstream_has_sessions:
             return self.sessions.get(claimed, partial(str, claimed), None, now)
-        if session is not None:  # the transport has one, and it has no id
+        if session is not None:  # a session of a transport without session ids
             known = session.notes.get(_NOTE)
             if not isinstance(known, str):
                 known = session.notes[_NOTE] = f"session-{next(self._numbers)}"
@@ -296,7 +298,7 @@ class RulesLink:
         return known_session or self.sessions.get(who, partial(self._name, *who), None, now)
 
     def _name(self, address: str, identity: bytes) -> str:
-        """Name a session that is known by its client's address and credentials only."""
+        """Name a session that we know only by its client's address and credentials."""
         return f"client-{identify(self._salt, address.encode() + bytes(1) + identity)}"
 
     def _about(self, situation: Situation, session: RuleSession) -> Circumstances:
@@ -318,6 +320,6 @@ class RulesLink:
 
 
 def _is_failed_tool(text: str, result: Value) -> bool:
-    """Tell whether a tool's result says that it failed."""
+    """Tell whether the result says that the tool failed."""
     is_error = open_value(text, result).get("isError")
     return is_error is not None and text[is_error.start : is_error.end] == "true"

@@ -1,4 +1,4 @@
-"""A rules file, read and checked as a whole: all mistakes are reported together."""
+"""Read and check a rules file: all mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE_KEYS = ("url", "prefix", "session_ttl")
 
 
 class Machine(Protocol):
-    """What a policy needs to know of the machine it will run on."""
+    """What loading a policy needs to know about the machine it will run on."""
 
     def import_object(self, name: str) -> object:
         """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
@@ -39,7 +39,7 @@ class Machine(Protocol):
 
 
 class NoMachine:
-    """For whoever only wants to read a policy that uses neither scripts nor Python."""
+    """For reading a policy that uses neither scripts nor Python."""
 
     def import_object(self, name: str) -> object:
         raise ValueError(f"{name} cannot be imported here")
@@ -114,7 +114,7 @@ def _read_state(spot: Spot) -> StateSettings:
 
 
 def _read_session_ttl(table: Table) -> float:
-    """Read how long a silent session is remembered; it may stand with the state, too."""
+    """Read how long an idle session is remembered; the key may also be under ``state``."""
     state = table.find("state")
     in_state = state is not None and "session_ttl" in (state.node.members or {})
     holder = state.table(optional=STATE_KEYS) if state and in_state else table
@@ -149,7 +149,7 @@ def _id_spot(spot: Spot) -> Spot:
 
 @dataclass(slots=True)
 class _Direction:
-    """Which parts of a rule refer to the response, and which to requests only."""
+    """Which parts of a rule refer to the response, and which only to requests."""
 
     of_response: list[str] = field(default_factory=list)
     of_request: list[str] = field(default_factory=list)
@@ -201,7 +201,7 @@ def _read_direction(table: Table, direction: _Direction) -> tuple[bool, bool]:
 
 
 def shadowed_rules(rules: tuple[Rule, ...], *, fail_fast: bool) -> list[str]:
-    """Return a warning for each rule that can never match: one before it always ends the chain."""
+    """Return a warning for each rule that can never match because an earlier one ends the chain."""
     warnings = []
     ending: list[tuple[frozenset[object], Rule]] = []
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Actions, as a rules file writes them."""
+"""Read the actions in a rules file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mcp_tool_filter.policy.rules.actions import (
     is_of_request,
     is_of_response,
 )
-from mcp_tool_filter.policy.rules.fields import Step, Token, parse_pointer
+from mcp_tool_filter.policy.rules.fields import PathStep, Token, parse_pointer
 from mcp_tool_filter.policy.rules.json_patch import OPERATIONS, Operation
 from mcp_tool_filter.policy.rules.load_conditions import read_field, read_pattern
 from mcp_tool_filter.policy.rules.reading import Spot, unknown_choice
@@ -54,7 +54,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _MOST = 1_000_000_000
 
 type Named = tuple[str, Action, bool, bool]
-"""A name, the action, and whether it refers to a response, or has a meaning for requests only."""
+"""A name, the action, whether it refers to a response, and whether it is for requests only."""
 
 
 def read_action(spot: Spot, machine: Machine) -> Named | None:
@@ -239,8 +239,8 @@ def _operation(spot: Spot) -> Operation:
     )
 
 
-def _pointer(spot: Spot) -> tuple[Step, ...]:
-    empty: tuple[Step, ...] = ()
+def _pointer(spot: Spot) -> tuple[PathStep, ...]:
+    empty: tuple[PathStep, ...] = ()
     return spot.parsed(lambda text: tuple(map(Token, parse_pointer(text))), empty, example="/name")
 
 

@@ -1,4 +1,4 @@
-"""Conditions, as a rules file writes them."""
+"""Read the conditions in a rules file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LONGEST_LABEL = 120
 
 
 def read_conditions(spot: Spot) -> tuple[tuple[Condition, ...], tuple[str, ...]]:
-    """Read a list of conditions, in the order in which they are asked, with their labels."""
+    """Read a list of conditions and their labels, in the order of evaluation."""
     pairs = []
     for one in spot.items(what="a list of conditions"):
         condition = read_condition(one)
@@ -55,7 +55,7 @@ def read_conditions(spot: Spot) -> tuple[tuple[Condition, ...], tuple[str, ...]]
 
 
 def label_of(spot: Spot) -> str:
-    """Write a condition in one line, as the policy says it."""
+    """Render a condition in one line, as the rules file has it."""
     (name, node), *_ = (spot.node.members or {"": spot.node}).items()
     text = f"{name}: {_shown(node.to_json())}"
     return text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"

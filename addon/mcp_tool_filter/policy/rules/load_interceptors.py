@@ -1,4 +1,4 @@
-"""Method interceptors, as a rules file writes them."""
+"""Read the method interceptors in a rules file."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _user_class(
 
 
 def to_plain(value: Json) -> object:
-    """Return a value as Python's own types."""
+    """Return a value as plain Python types."""
     match value:
         case Number():
             return int(value.text) if value.text.lstrip("-").isdecimal() else float(value.text)

@@ -4,7 +4,7 @@
 >>> [memory.count_use("a", ((2, 60.0),), now=float(second)) for second in (0, 10, 20, 60)]
 [None, None, 40.0, None]
 
-All of it is bounded. What was used longest ago is forgotten first.
+All of it is bounded; the least recently used is forgotten first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 MOST_BYTES = 64 * 1024 * 1024
 _MOST_KEYS = 100_000
 _MOST_USES = 2_000_000
-_PER_ENTRY = 200  # bytes that an entry costs beside its value
+_PER_ENTRY = 200  # bytes that an entry costs besides its value
 
 
 def identify(salt: bytes, credentials: bytes) -> str:
@@ -65,7 +65,7 @@ class MemoryState:
     def count_use(
         self, key: str, limits: tuple[tuple[int, float], ...], now: float
     ) -> float | None:
-        """Count a use; if it is over a limit, return how many seconds it must wait instead."""
+        """Count a use; if that exceeds a limit, do not count it and return the seconds to wait."""
         uses = self._windows.get(key)
         if uses is None:
             uses = self._windows[key] = array("d")
@@ -127,13 +127,13 @@ class MemoryState:
             self._groups.pop(entry.group, None)
 
     def clean_up(self, now: float) -> None:
-        """Forget what has expired."""
+        """Forget expired entries."""
         for key in [key for key, entry in self._entries.items() if entry.expires <= now]:
             self._remove(key)
 
 
 def _wait(uses: array[float], limit: int, window: float, now: float) -> float:
-    """Return how long until one more use is within a limit; 0 if it is now."""
+    """Return the seconds until one more use is within a limit; 0 if it is now."""
     first = bisect_right(uses, now - window)
     count = len(uses) - first
     if count < limit:

@@ -1,4 +1,4 @@
-"""What is wrong with a rules file, in the words that people read."""
+"""Mistakes in a rules file, in the words that people read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mistake:
 
 
 class InvalidRules(StartError):
-    """All mistakes of a file, in the order in which they stand in it."""
+    """All mistakes of a file, in the order of the file."""
 
     def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
         self.file = file

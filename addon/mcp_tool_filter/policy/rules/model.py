@@ -1,4 +1,4 @@
-"""A rules file that has been read: a policy, which is never changed."""
+"""The policy: a rules file that has been read. It is never changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ChainSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSettings:
-    """Where rate limits and caches are kept; without a URL, in memory."""
+    """Where to keep rate limits and caches; without a URL, in memory."""
 
     url: str | None = None
     prefix: str = "mcp:"
@@ -28,7 +28,7 @@ class StateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """``rules`` are those that are enabled, in the order in which they are evaluated."""
+    """A policy; ``rules`` are the enabled ones, in order of evaluation."""
 
     rules: tuple[Rule, ...] = ()
     chain: ChainSettings = field(default_factory=ChainSettings)
@@ -40,11 +40,11 @@ class Policy:
     requests: RuleIndex = field(init=False, repr=False, compare=False)
     responses: RuleIndex = field(init=False, repr=False, compare=False)
     reads_requests: bool = field(init=False, repr=False, compare=False)
-    """Anything in it looks at requests."""
+    """True if anything in the policy looks at requests."""
     reads_responses: bool = field(init=False, repr=False, compare=False)
-    """Anything in it looks at responses."""
+    """True if anything in the policy looks at responses."""
     reads_requests_of_responses: bool = field(init=False, repr=False, compare=False)
-    """Whether a rule is for a response depends on what that answers."""
+    """True if a rule for responses also depends on the request."""
 
     def __post_init__(self) -> None:
         on = self.rules if self.enabled else ()

@@ -1,4 +1,4 @@
-"""The patterns of rules: as those of deny and allow, but they meet texts of any length."""
+"""The patterns of rules: like those of deny and allow, but for texts of any length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.literal import required_text
 from mcp_tool_filter.jsregex.matcher import Matcher
 from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.spans import Finder
+from mcp_tool_filter.jsregex.spans import PatternFinder
 from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
 
 _LONG = 256  # characters
-_FOUND_AT_ONCE = 256  # characters that are searched for a known text in the time of a step
+_FOUND_AT_ONCE = 256  # characters in which we can find a known text in the time of one step
 
 
 class PatternGivenUp(Exception):
-    """To search this text would take too long."""
+    """Searching this text would take too long."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RulePattern:
 
     @cached_property
     def required(self) -> str:
-        """A text that must stand in whatever the pattern matches; empty if none is known."""
+        """A text that every match contains; empty if none is known."""
         return "" if self._regex.ignore_case else required_text(self._regex.root)
 
     def is_in(self, text: str, budget: Budget) -> bool:
@@ -46,7 +46,7 @@ class RulePattern:
             raise PatternGivenUp(self.text) from None
 
     def _is_in_long(self, text: str, budget: Budget) -> bool:
-        # Whether a text is there is found out in a fraction of the time.
+        # Searching for the required text takes a fraction of the time.
         return self._may_be_in(text, budget) and self._matcher.search(text, budget)
 
     def _may_be_in(self, text: str, budget: Budget) -> bool:
@@ -61,7 +61,7 @@ class RulePattern:
             raise PatternGivenUp(self.text) from None
 
     def spend(self, steps: int, budget: Budget) -> None:
-        """Count what must be done to a text before it is searched. Raises PatternGivenUp."""
+        """Count the steps of preparing a text for the search. Raises PatternGivenUp."""
         try:
             budget.spend(steps)
         except TooCostly:
@@ -72,8 +72,8 @@ class RulePattern:
         return Matcher(self._regex, Allowance(longest=FOR_A_MESSAGE))
 
     @cached_property
-    def _finder(self) -> Finder:
-        return Finder(self._regex)
+    def _finder(self) -> PatternFinder:
+        return PatternFinder(self._regex)
 
 
 def parse_rule_pattern(text: str) -> RulePattern:

@@ -1,4 +1,4 @@
-"""What each action does: to the message, or as an effect that the host carries out."""
+"""Carry out each action: change the message, or yield an effect for the host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mcp_tool_filter.policy.rules.actions import (
 )
 from mcp_tool_filter.policy.rules.edits import ImpossibleChange
 from mcp_tool_filter.policy.rules.json_patch import apply_patch
-from mcp_tool_filter.policy.rules.judgement import Refusal, Store, refuse
+from mcp_tool_filter.policy.rules.judgement import Refusal, StoreOrder, refuse
 from mcp_tool_filter.policy.rules.python_values import changed_text, to_python
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.run import Run, message_text
@@ -47,7 +47,7 @@ from mcp_tool_filter.protocol.messages import Request
 
 
 def perform(run: Run, rule: Rule, action: Action) -> Deciding[None]:
-    """Do what an action says. Raises if it fails."""
+    """Carry out an action. Raises if it fails."""
     match action:
         case Allow():
             run.allowed = True
@@ -112,7 +112,7 @@ def python_effect(run: Run, action: CallFunction) -> CallPython:
 
 
 def text_from_python(subject: Subject, made: object) -> str | None:
-    """Return what a callable made of a message; None if nothing changed."""
+    """Return the message that a callable returned, as text; None if nothing changed."""
     if made is None:
         return None
     if not isinstance(made, dict):
@@ -187,7 +187,7 @@ def _look_up(run: Run, rule: Rule, action: Cache) -> Deciding[None]:
         run.judgement.cached = found
         return
     group = _hashed("group", about.upstream, rule.id)
-    run.judgement.stores.append(Store(key, action.ttl, group, action.max_entries))
+    run.judgement.stores.append(StoreOrder(key, action.ttl, group, action.max_entries))
 
 
 def _count(run: Run, rule: Rule, action: RateLimit) -> Deciding[None]:
@@ -199,7 +199,7 @@ def _count(run: Run, rule: Rule, action: RateLimit) -> Deciding[None]:
 def count_use(
     run: Run, rule: str, key: Sequence[str], limits: tuple[tuple[int, float], ...]
 ) -> Deciding[None]:
-    """Refuse the message if it is over a limit."""
+    """Count a use; refuse the message if it exceeds a limit."""
     retry_after = yield CountUse(_hashed(*key), limits, run.left())
     if isinstance(retry_after, int | float):
         text = "Rate limit exceeded"
@@ -207,7 +207,7 @@ def count_use(
 
 
 def _hashed(*parts: str) -> str:
-    """Return a key of fixed length; no two lists of parts share one."""
+    """Return a key of fixed length that differs for different parts."""
     digest = hashlib.sha256()
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")

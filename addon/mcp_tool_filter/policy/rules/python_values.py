@@ -1,6 +1,6 @@
-"""A message as a Python callable sees it, and its changes as text.
+"""Convert a message for a Python callable, and its changes back to text.
 
-What the callable leaves as it is keeps its bytes:
+Parts that the callable does not change keep their bytes:
 
 >>> changed_text('{"a": 1.0,  "b": 2}', {"a": 1.0, "b": 3})
 '{"a": 1.0,  "b": 3}'
@@ -16,9 +16,9 @@ from mcp_tool_filter.protocol.scan import Member, Value
 
 
 def to_python(text: str) -> object:
-    """Return a message as Python reads it.
+    """Return a message as Python values.
 
-    Raises Unjudgeable if a key stands twice, ImpossibleChange if a number is too long for Python.
+    Raises Unjudgeable if a key occurs twice, ImpossibleChange if a number is too long for Python.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique)
@@ -34,7 +34,10 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def changed_text(text: str, new: object) -> str:
-    """Write what a callable made of a text. Raises TypeError or ValueError if it is no JSON."""
+    """Render the value that a callable returned.
+
+    Raises TypeError or ValueError if it is not JSON.
+    """
     edited = Edited(text)
     return _changed(edited, edited.root, to_python(text), new)
 

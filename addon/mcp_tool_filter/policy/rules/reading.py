@@ -1,7 +1,7 @@
-"""Reads a checked value out of each place of a rules file; notes every mistake on the way.
+"""Read a checked value from each place of a rules file, and note every mistake.
 
-After a mistake reading goes on with a harmless value, so that all mistakes are found. The result is
-used only if there are none.
+After a mistake we continue with a harmless value, so that we find all mistakes. The result is used
+only if there are none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from mcp_tool_filter.policy.rules.mistakes import Mistake
-from mcp_tool_filter.policy.rules.source import Node, inner_path
+from mcp_tool_filter.policy.rules.source import YamlNode, inner_path
 from mcp_tool_filter.policy.rules.values import Json, Number
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)\s*(ms|s|m|h|d)?")
@@ -21,9 +21,9 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A place in the file, and the list that mistakes go to."""
+    """A place in the file, and the list to which mistakes are added."""
 
-    node: Node
+    node: YamlNode
     path: str
     mistakes: list[Mistake]
 
@@ -44,7 +44,7 @@ class Spot:
         return ""
 
     def name(self, *, example: str = "") -> str:
-        """Read a text that says something."""
+        """Read a text that is not empty."""
         text = self.text(example=example)
         if not text and isinstance(self.node.value, str):
             self.wrong("expected a text that is not empty")
@@ -160,7 +160,7 @@ class Spot:
             self.wrong(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         return Table(self, {key: node for key, node in members.items() if key in known})
 
-    def member(self, key: str, node: Node) -> Spot:
+    def member(self, key: str, node: YamlNode) -> Spot:
         return Spot(node, inner_path(self.path, key), self.mistakes)
 
     def members(self) -> Iterator[tuple[str, Spot]]:
@@ -188,16 +188,16 @@ class Spot:
 @dataclass(frozen=True, slots=True)
 class Table:
     spot: Spot
-    _members: Mapping[str, Node]
+    _members: Mapping[str, YamlNode]
 
     def __contains__(self, key: str) -> bool:
         return key in self._members
 
     def __getitem__(self, key: str) -> Spot:
-        """Return a member; one that is missing, which has been noted, reads as nothing."""
+        """Return a member; a missing one (noted already) reads as empty."""
         if key in self._members:
             return self.spot.member(key, self._members[key])
-        return Spot(Node(1, 1), key, [])
+        return Spot(YamlNode(1, 1), key, [])
 
     def find(self, key: str) -> Spot | None:
         return self[key] if key in self._members else None
@@ -223,7 +223,7 @@ def _did_you_mean(text: object, choices: Sequence[str]) -> str:
 
 
 def unknown_choice(what: str, text: str, choices: Sequence[str]) -> str:
-    """Say that there is no such thing, and what could have been meant."""
+    """Return a sentence that there is no such choice, and what the user may have meant."""
     guess = _did_you_mean(text, choices)
     return f"there is no {what} {text!r}{guess or f'; there are {", ".join(choices)}'}"
 

@@ -1,4 +1,4 @@
-"""One rule: what must hold, and what is done then."""
+"""One rule: its conditions and its actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rule:
     id: str
     conditions: tuple[Condition, ...]
     labels: tuple[str, ...]
-    """How the policy writes each condition."""
+    """Each condition as the rules file has it."""
     actions: tuple[Action, ...]
     action_names: tuple[str, ...]
     for_requests: bool
@@ -38,5 +38,5 @@ class Rule:
 
     @property
     def always_ends(self) -> bool:
-        """Whenever it matches, no later rule is evaluated (with ``fail_fast``)."""
+        """True if no later rule is evaluated whenever this one matches (with ``fail_fast``)."""
         return any(isinstance(one, Allow | REFUSALS) for one in self.actions)

@@ -1,4 +1,4 @@
-"""One message on its way through the rules, and what they have done to it so far."""
+"""The state of one message on its way through the rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_tool_filter.policy.rule_effects import (
     Identify,
 )
 from mcp_tool_filter.policy.rules.changes import Edit, edit_part, replace_message
-from mcp_tool_filter.policy.rules.judgement import Judgement, Refusal
+from mcp_tool_filter.policy.rules.judgement import Refusal, RulesOutcome
 from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
 from mcp_tool_filter.policy.verdict import Drop, Reply, Verdict, Why
@@ -26,11 +26,11 @@ class Run:
     subject: Subject
     clock: Clock
     deadline: float
-    judgement: Judgement
+    judgement: RulesOutcome
     allowed: bool = False
-    """A rule said ``allow``."""
+    """True after a rule has said ``allow``."""
     prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)
-    """What actions (by identity) that wait together gave, for the message they were given."""
+    """Results of actions (by identity) that waited together, and the message they were for."""
     _credential: str | None = None
 
     def left(self) -> float:
@@ -48,7 +48,7 @@ class Run:
     def text(
         self, template: Template | JsonTemplate, rule: str, write: Callable[[str], str] = str
     ) -> Deciding[str]:
-        """Expand a template; ``write`` says how what varies is written."""
+        """Expand a template; ``write`` renders each inserted value."""
         several = template.templates if isinstance(template, JsonTemplate) else (template,)
         who = ""
         if any(one.asks_who for one in several):
@@ -61,7 +61,7 @@ class Run:
             self.judgement.refusal = refusal
 
     def change(self, text: str | None) -> None:
-        """Go on with another message; None changes nothing. Raises ImpossibleChange."""
+        """Continue with a changed message; None changes nothing. Raises ImpossibleChange."""
         if text is None:
             return
         self.subject, verdict = replace_message(self.subject, text)
@@ -75,7 +75,7 @@ class Run:
 
 
 def _ends_chain(verdict: Verdict) -> bool:
-    """Tell whether the filter refuses a message. (A list that the snapshot answers goes on.)"""
+    """Tell whether the filter refuses a message. (A list answered from the snapshot continues.)"""
     return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 

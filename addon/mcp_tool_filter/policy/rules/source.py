@@ -43,14 +43,14 @@ class Unreadable(Exception):
 
 
 @dataclass(slots=True)
-class Node:
+class YamlNode:
     """A scalar has a ``value``, a list ``items``, a mapping ``members``."""
 
     line: int
     column: int
     value: bool | Number | str | None = None
-    items: list[Node] | None = None
-    members: dict[str, Node] | None = None
+    items: list[YamlNode] | None = None
+    members: dict[str, YamlNode] | None = None
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Where each key of a mapping stands."""
 
@@ -78,7 +78,7 @@ class Node:
         return self.value
 
 
-def read_source(raw: bytes) -> tuple[Node, list[Mistake]]:
+def read_source(raw: bytes) -> tuple[YamlNode, list[Mistake]]:
     """Read a file; return it with the mistakes in its text that do not stop the reading.
 
     Raises Unreadable for those that do.
@@ -100,7 +100,7 @@ def read_source(raw: bytes) -> tuple[Node, list[Mistake]]:
 # JSON
 
 
-def _read_json(text: str) -> tuple[Node, list[Mistake]] | None:
+def _read_json(text: str) -> tuple[YamlNode, list[Mistake]] | None:
     """Read JSON; None if the text is something else, or has mistakes that YAML explains."""
     try:
         _, root = scan(text.encode(), {EACH: None})
@@ -124,12 +124,12 @@ class _Json:
         self._line, self._line_start = 1, 0  # of the place asked for last
         self._at = 0
 
-    def node(self, value: Value, path: str) -> Node:
+    def node(self, value: Value, path: str) -> YamlNode:
         line, column = self._place(value.start)
         if value.text is not None:
-            return Node(line, column, value.text)
+            return YamlNode(line, column, value.text)
         opened = self._document.open(value)
-        node = Node(line, column)
+        node = YamlNode(line, column)
         if opened.members is not None:
             node.members = {}
             for member in opened.members:
@@ -166,11 +166,11 @@ class _Json:
 class _Yaml:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._anchors: dict[str, Node | None] = {}
+        self._anchors: dict[str, YamlNode | None] = {}
         self._mistakes: list[Mistake] = []
         self._nodes = 0
 
-    def read(self) -> tuple[Node, list[Mistake]]:
+    def read(self) -> tuple[YamlNode, list[Mistake]]:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -186,7 +186,7 @@ class _Yaml:
             raise Unreadable(Mistake(1, 1, "", f"this is not YAML: {what}")) from None
         return root, self._mistakes
 
-    def _document(self, events: Iterator[Any]) -> Node:
+    def _document(self, events: Iterator[Any]) -> YamlNode:
         root = None
         for event in events:
             if type(event).__name__ == "DocumentStartEvent":
@@ -199,7 +199,7 @@ class _Yaml:
             raise Unreadable(Mistake(1, 1, "", "the file is empty; it begins with interceptor:"))
         return root
 
-    def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> YamlNode:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         kind = type(event).__name__
         if kind == "AliasEvent":
@@ -211,7 +211,7 @@ class _Yaml:
             self._note(line, column, path, f"tags such as {event.tag} are not allowed")
         if event.anchor:
             self._anchors[event.anchor] = None  # not yet: it may not stand within itself
-        node = Node(line, column)
+        node = YamlNode(line, column)
         if kind == "ScalarEvent":
             node.value = self._scalar(event, line, column)
         elif kind == "SequenceStartEvent":
@@ -222,13 +222,13 @@ class _Yaml:
             self._anchors[event.anchor] = node
         return node
 
-    def _items(self, events: Iterator[Any], path: str, depth: int) -> list[Node]:
-        items: list[Node] = []
+    def _items(self, events: Iterator[Any], path: str, depth: int) -> list[YamlNode]:
+        items: list[YamlNode] = []
         while type(event := next(events)).__name__ != "SequenceEndEvent":
             items.append(self._node(event, events, f"{path}[{len(items)}]", depth + 1))
         return items
 
-    def _fill(self, node: Node, events: Iterator[Any], path: str, depth: int) -> None:
+    def _fill(self, node: YamlNode, events: Iterator[Any], path: str, depth: int) -> None:
         node.members = {}
         while type(event := next(events)).__name__ != "MappingEndEvent":
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
@@ -251,7 +251,7 @@ class _Yaml:
             self._mistakes += error.mistakes
             return None
 
-    def _alias(self, anchor: str, line: int, column: int, path: str) -> Node:
+    def _alias(self, anchor: str, line: int, column: int, path: str) -> YamlNode:
         target = self._anchors.get(anchor)
         if target is None:
             what = "stands within itself" if anchor in self._anchors else "is not defined"
@@ -269,7 +269,7 @@ class _Yaml:
         self._mistakes.append(Mistake(line, column, path, what))
 
 
-def _size(node: Node) -> int:
+def _size(node: YamlNode) -> int:
     inner = [*(node.items or ()), *(node.members or {}).values()]
     total = 1
     for one in inner:

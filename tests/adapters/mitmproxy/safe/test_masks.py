@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mitmproxy.http import Request, Response
 
-from mcp_tool_filter.adapters.mitmproxy.safe.masks import Finder, Masks
+from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
+from mcp_tool_filter.observers.redaction.finder import SecretFinder
 
 TOKEN = b"Bearer s3cret-t0ken"
 
 
-def masked_header(masks: Masks, message: Request | Response, name: bytes) -> None:
+def masked_header(masks: FlowMasks, message: Request | Response, name: bytes) -> None:
     """Hide a header's secret as ``hidden.py`` does."""
     place = masks.place_of(message, name)
     message.headers.fields = tuple(
-        (one, masks.hide(value, Finder().in_header(one.decode(), value.decode()), place))
+        (one, masks.hide(value, SecretFinder().in_header(one.decode(), value.decode()), place))
         if one.lower() == name
         else (one, value)
         for one, value in message.headers.fields
@@ -25,7 +26,7 @@ def masked_header(masks: Masks, message: Request | Response, name: bytes) -> Non
 
 @given(data=st.binary(min_size=1, max_size=40), other=st.binary(min_size=1, max_size=40))
 def test_a_mask_is_shown_only_in_its_place(data: bytes, other: bytes) -> None:
-    masks = Masks()
+    masks = FlowMasks()
     hidden = masks.hide_all(data, masks.BODY)
     assert masks.show(hidden, masks.BODY) == data
     for place in (masks.PATH, masks.ANSWER, other):
@@ -33,27 +34,27 @@ def test_a_mask_is_shown_only_in_its_place(data: bytes, other: bytes) -> None:
 
 
 def test_the_same_secret_has_the_same_mask_in_all_flows() -> None:
-    assert Masks().hide_all(b"one", b"x") == Masks().hide_all(b"one", b"y")
-    assert Masks().hide_all(b"one", b"x") != Masks().hide_all(b"two", b"x")
+    assert FlowMasks().hide_all(b"one", b"x") == FlowMasks().hide_all(b"one", b"y")
+    assert FlowMasks().hide_all(b"one", b"x") != FlowMasks().hide_all(b"two", b"x")
 
 
 def test_a_flow_does_not_show_the_secrets_of_another() -> None:
-    hidden = Masks().hide_all(b"one", b"x")
-    assert Masks().show(hidden, b"x") == hidden
+    hidden = FlowMasks().hide_all(b"one", b"x")
+    assert FlowMasks().show(hidden, b"x") == hidden
 
 
 def test_what_is_hidden_twice_is_shown_at_once() -> None:
-    masks = Masks()
+    masks = FlowMasks()
     hidden = masks.hide_all(masks.hide_all(b"one", b"x"), b"x")
     assert masks.show(hidden, b"x") == b"one"
 
 
 def test_nothing_stays_nothing() -> None:
-    assert Masks().hide_all(b"", Masks.BODY) == b""
+    assert FlowMasks().hide_all(b"", FlowMasks.BODY) == b""
 
 
 def test_a_request_goes_out_with_its_secrets_and_the_flow_keeps_its_masks() -> None:
-    masks = Masks()
+    masks = FlowMasks()
     request = Request.make(
         "POST", "http://h/token?code=abc", b"code=abc", [(b"authorization", TOKEN)]
     )
@@ -72,7 +73,7 @@ def test_a_request_goes_out_with_its_secrets_and_the_flow_keeps_its_masks() -> N
 
 def test_a_header_of_an_answer_is_another_place_than_that_of_a_request() -> None:
     """Else an upstream that echoes a mask would get the token for it."""
-    masks = Masks()
+    masks = FlowMasks()
     request = Request.make("GET", "http://h/", headers=[(b"x-token", TOKEN)])
     masked_header(masks, request, b"x-token")
     response = Response.make(200, b"", {"x-token": request.headers["x-token"]})
@@ -82,7 +83,7 @@ def test_a_header_of_an_answer_is_another_place_than_that_of_a_request() -> None
 
 @pytest.mark.parametrize("in_answer", [True, False])
 def test_the_body_of_an_answer_has_its_secrets_back_where_it_has_masks(in_answer: bool) -> None:
-    masks = Masks()
+    masks = FlowMasks()
     response = Response.make(200, masks.hide_all(b'{"access_token":"x"}', masks.ANSWER))
     masks.in_answer = in_answer
     real = masks.answer_with_secrets(response)

@@ -50,7 +50,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import Paused, SafeStream
-from mcp_tool_filter.http.interception.body import BodyReader, Watch, Way
+from mcp_tool_filter.http.interception.body import BodyReader, Treatment, Watch
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
 
 log = logging.getLogger(__name__)
@@ -97,19 +97,19 @@ class InterceptedStream(PassingStream):
 
     def adopt(self) -> None:
         """Judge from now on what was passed on untouched so far."""
-        self._way = Way.MCP
+        self._way = Treatment.MCP
         self._upstream_asked = self._headers_sent = True
         if self.flow.response:
             self.held = [self.flow.response.stream]
 
     def handle_event(self, event: events.Event) -> Steps:
         paused: Any = self._paused
-        if self._way is Way.MCP or type(paused) is Paused:
+        if self._way is Treatment.MCP or type(paused) is Paused:
             return super().handle_event(event)
         return HttpStream.handle_event(self, event)
 
     def _handle_event(self, event: events.Event) -> Steps:
-        if self._way is Way.MCP:
+        if self._way is Treatment.MCP:
             return super()._handle_event(event)
         if self._way is not None:
             return self._pass_on(event)
@@ -137,7 +137,7 @@ class InterceptedStream(PassingStream):
             return
         if self._reader and (held := self._reader.held):
             self._waiting.insert(1, RequestData(self.stream_id, held))  # behind the head
-            self._watch = Watch(held) if self._way is Way.WATCHED else None
+            self._watch = Watch(held) if self._way is Treatment.WATCHED else None
         self._reader = None
         waiting, self._waiting = self._waiting, []
         for one in waiting:
@@ -153,8 +153,8 @@ class InterceptedStream(PassingStream):
         yield SendHttp(kill, self.context.client)
 
     def _look_at_head(self, event: RequestHeaders) -> Steps:
-        found = Way.OTHER if event.request.method == "CONNECT" else self._ask_about(event)
-        if isinstance(found, Way):
+        found = Treatment.OTHER if event.request.method == "CONNECT" else self._ask_about(event)
+        if isinstance(found, Treatment):
             self._way = found
             return
         self._reader = found
@@ -164,16 +164,16 @@ class InterceptedStream(PassingStream):
             go_on.headers.clear()
             yield SendHttp(ResponseHeaders(self.stream_id, go_on), self.context.client)
 
-    def _ask_about(self, event: RequestHeaders) -> Way | BodyReader:
+    def _ask_about(self, event: RequestHeaders) -> Treatment | BodyReader:
         if (asked := interceptor()) is None:
-            return Way.MCP  # which nobody lets pass
+            return Treatment.MCP  # which nobody lets pass
         try:
             return asked.look_at_head(
                 self.context, self.mode, event.request, has_body=not event.end_stream
             )
         except Exception:
             log.exception("cannot judge the head of a request")
-            return Way.MCP
+            return Treatment.MCP
 
     def _before(self, hook: commands.StartHook) -> None:
         if isinstance(hook, HttpResponseHeadersHook) and (told := interceptor()):

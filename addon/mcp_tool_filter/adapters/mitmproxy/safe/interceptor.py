@@ -9,9 +9,10 @@ from mitmproxy.http import HTTPFlow, Request
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from mcp_tool_filter.http.interception.body import BodyReader, Way
+from mcp_tool_filter.http.interception.body import BodyReader, Treatment
 
 type Chunks = Callable[[bytes], list[bytes]]
+"""What ``flow.response.stream`` expects."""
 
 
 class Interceptor(Protocol):
@@ -19,7 +20,7 @@ class Interceptor(Protocol):
 
     def look_at_head(
         self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
-    ) -> Way | BodyReader:
+    ) -> Treatment | BodyReader:
         """Tell what a request is, or return what finds it out from the body."""
         ...
 

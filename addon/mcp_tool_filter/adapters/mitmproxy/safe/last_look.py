@@ -27,7 +27,7 @@ from mitmproxy.websocket import WebSocketMessage
 from wsproto.events import Event, Message
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.mitmproxy.safe.masks import Masks
+    from mcp_tool_filter.adapters.mitmproxy.safe.masks import FlowMasks
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class LookedAtStream(HttpStream):
     _settled_answer: Parts | None = None
     settled_message: tuple[WebSocketMessage, bytes] | None = None
     added_header: tuple[str, str] | None = None  # for the upstream's eyes only
-    masks: Masks | None = None  # what stands in the flow in place of secrets
+    masks: FlowMasks | None = None  # what stands in the flow in place of secrets
 
     def settle_request(self) -> None:
         self._settled_request = parts_of_request(self.flow.request)

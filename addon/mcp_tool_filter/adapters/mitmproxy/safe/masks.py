@@ -5,8 +5,9 @@ again, and each only in the place where it was: whoever has seen the mask of som
 sends it in a URL or an argument, gets no token for it. A place is the path, a body, or the headers
 of one name. The same secret has the same mask in all flows of a process:
 
->>> masks = Masks()
->>> found = Finder().in_header("authorization", "Bearer abc")
+>>> masks = FlowMasks()
+>>> from mcp_tool_filter.observers.redaction.finder import SecretFinder
+>>> found = SecretFinder().in_header("authorization", "Bearer abc")
 >>> hidden = masks.hide(b"Bearer abc", found, b"authorization")
 >>> hidden.startswith(b"Bearer masked-"), masks.show(hidden, b"authorization")
 (True, b'Bearer abc')
@@ -25,7 +26,6 @@ from typing import ClassVar
 
 from mitmproxy.http import Request, Response
 
-from mcp_tool_filter.observers.redaction.finder import Finder as Finder  # also for the example
 from mcp_tool_filter.observers.redaction.findings import Findings, replace
 
 _KEY = secrets.token_bytes(32)
@@ -33,7 +33,7 @@ _IN_ANSWER = b"answer:"  # before the name of a header
 _MASK = re.compile(rb"masked-[A-Za-z0-9_-]{22}")
 
 
-class Masks:
+class FlowMasks:
     """The masks of one flow."""
 
     PATH: ClassVar = b":path"

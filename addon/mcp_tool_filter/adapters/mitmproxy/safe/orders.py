@@ -44,7 +44,7 @@ class Inject(Order):
 
 
 @dataclass
-class Look(Order):
+class Notice(Order):
     """Notice that the stream is to be ended, or is doomed."""
 
 

@@ -33,7 +33,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.interception.body import Watch, Way
+from mcp_tool_filter.http.interception.body import Treatment, Watch
 from mcp_tool_filter.observers.report import shown_url
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _OF_TUNNELS = (HttpConnectHook, HttpConnectedHook, HttpConnectErrorHook)
 class PassingStream(SafeStream):
     """A request that may turn out not to be MCP, and the response to it."""
 
-    _way: Way | None = None  # not known yet
+    _way: Treatment | None = None  # not known yet
     _watch: Watch | None = None
 
     def _pass_on(self, event: events.Event) -> Steps:
@@ -114,15 +114,15 @@ class PassingStream(SafeStream):
     def _forget(self) -> None:
         self.over = True
         self.client_state = self.server_state = nothing
-        self._way = Way.OTHER
+        self._way = Treatment.OTHER
 
     def check_body_size(self, request: bool) -> Generator[commands.Command, Any, bool]:
-        if self._way is Way.MCP:
+        if self._way is Treatment.MCP:
             return (yield from super().check_body_size(request))
         return False
 
     def flow_done(self) -> Steps:
-        if self._way is Way.MCP:
+        if self._way is Treatment.MCP:
             yield from super().flow_done()
             return
         assert self.flow.response
@@ -137,7 +137,7 @@ class PassingStream(SafeStream):
 
     def passthrough(self, event: events.Event) -> Steps:
         """Carry what is said in a tunnel, or on a WebSocket."""
-        if self._way is Way.MCP:
+        if self._way is Treatment.MCP:
             yield from super().passthrough(event)
         elif self.flow.websocket:
             yield from self._without_hooks(HttpStream.passthrough(self, event))

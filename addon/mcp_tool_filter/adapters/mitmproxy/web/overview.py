@@ -14,7 +14,7 @@ from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.observers.sentences import pattern_of
-from mcp_tool_filter.observers.statistics import Refusal, Statistics
+from mcp_tool_filter.observers.statistics import RefusedMessage, Statistics
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
 _MOST_SESSIONS = 200
@@ -233,7 +233,7 @@ def _rule_session_line(one: SessionAtWork) -> RuleSessionLine:
     )
 
 
-def _refusal_line(refusal: Refusal, snapshot: Snapshot, now: float) -> RefusalLine:
+def _refusal_line(refusal: RefusedMessage, snapshot: Snapshot, now: float) -> RefusalLine:
     why = pattern_of(refusal.tool, snapshot) if refusal.tool else refusal.detail
     return RefusalLine(
         seconds_ago=round(now - refusal.at, 1), tool=refusal.tool or str(refusal.why), why=why

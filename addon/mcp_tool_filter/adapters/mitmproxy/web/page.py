@@ -38,7 +38,7 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
                 return text
             return text.replace(b"</head>", _OUR_STYLE, 1).replace(b"<body>", _OUR_LINK, 1)
 
-    class Page(RequestHandler):
+    class PageHandler(RequestHandler):
         def auth_fail(self, invalid_password: bool) -> None:
             self.set_header("Content-Type", TYPES["page.html"])
             self.write(_NO_TOKEN)
@@ -61,7 +61,7 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
             self.set_header("Content-Type", TYPES["page.css"])
             self.write((FILES / "page.css").read_bytes())
 
-    class State(RequestHandler):
+    class StateHandler(RequestHandler):
         def get(self) -> None:
             self.set_header("Cache-Control", "no-store")
             self.write(dashboard.state())
@@ -79,10 +79,10 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
         r".*",
         [
             (r"/", Index),
-            (r"/mcp/?", Page),
+            (r"/mcp/?", PageHandler),
             (r"/mcp/page\.css", Style),
             (r"/mcp/(page\.js|mitmweb\.css)", File),
-            (r"/mcp/state", State),
+            (r"/mcp/state", StateHandler),
             (r"/mcp/(preview|apply|undo)", Change),
         ],
     )

@@ -11,7 +11,7 @@ from mcp_tool_filter.http.login_through.requests import check_answer
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LoginAnswer:
     """What we answer in the place of the authorization server."""
 
     status: int
@@ -19,7 +19,7 @@ class Said:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def passed_on(got: WebAnswer, body: bytes) -> Said:
+def passed_on(got: WebAnswer, body: bytes) -> LoginAnswer:
     if 300 <= got.status < 400:
         raise WebFailed("a redirect where none may be")
     try:
@@ -29,16 +29,18 @@ def passed_on(got: WebAnswer, body: bytes) -> Said:
     return json_answer(got.status, body)
 
 
-def json_answer(status: int, body: bytes) -> Said:
-    return Said(status, body, (("content-type", "application/json"), ("cache-control", "no-store")))
+def json_answer(status: int, body: bytes) -> LoginAnswer:
+    return LoginAnswer(
+        status, body, (("content-type", "application/json"), ("cache-control", "no-store"))
+    )
 
 
-def redirect_to(url: str) -> Said:
+def redirect_to(url: str) -> LoginAnswer:
     headers = (("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"))
-    return Said(302, headers=headers)
+    return LoginAnswer(302, headers=headers)
 
 
-def error_answer(status: int, error: str, description: str) -> Said:
+def error_answer(status: int, error: str, description: str) -> LoginAnswer:
     said = {"error": error, "error_description": description}
     return json_answer(status, json.dumps(said).encode())
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mcp_tool_filter.adapters.oauth.said import (
-    Said,
+from mcp_tool_filter.adapters.oauth.login_answers import (
+    LoginAnswer,
     error_answer,
     json_answer,
     passed_on,
@@ -39,7 +39,7 @@ def test_an_answer_that_is_no_json_object_does_not_pass(body: bytes) -> None:
     [json_answer(200, b"{}"), redirect_to("http://x/"), error_answer(400, "e", "d")],
     ids=["JSON", "redirect", "error"],
 )
-def test_no_cache_keeps_an_answer(said: Said) -> None:
+def test_no_cache_keeps_an_answer(said: LoginAnswer) -> None:
     """It may hold a token or a code."""
     assert dict(said.headers)["cache-control"] == "no-store"
 
