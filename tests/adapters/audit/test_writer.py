@@ -91,7 +91,7 @@ def test_lines_are_written_together_not_one_by_one(
     assert len(batches) < 100
 
 
-def test_what_takes_time_is_made_in_the_thread(tmp_path: Path) -> None:
+def test_slow_parts_of_an_entry_are_made_in_the_thread(tmp_path: Path) -> None:
     path, makers = tmp_path / "audit.jsonl", []
 
     def make() -> dict[str, object]:
@@ -107,7 +107,7 @@ def test_what_takes_time_is_made_in_the_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["changed", "gone", "swapped"])
-def test_a_line_that_was_touched_shows(change: str, tmp_path: Path) -> None:
+def test_a_changed_line_is_detected(change: str, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
         for number in range(5):
@@ -123,7 +123,7 @@ def test_a_line_that_was_touched_shows(change: str, tmp_path: Path) -> None:
     assert list(check(lines))
 
 
-def test_a_line_that_a_crash_has_cut_is_named_and_the_chain_goes_on(tmp_path: Path) -> None:
+def test_a_line_cut_by_a_crash_is_reported_and_the_chain_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
         opened.write({"n": 1})
@@ -136,7 +136,7 @@ def test_a_line_that_a_crash_has_cut_is_named_and_the_chain_goes_on(tmp_path: Pa
     assert [problem.number for problem in check(lines)] == [2]
 
 
-def test_a_large_file_is_put_aside_and_compressed(tmp_path: Path) -> None:
+def test_a_large_file_is_rotated_and_compressed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with writing(path, largest=2000) as opened:
         for number in range(200):
@@ -158,7 +158,7 @@ def _number_in(path: Path) -> int:
     return found
 
 
-def test_an_old_file_is_put_aside(tmp_path: Path) -> None:
+def test_an_old_file_is_rotated(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.jsonl", [1000.0]
     opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
     opened.write({"n": 1})
@@ -169,7 +169,7 @@ def test_an_old_file_is_put_aside(tmp_path: Path) -> None:
     opened.close()
 
 
-def test_a_full_disk_is_reported_once_and_what_was_dropped_is_counted(
+def test_a_full_disk_is_reported_once_and_dropped_entries_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A limit on the size of files makes a write fail as a full disk does."""
@@ -201,7 +201,9 @@ def _has_dropped(opened: AuditWriter, number: int) -> bool:
     return opened.dropped == number
 
 
-def test_a_full_queue_drops_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_drops_entries_and_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_MOST_QUEUED", 10)
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
@@ -227,7 +229,7 @@ def test_two_writers_cannot_share_a_file(tmp_path: Path) -> None:
         AuditWriter(AuditFile(path=path))
 
 
-def test_what_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     """As root we would otherwise take /dev/null from everybody."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o644)
@@ -237,7 +239,7 @@ def test_what_is_no_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o644
 
 
-def test_an_entry_that_nothing_can_write_is_written_all_the_same(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_encoded_is_written_anyway(tmp_path: Path) -> None:
     """One bad entry must not end the log."""
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
@@ -249,7 +251,7 @@ def test_an_entry_that_nothing_can_write_is_written_all_the_same(tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
-def test_a_file_that_somebody_takes_away_is_begun_again(how: str, tmp_path: Path) -> None:
+def test_a_file_that_is_moved_away_is_created_again(how: str, tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with writing(path) as opened:
         opened.write({"n": 1})
@@ -262,7 +264,7 @@ def test_a_file_that_somebody_takes_away_is_begun_again(how: str, tmp_path: Path
     assert json.loads(lines_in(path)[-1])["n"] == 2
 
 
-def test_a_folder_that_nobody_may_write_to_is_reported_once(
+def test_a_folder_without_write_permission_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: object) -> None:
@@ -279,7 +281,7 @@ def test_a_folder_that_nobody_may_write_to_is_reported_once(
     assert "can be written again" not in caplog.text
 
 
-def test_restarts_do_not_keep_a_file_from_growing_old(tmp_path: Path) -> None:
+def test_the_age_of_a_file_survives_restarts(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     line = link(render({"v": 1, "time": "2026-11-18T09:00:00.000Z"}), START)
     path.write_bytes(line + b"\n")
@@ -301,7 +303,7 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
     assert [json.loads(line)["n"] for line in lines_in(path)] == [0, -5000, 3]
 
 
-def test_long_texts_that_wait_are_bounded_too(
+def test_long_texts_in_the_queue_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow disk must not make all arguments stay in memory."""
@@ -319,7 +321,7 @@ def test_long_texts_that_wait_are_bounded_too(
     assert sum("arguments" in one for one in entries) == 4
 
 
-def test_a_process_that_is_killed_leaves_a_chain_that_goes_on(tmp_path: Path) -> None:
+def test_the_chain_goes_on_after_the_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     script = (
         "import sys; from pathlib import Path;"

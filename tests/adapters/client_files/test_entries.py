@@ -53,7 +53,7 @@ ENTRIES: dict[str, ServerEntry] = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_what_is_wrapped_can_be_restored(entry: ServerEntry) -> None:
+def test_a_wrapped_entry_can_be_restored(entry: ServerEntry) -> None:
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert not is_wrapped(entry)
     assert is_wrapped(wrapped)
@@ -70,7 +70,7 @@ def test_wrapping_again_changes_the_flags_and_nothing_else(entry: ServerEntry) -
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
-def test_no_secret_becomes_an_argument(entry: ServerEntry) -> None:
+def test_secrets_never_become_arguments(entry: ServerEntry) -> None:
     """Whoever lists the processes of the machine sees them."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
@@ -93,7 +93,7 @@ def test_no_secret_becomes_an_argument(entry: ServerEntry) -> None:
         {"command": "mcp-tool-filter", "args": ["--stdio", "--upstream", "https://a.example"]},
     ],
 )
-def test_an_entry_that_is_not_understood_is_refused(entry: ServerEntry) -> None:
+def test_an_entry_of_unknown_form_is_refused(entry: ServerEntry) -> None:
     with pytest.raises(CannotWrap):
         wrap(entry, FLAGS, PROGRAM)
 
@@ -114,7 +114,7 @@ def test_a_header_of_several_lines_is_refused() -> None:
 
 
 @pytest.mark.parametrize("was", ["[]", "1", "{", "[" * 200_000, '{"command": "evil"}'])
-def test_a_changed_note_of_the_url_is_refused(was: str) -> None:
+def test_an_entry_whose_noted_url_was_changed_is_refused(was: str) -> None:
     env = {"MCP_TOOL_FILTER_WRAPPED": was}
     entry: ServerEntry = {"command": "mcp-tool-filter", "args": ["--stdio"], "env": env}
     assert target_of(entry) == "?"
@@ -140,7 +140,7 @@ def test_any_header_value_reaches_the_filter_and_comes_back(value: str) -> None:
         assert parse_header(environment["MCP_TOOL_FILTER_HEADER"], {}) == ("X-A", value)
 
 
-def test_the_variables_are_read_as_settings() -> None:
+def test_environment_variables_are_read_as_settings() -> None:
     wrapped = wrap(ENTRIES["key in the URL"], FLAGS, PROGRAM)
     environment = wrapped["env"]
     assert isinstance(environment, dict)
@@ -152,14 +152,14 @@ def test_the_target_shown_has_no_query() -> None:
     assert target_of(ENTRIES["key in the URL"]) == "https://a.example/mcp?…"
 
 
-def test_codex_finds_no_member_of_a_url_in_a_command() -> None:
+def test_a_wrapped_codex_entry_has_no_members_of_a_url() -> None:
     """It does not start at all with a file that has one."""
     wrapped = wrap(ENTRIES["codex login"], FLAGS, PROGRAM)
     assert wrapped.keys() == {"command", "args", "env"}
     assert logs_in(ENTRIES["codex login"])
 
 
-def test_a_filter_that_somebody_typed_is_one_too() -> None:
+def test_a_filter_typed_by_hand_is_recognised() -> None:
     typed: ServerEntry = {
         "command": "mcp-tool-filter",
         "args": ["--stdio", "-u", "https://a.example"],

@@ -73,7 +73,7 @@ def test_only_the_entry_changes(name: str, text: str, server: str, tmp_path: Pat
     assert back.servers() == before
 
 
-def test_an_entry_is_spelt_as_before_though_the_file_has_changed_elsewhere(tmp_path: Path) -> None:
+def test_an_entry_keeps_its_spelling_when_the_file_changes_elsewhere(tmp_path: Path) -> None:
     before = opened(tmp_path / "a.json", JSON)
     entry = before.servers()["linear"]
     wrapped = before.with_entry("linear", wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"]))
@@ -112,7 +112,7 @@ def test_the_old_file_stays_beside_the_new_one_and_the_mode_is_kept(tmp_path: Pa
     assert backup.read_text() == JSON
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "dotfiles.json", tmp_path / "a.json"
     target.write_text(JSON)
     link.symlink_to(target)
@@ -134,7 +134,7 @@ def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"mcpServers": {"a": {}}} x'])
-def test_what_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_gives_one_sentence(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(BadFile, match=r"a\.json"):
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_one_sentence(content: bytes, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["[]", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "null"])
-def test_a_file_of_another_shape_lists_no_servers(text: str, tmp_path: Path) -> None:
+def test_a_file_of_unknown_shape_lists_no_servers(text: str, tmp_path: Path) -> None:
     assert opened(tmp_path / "a.json", text).servers() == {}
 
 
@@ -161,7 +161,7 @@ command = "y"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_comments_behind_a_table_that_goes_stay(end: str, tmp_path: Path) -> None:
+def test_comments_after_a_removed_table_stay(end: str, tmp_path: Path) -> None:
     before = opened(tmp_path / "a.toml", "")
     before = ClientFile(before.place, b"", COMMENTED.replace("\n", end))
     entry = before.servers()["a"]
@@ -183,7 +183,7 @@ def test_half_of_a_surrogate_pair_can_be_written(tmp_path: Path) -> None:
     assert opened(tmp_path / "b.json", text).servers() == {"a": wrapped}
 
 
-def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path) -> None:
+def test_a_read_only_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     file = opened(path, JSON)
     path.chmod(0o400)

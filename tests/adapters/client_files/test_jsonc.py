@@ -36,11 +36,11 @@ def test_all_json_is_read(value: object, indent: int | str | None) -> None:
 
 
 @given(_VALUES)
-def test_what_is_written_can_be_read(value: object) -> None:
+def test_written_json_can_be_read_back(value: object) -> None:
     assert json.loads(render(value, "    ")) == value
 
 
-def test_comments_and_trailing_commas_are_no_mistakes() -> None:
+def test_comments_and_trailing_commas_are_accepted() -> None:
     text = '\ufeff// first\n{ /* {"no": 1} */ "a": [1, 2, ], // "b": 2\n "url": "http://x", }\n'
     assert parse(text).value == {"a": [1, 2], "url": "http://x"}
 
@@ -52,7 +52,7 @@ def test_comments_and_trailing_commas_are_no_mistakes() -> None:
         '{"a": 1} {}', '"a\nb"', "/* never closed", '"\\x"', "[" * 200, "-",
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_a_mistake_with_its_line(text: str) -> None:
+def test_invalid_json_is_reported_with_its_line(text: str) -> None:
     with pytest.raises(ProtocolError, match=r"line \d+: "):
         parse(text)
 
@@ -68,7 +68,7 @@ TEXT = '{\n\t"a": 1, // one\n\t"b": {"c": [2]},\n\t"d": 3 // three\n}\n'
         ("d", '{\n\t"a": 1, // one\n\t"b": {"c": [2]} // three\n}\n'),
     ],
 )
-def test_a_member_goes_with_its_comma(gone: str, left: str) -> None:
+def test_a_member_is_removed_with_its_comma(gone: str, left: str) -> None:
     root = parse(TEXT)
     member = root.member(gone)
     assert member
@@ -87,11 +87,11 @@ def test_a_member_goes_with_its_comma(gone: str, left: str) -> None:
         ('{\n\t"a": 1 // one\n}', '{\n\t"a": 1,\n\t"x": [1],\n\t"y": "z" // one\n}'),
     ],
 )
-def test_members_are_added_as_the_others_stand(text: str, new: str) -> None:
+def test_added_members_follow_the_style_of_the_others(text: str, new: str) -> None:
     assert apply(text, [insert(text, parse(text), [("x", [1]), ("y", "z")])]) == new
 
 
-def test_a_value_is_replaced_alone() -> None:
+def test_replacing_a_value_changes_nothing_else() -> None:
     node = parse(TEXT).at(["b", "c"])
     assert node
     assert apply(TEXT, [replace(TEXT, node, ["new"])]) == TEXT.replace("[2]", '["new"]')

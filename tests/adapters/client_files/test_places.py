@@ -62,7 +62,7 @@ def test_codex_reads_the_projects_files_up_to_the_repository(tmp_path: Path) -> 
     assert files == [folder / ".codex" / "config.toml" for folder in wanted]
 
 
-def test_a_file_of_the_user_is_not_a_projects_file_as_well(tmp_path: Path) -> None:
+def test_the_users_file_is_not_also_a_project_file(tmp_path: Path) -> None:
     here = Surroundings(tmp_path, tmp_path, {}, "linux")
     for client in ("cursor", "gemini", "codex"):
         assert [one.scope for one in places(here) if one.client == client] == ["user"]
@@ -76,7 +76,7 @@ def test_a_file_of_the_user_is_not_a_projects_file_as_well(tmp_path: Path) -> No
         ("gemini", "GEMINI_CLI_HOME", ".gemini/settings.json"),
     ],
 )
-def test_a_variable_names_another_folder(
+def test_an_environment_variable_chooses_the_folder(
     client: str, variable: str, file: str, tmp_path: Path
 ) -> None:
     [user, *_] = found_in(tmp_path, client, {variable: str(tmp_path / "other")})

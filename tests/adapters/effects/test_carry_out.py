@@ -23,14 +23,14 @@ async def test_a_decision_is_made_once_its_effects_are_carried_out() -> None:
     assert await Effects().outcome_of(waiting(0.0, "made")) == "made"
 
 
-async def test_decisions_together_come_back_in_their_order() -> None:
+async def test_decisions_made_together_keep_their_order() -> None:
     def both() -> Deciding[object]:
         return (yield Together((waiting(0.02, "slow"), waiting(0.0, "quick"))))
 
     assert await Effects().outcome_of(both()) == ["slow", "quick"]
 
 
-async def test_what_an_effect_raises_is_raised_within_the_decision() -> None:
+async def test_an_effects_error_is_raised_within_the_decision() -> None:
     def careful() -> Deciding[str]:
         try:
             yield FetchTools("k", None, None)
@@ -41,7 +41,7 @@ async def test_what_an_effect_raises_is_raised_within_the_decision() -> None:
     assert await Effects().outcome_of(careful()) == "nobody here asks upstreams"
 
 
-async def test_those_who_wait_for_the_same_list_share_one_fetch() -> None:
+async def test_requests_that_wait_for_the_same_list_share_one_fetch() -> None:
     fetched: list[object] = []
     may_end = asyncio.Event()
 
@@ -63,7 +63,7 @@ async def test_those_who_wait_for_the_same_list_share_one_fetch() -> None:
     assert fetched == ["a", "b", "a"]
 
 
-async def test_a_decision_in_the_background_tells_its_outcome() -> None:
+async def test_a_background_decision_reports_its_outcome() -> None:
     effects = Effects()
     made: asyncio.Queue[object] = asyncio.Queue()
     effects.carry_out(waiting(0.0, "made"), made.put_nowait)
@@ -76,7 +76,7 @@ async def test_a_decision_in_the_background_tells_its_outcome() -> None:
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
-async def test_a_decision_that_is_cancelled_tells_nothing(all_of_them: bool) -> None:
+async def test_a_cancelled_decision_reports_nothing(all_of_them: bool) -> None:
     effects = Effects()
     made: list[object] = []
     cancel = effects.carry_out(waiting(3600, "made"), made.append)

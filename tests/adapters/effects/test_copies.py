@@ -47,7 +47,7 @@ async def test_a_copy_for_another_server_is_posted_there() -> None:
     assert json.loads(request.body)["method"] == "ping"
 
 
-async def test_a_server_that_is_not_there_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_server_does_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     copies = Copies(lambda *_: None)
     copies.send(copy(f"http://127.0.0.1:{free_port()}/"))
@@ -56,7 +56,7 @@ async def test_a_server_that_is_not_there_harms_nobody(caplog: pytest.LogCapture
     assert "did not reach its receiver: Connection refused" in caplog.messages[0]
 
 
-async def test_too_many_at_once_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_copies_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     copies = Copies(lambda *_: None)
     begun: list[int] = []
 
@@ -73,7 +73,7 @@ async def test_too_many_at_once_are_left_out(caplog: pytest.LogCaptureFixture) -
     await asyncio.sleep(0)
 
 
-def test_what_a_request_says_itself_is_not_said_twice() -> None:
+def test_headers_that_the_request_has_are_not_added_twice() -> None:
     assert with_usual([(b"accept", b"x")]) == [
         (b"accept", b"x"),
         (b"content-type", b"application/json"),

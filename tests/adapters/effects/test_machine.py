@@ -25,7 +25,7 @@ def test_a_module_beside_the_rules_file_is_found(tmp_path: Path) -> None:
         ("raises_when_imported:f", "raises_when_imported cannot be imported: ZeroDivisionError"),
     ],
 )
-def test_what_cannot_be_imported_has_a_reason(name: str, said: str, tmp_path: Path) -> None:
+def test_a_failed_import_has_a_reason(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "raises_when_imported.py").write_text("raise ZeroDivisionError")
     with pytest.raises(ValueError, match=said):
         ThisMachine(tmp_path).import_object(name)

@@ -29,5 +29,5 @@ def test_other_scripts_do_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "script.ran").exists()
 
 
-def test_nobody_waits() -> None:
+def test_a_delay_is_skipped() -> None:
     assert OfflineHost(StateInMemory()).at_once(Delay(3600.0)) is None

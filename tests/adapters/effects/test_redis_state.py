@@ -161,7 +161,7 @@ async def test_windows_are_bounded_in_bytes(server: Server) -> None:
     await state.close()
 
 
-async def test_what_has_ended_makes_room(server: Server) -> None:
+async def test_expired_entries_make_room(server: Server) -> None:
     state = RedisState(server.url, "mcp:", most_bytes=5000)
     for number in range(3):
         await state.carry_out(WriteCache(f"short{number}", b"v" * 1000, 0.05, "g", 100))
@@ -174,7 +174,7 @@ async def test_what_has_ended_makes_room(server: Server) -> None:
     await state.close()
 
 
-async def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> None:
+async def test_effects_fail_while_redis_is_lost(server: Server) -> None:
     state = RedisState(server.url, "mcp:")
     use = CountUse("k", LIMITS, 5.0)
     assert await state.carry_out(use) is None
@@ -186,7 +186,7 @@ async def test_a_lost_redis_fails_effects_until_it_is_back(server: Server) -> No
     await state.close()
 
 
-async def test_a_redis_that_hangs_is_given_up(tmp_path: Path) -> None:
+async def test_a_redis_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 

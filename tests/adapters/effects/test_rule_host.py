@@ -35,7 +35,7 @@ def script_in_background(folder: Path, code: str) -> RunScript:
     return RunScript((str(file),), (), b"", 20.0, False, "r")
 
 
-def test_what_rules_log_is_logged_and_entered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rules_log_line_is_logged_and_audited(caplog: pytest.LogCaptureFixture) -> None:
     ours = host()
     entered: list[WriteLog] = []
     ours.enter_log = entered.append
@@ -55,7 +55,7 @@ def test_a_warning_is_given_once_until_the_rules_change(caplog: pytest.LogCaptur
     assert caplog.messages == ["w", "w"]
 
 
-def test_counters_add_up_and_are_not_without_number() -> None:
+def test_counters_add_up_and_their_number_is_bounded() -> None:
     ours = host()
     for number in range(2000):
         ours.at_once(Measure(f"m{number}", 1.0))
@@ -70,7 +70,7 @@ def test_the_cache_in_memory_answers_at_once() -> None:
     assert ours.at_once(ReadCache("k", 1.0)) == b"v"
 
 
-def test_a_copy_goes_to_whoever_sends_them() -> None:
+def test_a_copy_is_handed_to_the_sender() -> None:
     sent: list[SendCopy] = []
     copy = SendCopy("{", "}", None, None, "r")
     assert RuleHost(StateInMemory(), sent.append).at_once(copy) is None
@@ -78,7 +78,7 @@ def test_a_copy_goes_to_whoever_sends_them() -> None:
     assert sent == [copy]
 
 
-async def test_a_function_is_called_wherever_it_may_block() -> None:
+async def test_a_function_that_may_block_is_called_elsewhere() -> None:
     async def waits(argument: object) -> object:
         await asyncio.sleep(0)
         return argument
@@ -96,7 +96,7 @@ async def test_a_function_that_fails_or_takes_too_long_has_a_reason() -> None:
         await host().carry_out(CallPython(lambda _: asyncio.sleep(3600), None, 0.01))
 
 
-async def test_a_script_that_fails_in_the_background_is_told(
+async def test_a_script_that_fails_in_the_background_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = host()

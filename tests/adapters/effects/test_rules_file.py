@@ -17,7 +17,7 @@ def write(file: Path, *ids: str) -> str:
     return str(file)
 
 
-def test_a_change_is_seen_once_it_is_there(tmp_path: Path) -> None:
+def test_a_change_of_the_file_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     watched = WatchedRules(write(file, "one"))
     watched.read()
@@ -28,7 +28,7 @@ def test_a_change_is_seen_once_it_is_there(tmp_path: Path) -> None:
     assert not watched.has_changed()
 
 
-def test_a_file_that_is_gone_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "policy.yaml"
     watched = WatchedRules(write(file, "one"))
     watched.read()

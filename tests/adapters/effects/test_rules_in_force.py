@@ -39,7 +39,7 @@ async def test_the_old_rules_stay_if_the_new_ones_have_mistakes(
     assert caplog.messages[-1].startswith("The old rules stay in force.\n")
 
 
-def test_another_file_takes_the_place_of_the_first_or_nothing_changes(tmp_path: Path) -> None:
+def test_another_file_replaces_the_first_only_if_it_is_valid(tmp_path: Path) -> None:
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     rules = RulesInForce(write(first, "one"))
     with pytest.raises(StartError):

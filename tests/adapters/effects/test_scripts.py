@@ -62,16 +62,16 @@ async def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
         await run(script(tmp_path, flood))
 
 
-async def test_what_a_script_writes_to_stderr_is_dropped(tmp_path: Path) -> None:
+async def test_a_scripts_stderr_is_dropped(tmp_path: Path) -> None:
     """A flood of it neither fills a pipe, so that the script hangs, nor our own log."""
     code = "for _ in range(500): os.write(2, b'x' * 10000)\nprint('done')"
     assert await run(script(tmp_path, code)) == ScriptResult(0, b"done\n")
 
 
-async def test_a_crash_is_a_status(tmp_path: Path) -> None:
+async def test_a_crashed_script_has_an_exit_status(tmp_path: Path) -> None:
     assert (await run(script(tmp_path, "os.kill(os.getpid(), 11)"))).status == -11
 
 
-async def test_what_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
+async def test_a_script_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(EffectFailed, match="cannot be started"):
         await run(str(tmp_path / "nothing"))

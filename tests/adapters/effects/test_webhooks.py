@@ -92,7 +92,7 @@ async def test_a_redirect_is_not_followed() -> None:
     assert len(await with_receiver([307, 200], act)) == 1
 
 
-async def test_a_receiver_that_hangs_or_is_gone_is_given_up() -> None:
+async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
     webhooks = Webhooks(retry_after=(0.01,))
 
     async def act(url: str, received: Received) -> None:

@@ -44,7 +44,7 @@ async def problem(script: Script) -> str:
     return str(caught.value)
 
 
-async def test_it_asks_with_the_headers_of_that_client() -> None:
+async def test_the_list_is_fetched_with_the_clients_headers() -> None:
     async with raw_upstream(pages(None)) as upstream:
         await fetch_as_client(target(upstream.url), ASKED_BY)
     [request] = upstream.requests
@@ -64,7 +64,7 @@ async def test_all_pages_are_fetched() -> None:
     assert cursors == [None, "1", "2"]
 
 
-async def test_what_the_request_says_of_its_client_goes_along() -> None:
+async def test_what_a_request_says_of_its_client_is_sent_too() -> None:
     meta = '{"io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":1}'
     asked_by = AskedBy(ASKED_BY.head, meta=meta)
     async with raw_upstream(pages(None)) as upstream:
@@ -73,6 +73,6 @@ async def test_what_the_request_says_of_its_client_goes_along() -> None:
     assert params == {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "x"}}}
 
 
-async def test_what_goes_wrong_has_a_reason() -> None:
+async def test_a_failed_fetch_has_a_reason() -> None:
     assert await problem(pages("1", "1")) == "The tool list has no end"
     assert "HTTP 403 Forbidden" in await problem(refusing("403 Forbidden"))

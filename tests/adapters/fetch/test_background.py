@@ -10,14 +10,14 @@ import pytest
 from mcp_tool_filter.adapters.fetch.background import Background, look_at
 
 
-async def test_what_is_under_way_is_stopped_at_the_end() -> None:
+async def test_unfinished_work_is_stopped_at_the_end() -> None:
     background = Background()
     task = background.start(asyncio.sleep(3600))
     await background.close()
     assert task.cancelled()
 
 
-async def test_an_upstream_that_asks_more_than_it_hears_gets_no_more_answers() -> None:
+async def test_the_number_of_unfinished_answers_is_bounded() -> None:
     background = Background()
     given: list[int] = []
 
@@ -32,7 +32,7 @@ async def test_an_upstream_that_asks_more_than_it_hears_gets_no_more_answers() -
     await background.close()
 
 
-async def test_a_failure_that_nobody_asks_about_is_not_logged(
+async def test_a_failed_task_that_is_never_awaited_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail() -> None:

@@ -10,7 +10,7 @@ from tests.adapters.fetch.fetching import got
 from tests.raw_upstream import Peer, answer
 
 
-async def test_an_early_refusal_is_read_although_the_request_was_cut_off() -> None:
+async def test_an_early_refusal_is_read_although_the_request_was_not_sent_whole() -> None:
     async def script(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         await peer.say(answer(b"no", status="413 Too Large", kind="a/b\r\nConnection: close"))
@@ -23,7 +23,7 @@ async def test_an_early_refusal_is_read_although_the_request_was_cut_off() -> No
     assert await got(script, post) == b"413"
 
 
-async def test_a_connection_that_is_reset_has_a_reason() -> None:
+async def test_a_reset_connection_has_a_reason() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         peer.reset()

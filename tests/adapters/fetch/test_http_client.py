@@ -72,7 +72,7 @@ async def test_an_answer_that_cannot_be_read_has_a_reason(response: bytes, said:
     assert "bytearray" not in str(caught.value)
 
 
-async def test_an_endless_body_is_given_up() -> None:
+async def test_an_endless_body_is_refused() -> None:
     async def endless(peer: Peer) -> None:
         await peer.request()
         await peer.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -98,7 +98,7 @@ async def test_a_connection_is_kept_for_the_next_request() -> None:
         b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n1",
     ],
 )
-async def test_if_the_connection_was_not_kept_the_next_request_opens_another(first: bytes) -> None:
+async def test_a_closed_connection_is_replaced_for_the_next_request(first: bytes) -> None:
     """An upstream that closes an idle connection has not heard the request: it is sent again."""
 
     async def twice(client: HttpClient) -> bytes:
@@ -109,7 +109,7 @@ async def test_if_the_connection_was_not_kept_the_next_request_opens_another(fir
     assert await got(saying(first), twice) == b"11"
 
 
-async def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_again() -> None:
+async def test_a_request_with_a_partial_answer_is_not_sent_again() -> None:
     async def twice(client: HttpClient) -> bytes:
         await get(client)
         return await get(client)
@@ -118,7 +118,7 @@ async def test_a_request_of_which_the_upstream_has_answered_a_part_is_not_sent_a
         await got(saying(answer(b"1"), b"HTTP/1.1 2"), twice)
 
 
-async def test_a_response_that_is_not_read_costs_its_connection() -> None:
+async def test_an_unread_response_costs_its_connection() -> None:
     async with raw_upstream(saying(answer(b"1"), answer(b"2"))) as upstream:
         client = HttpClient(parse_origin(upstream.url))
         async with client.exchange(b"GET", "/"):

@@ -39,7 +39,7 @@ def tls_error() -> ssl.SSLError:
         (OSError(), "OSError"),
     ],
 )
-def test_a_failure_is_said_in_a_few_words(error: Exception, said: str) -> None:
+def test_a_failure_is_described_in_a_few_words(error: Exception, said: str) -> None:
     assert why(error, ORIGIN) == said
 
 
@@ -49,5 +49,5 @@ def test_of_several_addresses_the_most_telling_error_is_shown() -> None:
     assert why_none([*errors, tls_error()], ORIGIN) == "TLS error: wrong version number"
 
 
-def test_a_login_that_is_needed_says_what_to_type() -> None:
+def test_a_missing_login_says_what_to_type() -> None:
     assert str(LoginNeeded(StartError("Not logged in", why="Type: x"))) == "Not logged in. Type: x"

@@ -61,7 +61,7 @@ async def test_nothing_is_posted_to_another_origin(said: str) -> None:
     assert await failure(Legacy(said), "/sse") == f"The endpoint event names another origin: {said}"
 
 
-async def test_an_answer_may_come_before_its_post_is_answered() -> None:
+async def test_an_answer_may_arrive_before_the_post_is_accepted() -> None:
     """Some upstreams answer the POST only once all is done."""
 
     class Backwards(Legacy):
@@ -74,7 +74,7 @@ async def test_an_answer_may_come_before_its_post_is_answered() -> None:
     assert names(await fetched_from(Backwards(tools_list=tool_list("a")), "/sse")) == ["a"]
 
 
-async def test_what_it_asks_of_us_in_between_is_answered() -> None:
+async def test_requests_of_the_upstream_in_between_are_answered() -> None:
     class Asking(Legacy):
         async def hear(self, request: RawRequest) -> None:
             message = message_in(request)

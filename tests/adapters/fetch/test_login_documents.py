@@ -37,7 +37,7 @@ async def test_both_documents_are_found() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", None])
-async def test_an_upstream_without_them_has_none(url: str | None) -> None:
+async def test_an_upstream_without_documents_has_none(url: str | None) -> None:
     async with listening() as upstream:
         assert await fetch_login_documents(target(url or upstream.url), "/mcp") == []
         assert all(request.all("authorization") == [] for request in upstream.requests)

@@ -22,7 +22,7 @@ from tests.raw_upstream import (
 )
 
 
-async def test_what_the_upstream_asks_on_the_stream_is_answered() -> None:
+async def test_requests_of_the_upstream_on_the_stream_are_answered() -> None:
     """It may wait for us before it goes on."""
     say = streamable(tool_list("a"), session="s1")
 
@@ -58,7 +58,7 @@ async def test_the_users_headers_go_with_every_request() -> None:
     assert all(r.all("authorization") == ["Bearer t"] for r in upstream.requests)
 
 
-async def test_the_users_headers_cannot_break_what_we_say() -> None:
+async def test_the_users_headers_cannot_break_our_requests() -> None:
     spoiling = (("Content-Length", "3"), ("Accept", "text/html"), ("Host", "example.com"))
     _, upstream = await run(dialogue(stateless(tool_list())), headers=spoiling)
     for request in upstream.requests:

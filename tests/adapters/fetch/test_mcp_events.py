@@ -42,17 +42,17 @@ async def test_messages_come_one_after_the_other() -> None:
     assert await results(*(stream[at : at + 1] for at in range(len(stream)))) == [1, "b"]
 
 
-async def test_a_batch_is_taken_apart() -> None:
+async def test_a_batch_is_split_into_its_messages() -> None:
     batch = b"[%s,%s]" % (answering("{}", id="1"), answering("{}", id="2"))
     assert await results(event(batch)) == [1, 2]
 
 
-async def test_what_keeps_a_stream_alive_is_no_message() -> None:
+async def test_keep_alive_events_are_no_messages() -> None:
     quiet = b": ping\n\nevent: endpoint\ndata: /x\n\ndata: hello\n\nid: 1\n\n"
     assert await results(quiet, event(answering("{}", id="3"))) == [3]
 
 
-async def test_the_events_themselves_can_be_asked_for() -> None:
+async def test_raw_events_can_be_read() -> None:
     reader = EventReader(Said([b"event: endpoint\ndata: /x\n\n"]), 100)
     found = await reader.next_event()
     assert found

@@ -39,25 +39,25 @@ from mcp_tool_filter.errors import ProtocolError
         (b'{"jsonrpc":"2.0","id":3,"result":[]}', "The answer has neither a result nor an error"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_called_what_it_is(body: bytes, said: str) -> None:
+def test_an_unusable_answer_is_described(body: bytes, said: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         only_reply(3, body)
     assert str(caught.value) == said
 
 
-def test_a_reply_keeps_its_bytes_also_out_of_a_batch() -> None:
+def test_a_reply_keeps_its_bytes_even_from_a_batch() -> None:
     odd = b'{"id" : 3,"result":{"x":1.0e2,"y":"\\u00e9"}, "jsonrpc":"2.0"}'
     note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
     assert only_reply(3, odd).raw == odd
     assert only_reply(3, b" [" + note + b", " + odd + b"]").raw == odd
 
 
-def test_an_error_is_shown_fit_to_be_printed() -> None:
+def test_an_error_is_made_printable() -> None:
     shown = str(Refused(200, "HTTP 200 OK", RpcError(-1, "\x1b[31mred\n" + "é" * 1000, None)))
     assert shown == "JSON-RPC error -1: \\x1b[31mred\\n" + "é" * 191 + "…"
 
 
-def test_an_error_may_not_know_whom_it_concerns() -> None:
+def test_an_error_may_lack_an_id() -> None:
     with pytest.raises(Refused) as caught:
         only_reply(3, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"what?"}}')
     assert str(caught.value) == "JSON-RPC error -32600: what?"
@@ -84,14 +84,14 @@ def test_the_body_of_a_refusal_need_not_be_a_message(body: bytes) -> None:
         ),
     ],
 )
-def test_we_live_and_can_nothing_else(
+def test_pings_are_answered_and_other_requests_refused(
     asked: dict[str, object], answered: dict[str, object]
 ) -> None:
     assert json.loads(answer_to(asked) or b"") == {"jsonrpc": "2.0"} | answered
 
 
 @pytest.mark.parametrize("said", [{"method": "ping"}, {"id": 1, "result": {}}, {"id": None}])
-def test_what_asks_for_no_answer_gets_none(said: dict[str, object]) -> None:
+def test_notifications_get_no_answer(said: dict[str, object]) -> None:
     assert answer_to(said) is None
 
 
@@ -112,19 +112,19 @@ def test_a_page_says_where_the_next_one_begins(
 
 
 @pytest.mark.parametrize("result", [{}, {"tools": {}}, {"tools": [], "nextCursor": 1}])
-def test_what_is_no_tool_list_is_refused(result: dict[str, object]) -> None:
+def test_an_answer_without_a_tool_list_is_refused(result: dict[str, object]) -> None:
     with pytest.raises(ProtocolError):
         next_cursor(ResultReply(b"", result))
 
 
-def test_an_introduction_may_say_nothing_at_all() -> None:
+def test_an_empty_introduction_is_accepted() -> None:
     strange: dict[str, object] = {"capabilities": None, "serverInfo": [], "_meta": "x"}
     introduction = introduction_of(ResultReply(b"", strange), revision="2025-06-18")
     assert (introduction.server_name, introduction.server_version) == ("", "")
     assert not introduction.has_tools
 
 
-def test_a_server_name_is_fit_to_be_printed() -> None:
+def test_a_server_name_is_made_printable() -> None:
     reply = ResultReply(b"", {"serverInfo": {"name": "\x1b[2J", "version": 3}})
     introduction = introduction_of(reply, revision="2025-06-18")
     assert (introduction.server_name, introduction.server_version) == ("\\x1b[2J", "3")
@@ -146,12 +146,12 @@ values = st.recursive(
 
 
 @given(st.binary(max_size=40) | values.map(orjson.dumps))
-def test_whatever_comes_is_a_reply_or_is_refused(body: bytes) -> None:
+def test_any_input_is_a_reply_or_is_refused(body: bytes) -> None:
     with suppress(Refused, ProtocolError):
         next_cursor(only_reply(1, body))
 
 
 @given(st.dictionaries(words, values))
-def test_whatever_the_upstream_says_of_itself_can_be_printed(said: dict[str, object]) -> None:
+def test_any_introduction_can_be_printed(said: dict[str, object]) -> None:
     introduction = introduction_of(ResultReply(b"", said), revision="2025-06-18")
     assert (introduction.server_name + introduction.server_version).isprintable()

@@ -38,12 +38,12 @@ async def test_an_empty_cursor_ends_the_list(cursor: str | None) -> None:
     assert len((await fetched_from(script)).pages) == 1
 
 
-async def test_a_list_whose_cursors_repeat_is_given_up() -> None:
+async def test_a_list_with_repeating_cursors_is_refused() -> None:
     script = dialogue(streamable(tool_list("a", next_cursor="x\n")))
     assert await failure(script) == 'The tool list goes in a circle: again cursor "x\\n"'
 
 
-async def test_an_endless_list_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "MAX_PAGES", 3)
 
     def listed(request: RawRequest) -> bytes:
@@ -53,7 +53,7 @@ async def test_an_endless_list_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert await failure(dialogue(streamable(listed))) == "The tool list has more than 3 pages"
 
 
-async def test_pages_that_are_too_long_together_are_given_up() -> None:
+async def test_pages_that_are_too_long_together_are_refused() -> None:
     def listed(request: RawRequest) -> bytes:
         number = message_in(request)["id"]
         return answer(result(request, tool_list("a" * 700, next_cursor=f"after {number}")))
@@ -72,6 +72,6 @@ async def test_an_upstream_that_has_no_tools_needs_no_list() -> None:
     assert "-32601" in await failure(dialogue(streamable(listed)))
 
 
-async def test_tools_that_are_not_declared_are_fetched_all_the_same() -> None:
+async def test_undeclared_tools_are_fetched_anyway() -> None:
     script = dialogue(streamable(tool_list("a"), capabilities={}))
     assert names(await fetched_from(script)) == ["a"]

@@ -43,7 +43,7 @@ async def test_a_page_is_kept_byte_for_byte() -> None:
     assert (await fetched_from(dialogue(streamable(listed)))).pages == (odd.replace(b"ID", b"3"),)
 
 
-async def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
+async def test_an_answer_may_follow_other_events_on_a_stream() -> None:
     script = dialogue(
         streaming(
             b": hello\n\n",
@@ -61,7 +61,7 @@ async def test_an_answer_may_come_on_a_stream_behind_other_things() -> None:
     assert len(upstream.peers) == 1
 
 
-async def test_a_stream_that_stays_open_behind_the_answer_is_left() -> None:
+async def test_a_stream_that_stays_open_after_the_answer_is_closed() -> None:
     event = b'data: {"jsonrpc":"2.0","id":ID,"result":{"tools":[]}}\n\n'
     assert len((await fetched_from(dialogue(streaming(event, end=b"")))).pages) == 1
 
@@ -86,19 +86,17 @@ async def test_an_answer_may_come_in_a_batch() -> None:
         ),
     ],
 )
-async def test_an_answer_that_is_no_message_is_called_what_it_is(
-    response: bytes, said: str
-) -> None:
+async def test_an_answer_that_is_no_message_is_described(response: bytes, said: str) -> None:
     assert said in await failure(dialogue(streamable(lambda _: response)))
 
 
-async def test_an_answer_that_is_too_long_is_left() -> None:
+async def test_an_answer_that_is_too_long_is_not_read() -> None:
     script = dialogue(streamable(tool_list("a" * 2000)))
     assert await failure(script, limit=1000) == "The answer is longer than 1000 bytes"
 
 
 @pytest.mark.parametrize("more", [b"data: xxx\n", b"x" * 1000])
-async def test_an_event_without_an_end_is_left(more: bytes) -> None:
+async def test_an_event_without_an_end_is_not_read(more: bytes) -> None:
     say = streamable(tool_list())
 
     async def endless(peer: Peer) -> None:

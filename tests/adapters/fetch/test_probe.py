@@ -13,7 +13,7 @@ from mcp_tool_filter.http.origin import Origin
 from tests.raw_upstream import Peer, free_port, raw_upstream
 
 
-async def test_an_upstream_is_reached_where_somebody_listens() -> None:
+async def test_an_upstream_that_listens_is_reachable() -> None:
     async with raw_upstream(Peer.left) as upstream:
         there = await probe(Origin("127.0.0.1", upstream.port, tls=False), None, 5.0)
     found = [there, await probe(Origin("127.0.0.1", free_port(), tls=False), None, 5.0)]

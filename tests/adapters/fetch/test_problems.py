@@ -45,18 +45,18 @@ async def test_a_challenge_says_how_to_log_in(status: str) -> None:
         "/.well-known/openid-configuration",
     ],
 )
-async def test_so_does_a_document(place: str) -> None:
+async def test_a_metadata_document_says_how_to_log_in(place: str) -> None:
     assert isinstance(await problem(with_document(place)), ListsAfterLogin)
 
 
 @pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-async def test_a_refusal_that_does_not_say_how_is_an_error(status: str) -> None:
+async def test_a_401_that_does_not_say_how_to_log_in_is_an_error(status: str) -> None:
     found = await problem(refusing(status))
     assert not isinstance(found, ListsAfterLogin)
     assert "the upstream wants credentials" in found.why
 
 
-async def test_credentials_of_ours_that_are_refused_are_an_error() -> None:
+async def test_refused_credentials_of_ours_are_an_error() -> None:
     challenge = refusing("401 Unauthorized\r\nWWW-Authenticate: Bearer")
     found = await problem(challenge, ("Authorization", "Bearer x"))
     assert not isinstance(found, ListsAfterLogin)

@@ -116,7 +116,7 @@ async def test_if_nothing_is_found_the_error_says_where_we_looked() -> None:
     assert said.endswith("the endpoint option says where it is")
 
 
-async def test_a_website_is_no_mcp_server() -> None:
+async def test_a_website_is_not_taken_for_an_mcp_server() -> None:
     page = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
     assert await failure(page) == "HTTP 200 OK with text/html: that is no MCP"
     assert "text/html" in await failure(page, endpoint=None)
@@ -135,11 +135,11 @@ async def test_a_401_ends_the_search(endpoint: str | None) -> None:
     assert posts == 1
 
 
-async def test_wrong_credentials_are_called_so() -> None:
+async def test_wrong_credentials_are_reported_as_such() -> None:
     said = await failure(refusing("403 Forbidden"), headers=(("Authorization", "Bearer x"),))
     assert "does not accept the credentials in upstream_headers" in said
 
 
 @pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Service Unavailable"])
-async def test_an_upstream_in_trouble_is_not_searched_further(status: str) -> None:
+async def test_the_search_stops_at_a_server_error(status: str) -> None:
     assert await failure(refusing(status), endpoint=None) == f"HTTP {status}"

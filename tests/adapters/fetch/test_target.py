@@ -12,7 +12,7 @@ from mcp_tool_filter.policy.config import parse_config
 URL = "http://127.0.0.1:3000"
 
 
-def test_a_target_says_what_the_settings_say() -> None:
+def test_a_target_holds_the_settings() -> None:
     config = parse_config(
         endpoint="/mcp",
         upstream_headers=["X-Key: 1"],
@@ -28,7 +28,7 @@ def test_a_target_says_what_the_settings_say() -> None:
 @pytest.mark.parametrize(
     ("header", "has"), [("authorization: Bearer x", True), ("X-Authorization: Bearer x", False)]
 )
-def test_credentials_are_known_by_their_header(header: str, has: bool) -> None:
+def test_credentials_are_recognised_by_their_header(header: str, has: bool) -> None:
     config = parse_config(upstream_headers=[header])
     assert has_authorization(target_for(config, URL, None)) is has
 

@@ -80,12 +80,12 @@ async def test_a_certificate_that_the_user_trusts_is_accepted(tmp_path: Path) ->
     assert await got_by_tls(own.server(), make_tls_context(trusted_ca=str(own.pem))) == b"12"
 
 
-async def test_no_certificate_is_checked_if_the_user_says_so(tmp_path: Path) -> None:
+async def test_certificate_checks_can_be_switched_off(tmp_path: Path) -> None:
     own = Certified(tmp_path, "elsewhere.example", expired=True)
     assert await got_by_tls(own.server(), make_tls_context(insecure=True)) == b"12"
 
 
-async def test_a_certificate_can_be_shown(tmp_path: Path) -> None:
+async def test_a_client_certificate_can_be_sent(tmp_path: Path) -> None:
     own = Certified(tmp_path)
     ours = make_tls_context(trusted_ca=str(own.pem), client_cert=str(own.pem))
     assert await got_by_tls(own.server(wants_certificate=True), ours) == b"12"
@@ -105,7 +105,7 @@ async def test_a_certificate_can_be_shown(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_a_certificate_that_is_refused_has_a_reason(
+async def test_a_refused_certificate_has_a_reason(
     tmp_path: Path, host: str, expired: bool, trusted: bool, said: str
 ) -> None:
     own = Certified(tmp_path, host, expired=expired)
@@ -115,7 +115,9 @@ async def test_a_certificate_that_is_refused_has_a_reason(
     assert str(caught.value) == said
 
 
-async def test_without_the_certificate_that_is_wanted_there_is_no_answer(tmp_path: Path) -> None:
+async def test_an_upstream_that_wants_a_client_certificate_answers_nothing_without_it(
+    tmp_path: Path,
+) -> None:
     own = Certified(tmp_path)
     with pytest.raises(HttpFailed):
         await got_by_tls(
@@ -136,14 +138,14 @@ async def test_an_upstream_without_tls_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("option", ["trusted_ca", "trusted_confdir", "client_cert"])
-def test_a_file_that_is_not_there_is_named(option: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(option: str, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
     with pytest.raises(InvalidOption) as caught:
         make_tls_context(**{option: missing})  # type: ignore[arg-type]  # each takes a path
     assert missing in str(caught.value)
 
 
-def test_a_file_that_holds_no_certificate_is_named(tmp_path: Path) -> None:
+def test_a_file_without_a_certificate_is_named(tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
     with pytest.raises(InvalidOption, match=r"empty\.pem'\nIt has no certificate in PEM form"):

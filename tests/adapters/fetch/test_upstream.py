@@ -40,7 +40,7 @@ async def test_a_stateless_upstream_costs_two_requests_on_one_connection() -> No
     assert len(upstream.peers) == 1
 
 
-async def test_each_stateless_request_says_who_asks_and_repeats_itself_in_headers() -> None:
+async def test_each_stateless_request_names_its_client_and_has_mirrored_headers() -> None:
     _, upstream = await run(dialogue(stateless(tool_list("a"))))
     for request in upstream.requests:
         meta = message_in(request)["params"]["_meta"]
@@ -79,7 +79,7 @@ async def test_we_offer_the_newest_revision_and_all_capabilities() -> None:
     assert params["clientInfo"]["name"] == "mcp-tool-filter"
 
 
-async def test_without_a_session_there_is_nothing_to_close() -> None:
+async def test_an_upstream_without_sessions_gets_no_delete() -> None:
     fetched, upstream = await run(dialogue(streamable(tool_list("a"))))
     assert not fetched.sessions
     assert asked(upstream)[-1] == "POST /mcp tools/list"
@@ -104,7 +104,7 @@ async def test_an_upstream_may_refuse_to_close_its_session() -> None:
     assert names(await fetched_from(stubborn)) == ["a"]
 
 
-async def test_a_session_is_closed_also_when_the_list_cannot_be_had() -> None:
+async def test_a_session_is_closed_even_if_the_list_cannot_be_fetched() -> None:
     say = streamable({"no": "tools"}, session="s1")
     async with raw_upstream(dialogue(say)) as upstream:
         with pytest.raises(FetchFailed):
@@ -126,7 +126,7 @@ async def test_an_unknown_revision_stops_the_start(revision: str) -> None:
     assert said == f"The upstream wants MCP revision {shown}, which we do not know"
 
 
-async def test_an_upstream_of_the_future_is_told_apart_from_an_old_one() -> None:
+async def test_a_newer_upstream_is_told_apart_from_an_old_one() -> None:
     def say(request: RawRequest) -> bytes:
         unknown = error(request, -32022, "Unsupported", {"supported": ["2031-01-01"]})
         return answer(unknown, status="400 Bad Request")
@@ -178,7 +178,7 @@ async def test_a_stateless_upstream_too_slow_for_the_probe_is_still_recognized(
     assert (await fetched_from(script)).transport is Transport.STATELESS
 
 
-async def test_a_refused_connection_is_called_so() -> None:
+async def test_a_refused_connection_is_reported_as_such() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectFailed) as caught:
         await fetch(target(url))
@@ -187,13 +187,13 @@ async def test_a_refused_connection_is_called_so() -> None:
     )
 
 
-async def test_two_addresses_that_refuse_are_one_reason() -> None:
+async def test_two_addresses_that_refuse_give_one_reason() -> None:
     with pytest.raises(ConnectFailed) as caught:
         await fetch(target(f"http://localhost:{free_port()}"))
     assert caught.value.why == "Connection refused"
 
 
-async def test_a_host_that_does_not_exist_is_called_so() -> None:
+async def test_an_unknown_host_is_reported_as_such() -> None:
     with pytest.raises(ConnectFailed) as caught:
         await fetch(target("http://nosuchhost.invalid:3000"))
     assert caught.value.why == "Host not found: nosuchhost.invalid"

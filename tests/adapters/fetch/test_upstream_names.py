@@ -50,7 +50,7 @@ async def test_an_upstream_elsewhere_has_the_names_of_its_addresses() -> None:
         assert not may_lead_round(f"https://{host}/", names), host
 
 
-async def test_its_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upstreams_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(_loop: object, host: str, *_: object, **__: object) -> list[object]:
         assert host == "tools.test"
         return [(socket.AF_INET, 0, 0, "", ("192.0.2.7", 0))]
@@ -59,7 +59,7 @@ async def test_its_name_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert may_lead_round("http://3221225991/", await names_of("http://tools.test"))
 
 
-async def test_what_cannot_be_resolved_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unresolvable_upstream_keeps_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(*_: object, **__: object) -> list[object]:
         await asyncio.sleep(60)
         return []
@@ -70,7 +70,7 @@ async def test_what_cannot_be_resolved_has_its_own_name(monkeypatch: pytest.Monk
     assert (await names_of("http://tools.test")).hosts == {"tools.test"}
 
 
-def test_own_addresses_are_known_from_others() -> None:
+def test_addresses_of_this_machine_are_told_apart_from_others() -> None:
     assert is_own_address("127.0.0.1")
     assert not is_own_address("192.0.2.77")
     assert not is_own_address("localhost")

@@ -30,7 +30,7 @@ class TestEditedOptions:
             assert (await between.ask(call("read_file"))).body == not_found("read_file")
             assert (await between.ask(call("delete_file"))).body == RESULT
 
-    async def test_a_stream_that_is_already_open_follows_them(self, tmp_path: Path) -> None:
+    async def test_an_open_stream_follows_edited_patterns(self, tmp_path: Path) -> None:
         """A list may be asked for, or said again, on a stream that was opened before the edit."""
         streams: list[Peer] = []
 
@@ -57,7 +57,7 @@ class TestEditedOptions:
     @pytest.mark.parametrize(
         "bad", [{"deny": ["("]}, {"deny": ["(a+)+"]}, {"tools_list": ["x"]}, {"fail_fast": ["?"]}]
     )
-    async def test_a_bad_value_is_refused_and_the_old_filter_stays(
+    async def test_a_bad_value_is_refused_and_the_old_filter_is_kept(
         self, tmp_path: Path, bad: dict[str, list[str]]
     ) -> None:
         async with filtered(tmp_path) as between:
@@ -65,7 +65,7 @@ class TestEditedOptions:
                 ctx.options.update(**bad)
             assert (await between.ask(call("delete_file"))).body == not_found("delete_file")
 
-    async def test_what_would_open_a_way_round_is_refused(self, tmp_path: Path) -> None:
+    async def test_an_option_that_would_allow_a_bypass_is_refused(self, tmp_path: Path) -> None:
         async with filtered(tmp_path) as between:
             with pytest.raises(OptionsError, match="stream_large_bodies"):
                 ctx.options.update(stream_large_bodies="1k")

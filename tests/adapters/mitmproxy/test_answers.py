@@ -24,7 +24,7 @@ from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, c
 
 
 class TestLists:
-    async def test_one_is_answered_from_the_snapshot_without_the_upstream(
+    async def test_a_list_is_answered_from_the_snapshot_without_the_upstream(
         self, tmp_path: Path
     ) -> None:
         """The session was opened through us, and the client has no credentials of its own.
@@ -55,7 +55,7 @@ class TestLists:
             (b"Mcp-Session-Id: s\r\n", LIST[:-1] + b',"params":{"cursor":"2"}}'),
         ],
     )
-    async def test_others_are_forwarded_and_rewritten(
+    async def test_other_lists_are_forwarded_and_rewritten(
         self, tmp_path: Path, headers: bytes, body: bytes
     ) -> None:
         async with filtered(tmp_path, session=b"s") as between:
@@ -71,9 +71,7 @@ class TestLists:
             assert READ in got.body
             assert b"delete" not in got.body
 
-    async def test_a_page_keeps_its_cursor_even_when_nothing_is_left_on_it(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_an_empty_page_keeps_its_cursor(self, tmp_path: Path) -> None:
         def lists(request: RawRequest, id: str) -> bytes:
             if b"cursor" in request.body:
                 return answer(tool_list([READ], id=id))
@@ -83,7 +81,7 @@ class TestLists:
             got = await between.ask(LIST)
             assert got.body == tool_list([], id="5", more=b',"nextCursor":"2"')
 
-    async def test_a_tool_of_later_is_not_exposed_and_a_changed_one_stays(
+    async def test_a_later_tool_is_not_exposed_and_a_changed_one_keeps_its_definition(
         self, tmp_path: Path
     ) -> None:
         lists = iter([[READ, DELETE], [tool("new"), tool("read_file", ', "title":"new"'), DELETE]])
@@ -95,7 +93,7 @@ class TestLists:
             got = await between.ask(LIST)
             assert got.body == tool_list([READ], id="5")
 
-    async def test_one_in_an_event_stream_is_rewritten_in_place(self, tmp_path: Path) -> None:
+    async def test_a_list_in_an_event_stream_is_rewritten_in_place(self, tmp_path: Path) -> None:
         async def respond(_request: RawRequest, peer: Peer) -> None:
             listed = tool_list([DELETE, READ], id='"q"')
             await peer.say(
@@ -124,7 +122,7 @@ class TestInvalidAnswers:
             answer(tool_list([DELETE]), kind="application/json; charset=utf-16"),
         ],
     )
-    async def test_who_waits_gets_an_error_that_tells_nothing(
+    async def test_the_waiting_client_gets_an_error_without_internals(
         self, tmp_path: Path, said: bytes
     ) -> None:
         async def respond(_request: RawRequest, peer: Peer) -> None:
@@ -136,7 +134,9 @@ class TestInvalidAnswers:
             assert got.body == b'{"jsonrpc":"2.0","id":1,"error":' + error + b"}"
             assert got.status == 200
 
-    async def test_a_compressed_event_stream_is_not_passed_blind(self, tmp_path: Path) -> None:
+    async def test_a_compressed_event_stream_is_not_passed_uninspected(
+        self, tmp_path: Path
+    ) -> None:
         async def respond(_request: RawRequest, peer: Peer) -> None:
             head = SSE_HEAD.replace(b"Cache-Control: no-cache", b"Content-Encoding: gzip")
             await peer.say(head + chunk(b"\x1f\x8b"))
@@ -165,7 +165,7 @@ class TestLegacyStreams:
                 assert (got.status, got.body) == (202, b"Accepted")
             assert [r.body for r in between.upstream.of("tools/call")] == [call("read_file")]
 
-    async def test_two_sessions_get_each_their_own(self, tmp_path: Path) -> None:
+    async def test_each_of_two_sessions_gets_its_own_answers(self, tmp_path: Path) -> None:
         async def respond(request: RawRequest, peer: Peer) -> None:
             number = request.line.split("?")[-1][0].encode()
             if request.line.startswith("GET"):
@@ -189,7 +189,7 @@ class TestLegacyStreams:
 
 
 class TestTooMuch:
-    async def test_a_large_request_is_answered_on_its_own_id(self, tmp_path: Path) -> None:
+    async def test_a_large_request_gets_an_error_with_its_id(self, tmp_path: Path) -> None:
         """A 4xx ends the session of some SDKs."""
 
         async with filtered(tmp_path, message_limit=["2KB"]) as between:
@@ -199,14 +199,16 @@ class TestTooMuch:
             assert between.upstream.asked == []
             assert (await between.ask(call("read_file"))).body == RESULT
 
-    async def test_a_large_answer_is_an_error_for_who_waits(self, tmp_path: Path) -> None:
+    async def test_a_large_answer_becomes_an_error_for_the_waiting_client(
+        self, tmp_path: Path
+    ) -> None:
         body = RESULT.replace(b"[]", b'["' + b"x" * 3000 + b'"]')
 
         async with filtered(tmp_path, respond=saying(body), message_limit=["2KB"]) as between:
             error = json.loads((await between.ask(call("read_file"))).body)
             assert (error["id"], error["error"]["code"]) == (1, -32603)
 
-    async def test_a_large_event_is_an_error_for_who_waits_and_the_stream_goes_on(
+    async def test_a_large_event_becomes_an_error_and_the_stream_goes_on(
         self, tmp_path: Path
     ) -> None:
         body = RESULT.replace(b"[]", b'["' + b"x" * 9000 + b'"]')

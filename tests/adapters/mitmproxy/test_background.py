@@ -10,7 +10,7 @@ from mcp_tool_filter.adapters.mitmproxy import background
 from mcp_tool_filter.adapters.mitmproxy.background import in_background
 
 
-async def test_work_goes_on_though_the_garbage_collector_runs() -> None:
+async def test_background_work_survives_the_garbage_collector() -> None:
     done = list[str]()
 
     def finish(kept: weakref.ref[asyncio.Future[None]]) -> None:

@@ -51,7 +51,7 @@ async def test_a_request_that_is_too_large_is_answered_in_http_2(tmp_path: Path)
         assert (await client.over(client.ask(body=BODY))).data == b"fine"
 
 
-async def test_a_client_that_waits_for_permission_to_send_too_much_is_answered_and_left(
+async def test_a_client_that_waits_for_100_continue_with_too_much_is_answered_and_disconnected(
     tmp_path: Path,
 ) -> None:
     """After a refusal it may send the body or not: what follows could be no request."""

@@ -30,7 +30,7 @@ class Holding:
 
 
 @given(sizes=st.lists(st.integers(0, 20 * SMALL), max_size=12), limit=st.integers(1, 60 * SMALL))
-def test_whoever_holds_most_loses_it_first(sizes: list[int], limit: int) -> None:
+def test_the_streams_that_hold_most_are_closed_first(sizes: list[int], limit: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         held = Holding(monkeypatch, *sizes)
         one = MemoryBudget()
@@ -45,7 +45,7 @@ def test_whoever_holds_most_loses_it_first(sizes: list[int], limit: int) -> None
         assert all(size >= SMALL for size in held.given_up)
 
 
-async def test_a_look_costs_nothing_until_an_eighth_of_the_budget_has_come(
+async def test_the_budget_is_checked_once_an_eighth_of_it_has_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     held = Holding(monkeypatch)
@@ -63,7 +63,9 @@ async def test_a_look_costs_nothing_until_an_eighth_of_the_budget_has_come(
     assert held.looks == 1
 
 
-def test_it_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exceeded_budget_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     Holding(monkeypatch, 10 * SMALL)
     one = MemoryBudget()
     one.limit = SMALL

@@ -26,7 +26,7 @@ async def failed(caplog: pytest.LogCaptureFixture, *contexts: dict[str, Any]) ->
     return passed_on
 
 
-async def test_a_burst_that_takes_all_descriptors_is_said_once_and_without_a_traceback(
+async def test_running_out_of_descriptors_is_reported_once_and_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     message = "socket.accept() out of system resource"  # as asyncio words it
@@ -45,7 +45,7 @@ async def test_a_burst_that_takes_all_descriptors_is_said_once_and_without_a_tra
         {"message": "no exception"},
     ],
 )
-async def test_anything_else_goes_where_it_went_before(
+async def test_other_errors_go_to_the_earlier_handler(
     caplog: pytest.LogCaptureFixture, context: dict[str, Any]
 ) -> None:
     assert await failed(caplog, context) == [context["message"]]

@@ -34,7 +34,7 @@ def test_a_reserve_lends_its_descriptors_and_takes_them_back() -> None:
     assert open_files() == before
 
 
-def test_a_reserve_takes_what_there_is() -> None:
+def test_a_reserve_takes_as_many_descriptors_as_there_are() -> None:
     """No descriptor is left: the probe fails, and the process goes on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserve = Reserve(5)
@@ -64,7 +64,7 @@ def test_the_limit_is_that_of_this_process() -> None:
     most=st.integers(1, 4),
     standing=st.integers(0, 3),
 )
-def test_no_more_clients_are_seated_or_stand_than_there_is_room_for(
+def test_the_numbers_of_served_and_waiting_clients_are_bounded(
     steps: list[tuple[bool, int]], most: int, standing: int
 ) -> None:
     """The first who stands gets the next seat; who has to go is the one who stands longest."""

@@ -49,7 +49,7 @@ async def test_a_list_without_a_pattern_stops_the_start(
 
 
 @pytest.mark.parametrize("text", ["deny: []", "deny:", 'deny: ""', "deny: ['']", "allow: []"])
-async def test_so_does_one_in_the_configuration_file_of_mitmproxy(
+async def test_a_list_without_a_pattern_in_mitmproxys_configuration_stops_the_start(
     text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.yaml").write_text(text)
@@ -61,7 +61,7 @@ async def test_so_does_one_in_the_configuration_file_of_mitmproxy(
 
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
 @pytest.mark.parametrize("quiet", [False, True])
-async def test_without_any_pattern_a_host_warns_once(
+async def test_a_host_without_any_pattern_warns_once(
     name: str, quiet: bool, tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -80,7 +80,9 @@ async def test_without_any_pattern_a_host_warns_once(
 
 
 @pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=str)
-async def test_so_does_the_launcher_also_when_it_is_quiet(words: list[str], tmp_path: Path) -> None:
+async def test_the_launcher_without_any_pattern_warns_even_if_it_is_quiet(
+    words: list[str], tmp_path: Path
+) -> None:
     async def main(upstream: McpUpstream) -> None:
         async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
             await running.says("nothing is denied")
@@ -113,7 +115,7 @@ UNMATCHED = (
     ids=str,
 )
 @pytest.mark.parametrize("name", ["mitmdump", "mcp-tool-filter"])
-async def test_with_strict_every_pattern_matches_a_tool(
+async def test_strict_refuses_a_pattern_that_matches_no_tool(
     name: str, words: list[str], said: str, tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -144,7 +146,7 @@ def strictly(
 
 @pytest.mark.parametrize("way", [["--stdio"], ["--list-tools"], ["--dry-run"]], ids=str)
 @pytest.mark.parametrize(("words", "said"), [([], STRICT), (["--deny", "^no"], UNMATCHED)], ids=str)
-async def test_so_it_is_in_every_other_way(
+async def test_strict_applies_to_every_way_to_start(
     way: list[str], words: list[str], said: str, tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -165,7 +167,7 @@ async def test_so_it_is_in_every_other_way(
         ("/^rm/i", 'Warning: the pattern "/^rm/i": Slashes are part of the pattern; '),
     ],
 )
-async def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
+async def test_an_odd_pattern_gets_a_warning_even_if_quiet(
     pattern: str, warning: str, quiet: list[str], tmp_path: Path
 ) -> None:
     async def main(upstream: McpUpstream) -> None:
@@ -181,7 +183,7 @@ async def test_a_pattern_that_is_odd_gets_a_warning_also_if_it_is_quiet(
 
 
 @pytest.mark.parametrize("words", [["--deny", "^rm"], ["--allow", "^read"]], ids=str)
-async def test_with_a_pattern_nobody_is_warned(words: list[str], tmp_path: Path) -> None:
+async def test_a_filter_with_a_pattern_does_not_warn(words: list[str], tmp_path: Path) -> None:
     async def main(upstream: McpUpstream) -> None:
         async with launched("-u", f"{upstream.url}/mcp", *words, home=tmp_path) as running:
             await running.serving()
@@ -207,7 +209,7 @@ def reset(options: Options, name: str) -> None:
     ],
     ids=["none", "empty", "blank", "reset", "allow none", "allow reset"],
 )
-async def test_an_edit_that_takes_the_last_pattern_away_is_refused(
+async def test_an_edit_that_removes_the_last_pattern_is_refused(
     option: str, edit: Callable[[Options], None], tmp_path: Path
 ) -> None:
     """The filter that was in force stays."""
@@ -222,7 +224,7 @@ async def test_an_edit_that_takes_the_last_pattern_away_is_refused(
     await beside(main, tmp_path, **{option: patterns[option]})
 
 
-async def test_to_deny_nothing_on_purpose_a_pattern_matches_no_name(tmp_path: Path) -> None:
+async def test_a_pattern_that_matches_no_name_denies_nothing_on_purpose(tmp_path: Path) -> None:
     async def main(running: RunningProxy, addon: ToolFilter) -> None:
         running.master.options.update(deny=["(?!)"])
         [listener] = addon._listeners.by_mode.values()

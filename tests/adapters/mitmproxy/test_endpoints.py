@@ -38,13 +38,13 @@ def test_each_url_has_a_listener_of_its_own(known: Endpoints, attached: list[Lis
     assert known.urls == {f"{SERVER}/mcp", f"{SERVER}/other"}
 
 
-def test_no_query_is_in_a_url_that_is_shown(known: Endpoints) -> None:
+def test_shown_urls_have_no_query(known: Endpoints) -> None:
     known.listener_of(flow_to(f"{SERVER}/mcp?token=secret"))
     assert known.urls == {f"{SERVER}/mcp"}
 
 
 @pytest.mark.parametrize(("status", "is_endpoint"), [(200, True), (202, True), (404, False)])
-def test_mcp_is_spoken_where_it_was_answered_well(
+def test_an_endpoint_is_known_once_it_has_answered_well(
     known: Endpoints, status: int, is_endpoint: bool
 ) -> None:
     known.note_answer(flow_to(f"{SERVER}/mcp?a", status))
@@ -54,7 +54,7 @@ def test_mcp_is_spoken_where_it_was_answered_well(
     assert not known.has("http://other.example", "/mcp")
 
 
-def test_the_listener_used_least_recently_is_forgotten(
+def test_the_least_recently_used_listener_is_forgotten(
     known: Endpoints, attached: list[Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "MOST_LISTENERS", 2)
@@ -66,7 +66,7 @@ def test_the_listener_used_least_recently_is_forgotten(
     assert len(known._listeners.by_mode) == 2
 
 
-def test_as_many_endpoints_are_remembered_as_there_may_be(
+def test_the_number_of_endpoints_is_bounded(
     known: Endpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 2)

@@ -42,7 +42,7 @@ def said(answer: ErrorAnswer) -> tuple[int, object, object]:
     )
 
 
-def test_every_failure_has_an_answer_without_a_secret_of_ours() -> None:
+def test_every_failure_has_an_answer_without_internals() -> None:
     for failure in Failure:
         answer = failing(failure, None, None)
         assert answer.response.status_code >= 400
@@ -60,7 +60,7 @@ def test_every_failure_has_an_answer_without_a_secret_of_ours() -> None:
         (Failure.OVER_BUDGET, -32603),
     ],
 )
-def test_each_request_that_waits_gets_an_error_with_its_id(failure: Failure, code: int) -> None:
+def test_each_waiting_request_gets_an_error_with_its_id(failure: Failure, code: int) -> None:
     """With status 200: a 4xx or 5xx ends the session of some clients."""
     assert said(answered(failure, ONE)) == (200, ["a"], {code})
     assert said(answered(failure, ONE, OTHER)) == (200, ["a", 2], {code})
@@ -86,7 +86,7 @@ def test_an_answer_to_head_has_no_body() -> None:
     assert invalid_answer(flow, None, None) == (502, b"")
 
 
-def test_who_finds_no_room_is_asked_to_come_again_on_another_connection() -> None:
+def test_a_client_without_room_is_asked_to_retry_on_another_connection() -> None:
     response = full_response()
     assert response.status_code == 503
     assert (response.headers["connection"], response.headers["retry-after"]) == ("close", "1")

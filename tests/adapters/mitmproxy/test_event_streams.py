@@ -46,7 +46,7 @@ def test_a_stream_has_no_length_and_ends_as_its_version_can(
     assert dict(response.headers) == {"content-type": "text/event-stream", **framed}
 
 
-def test_chunks_go_through_the_filter_and_nothing_yet_is_no_end() -> None:
+def test_an_empty_result_for_a_chunk_does_not_end_the_stream() -> None:
     on_chunk = through_stream(tflow(), stream(), Effects())
     assert on_chunk(HIDDEN[:10]) == []
     assert on_chunk(HIDDEN[10:]) == [SHOWN]
@@ -63,7 +63,7 @@ def test_only_bytes_injected_into_this_flow_pass_unfiltered() -> None:
     assert on_chunk(other) == []
 
 
-def test_a_stream_that_cannot_be_judged_shows_nothing_more(
+def test_a_stream_that_cannot_be_judged_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow, filtered = tflow(resp=True), stream()
@@ -79,7 +79,7 @@ def fail(filtered: EventStream) -> bytes:
     return b"secret"
 
 
-async def test_a_stream_that_is_there_as_a_whole_is_filtered() -> None:
+async def test_a_stream_that_arrives_whole_is_filtered() -> None:
     flow, effects, filtered = tflow(), Effects(), stream()
     response = Response.make(200, HIDDEN + HIDDEN)
     response.stream = through_stream(flow, filtered, effects)

@@ -71,14 +71,14 @@ def script(home: Path, *, at_start: bool = False, grace: float = 20) -> str:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_at_start_the_reason_is_all_that_is_said(name: str, tmp_path: Path) -> None:
+async def test_a_failed_start_prints_only_the_reason(name: str, tmp_path: Path) -> None:
     mode = "reverse:http://127.0.0.1:1"
     loaded = script(tmp_path, at_start=True)
     async with tool(name, "-s", loaded, "--mode", mode, home=tmp_path) as running:
         assert (await running.exit_code(), running.stderr) == (1, REASON)
 
 
-async def test_the_console_has_left_the_screen_when_the_reason_is_said(tmp_path: Path) -> None:
+async def test_the_console_leaves_the_screen_before_the_reason_is_printed(tmp_path: Path) -> None:
     """What is written before goes with the screen."""
 
     loaded = script(tmp_path, at_start=True)
@@ -104,7 +104,9 @@ def slow(released: asyncio.Event) -> Script:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_at_run_time_everyone_who_waits_is_answered_first(name: str, tmp_path: Path) -> None:
+async def test_waiting_clients_are_answered_before_the_process_ends(
+    name: str, tmp_path: Path
+) -> None:
     released = asyncio.Event()
     loaded = script(tmp_path)
     async with (
@@ -128,7 +130,7 @@ async def test_at_run_time_everyone_who_waits_is_answered_first(name: str, tmp_p
         assert (await it.exit_code(), it.stderr) == (1, REASON)
 
 
-async def test_who_waits_longer_than_the_grace_is_told_that_the_upstream_is_lost(
+async def test_a_client_that_waits_beyond_the_grace_period_gets_upstream_lost(
     tmp_path: Path,
 ) -> None:
     loaded = script(tmp_path, grace=0.1)
@@ -145,7 +147,7 @@ async def test_who_waits_longer_than_the_grace_is_told_that_the_upstream_is_lost
         assert (await it.exit_code(), it.stderr) == (1, REASON)
 
 
-def test_in_a_master_of_our_own_it_is_the_same(tmp_path: Path) -> None:
+def test_our_own_master_ends_in_the_same_way(tmp_path: Path) -> None:
     script(tmp_path, at_start=True)
     program = f"""
 import asyncio, sys

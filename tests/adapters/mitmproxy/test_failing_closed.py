@@ -54,7 +54,7 @@ class TestBugsOfOurs:
             assert between.upstream.asked == []
 
     @pytest.mark.parametrize("judge", [stumble, stumble_later])
-    async def test_an_answer_is_not_shown(
+    async def test_an_answer_that_raises_is_not_shown(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Callable[..., object]
     ) -> None:
         monkeypatch.setattr(Listener, "judge_answer", judge)
@@ -64,7 +64,7 @@ class TestBugsOfOurs:
             assert (error["id"], error["error"]["code"]) == (1, -32603)
 
     @pytest.mark.parametrize("respond", [ANSWERING, streaming], ids=["whole", "stream"])
-    async def test_an_answer_with_such_a_head_is_not_shown(
+    async def test_an_answer_whose_head_raises_is_not_shown(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -86,7 +86,7 @@ class TestBugsOfOurs:
         ],
         ids=["request", "head of a request", "head of an answer", "answer"],
     )
-    async def test_a_flow_that_we_cannot_even_refuse_is_cut(
+    async def test_a_flow_whose_refusal_fails_is_cut(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,

@@ -52,7 +52,7 @@ def response(status: int = 200, body: bytes = b"{}", **fields: str) -> Response:
     return Response.make(status, body, headers)
 
 
-def test_a_head_says_where_its_client_connects_from() -> None:
+def test_a_head_has_the_clients_address() -> None:
     assert head_of(request("GET", "/sse?x")).target == "/sse?x"
     assert head_of(request()).address == ""
     assert head_of(request(), tclient_conn()).address == "127.0.0.1"
@@ -133,7 +133,7 @@ def test_another_body_has_headers_of_its_own() -> None:
         ("close", "close"),
     ],
 )
-def test_an_upgrade_is_taken_away_and_nothing_else(connection: str, left: str | None) -> None:
+def test_refusing_an_upgrade_removes_only_its_headers(connection: str, left: str | None) -> None:
     asked = request("GET", connection=connection, upgrade="websocket", x_other="1")
     refuse_upgrade(asked)
     assert asked.headers.get("connection") == left
@@ -141,7 +141,7 @@ def test_an_upgrade_is_taken_away_and_nothing_else(connection: str, left: str | 
     assert asked.headers["x-other"] == "1"
 
 
-def test_another_answer_keeps_the_session_and_nothing_that_described_the_old_body() -> None:
+def test_a_replaced_answer_keeps_the_session_but_no_headers_about_the_old_body() -> None:
     said = response(
         206, b"old", mcp_session_id="s1", etag="x", content_range="bytes 0-2/9",
         content_encoding="gzip", connection="Upgrade", upgrade="h2c",
@@ -154,7 +154,7 @@ def test_another_answer_keeps_the_session_and_nothing_that_described_the_old_bod
 
 
 @pytest.mark.parametrize(("status", "length"), [(200, "2"), (304, "99"), (204, "99")])
-def test_a_length_that_is_wrong_is_mended_if_there_is_a_body(status: int, length: str) -> None:
+def test_a_wrong_content_length_is_corrected_if_there_is_a_body(status: int, length: str) -> None:
     said = response(status)
     said.headers["content-length"] = "99"
     put_answer(said, None)
@@ -178,7 +178,7 @@ def test_a_head_that_clients_could_read_differently_is_refused(fields: dict[str,
         check_answer_head(answer, UPSTREAM)
 
 
-def test_no_definition_is_in_a_head() -> None:
+def test_definitions_are_removed_from_a_head() -> None:
     said = response(x_tool='{"name":"rm","inputSchema":{}}', x_other="1")
     said.reason = "inputSchema"
     assert check_answer_head(said, UPSTREAM)
@@ -187,7 +187,7 @@ def test_no_definition_is_in_a_head() -> None:
     assert said.reason == ""
 
 
-def test_no_url_in_a_head_leads_past_us() -> None:
+def test_urls_in_a_head_cannot_bypass_us() -> None:
     ours = response(307, location="http://127.0.0.1:3000/mcp/")
     assert check_answer_head(ours, UPSTREAM)
     assert ours.headers["location"] == "/mcp/"

@@ -111,7 +111,7 @@ async def ask_token(client: RawClient, asked: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_flow_has_masks_for_all_that_a_login_says(tmp_path: Path, place: str) -> None:
+async def test_a_flow_has_masks_for_all_secrets_of_a_login(tmp_path: Path, place: str) -> None:
     recording, looking = tmp_path / "all.flow", Looking()
     given: dict[str, Any] = {"endpoint": ["/mcp"], "save_stream_file": str(recording)}
     with oauth_upstream(**PLACES[place]) as upstream:
@@ -127,7 +127,7 @@ async def test_a_flow_has_masks_for_all_that_a_login_says(tmp_path: Path, place:
     assert [one for one in found if one in shown] == []
 
 
-async def test_they_can_be_asked_for(tmp_path: Path) -> None:
+async def test_an_option_shows_the_secrets(tmp_path: Path) -> None:
     recording = tmp_path / "all.flow"
     given: dict[str, Any] = {"show_secrets": ["true"], "save_stream_file": str(recording)}
     with oauth_upstream() as upstream:
@@ -250,7 +250,7 @@ async def test_a_script_may_change_a_request_that_has_masks(tmp_path: Path) -> N
     assert b"x-added: by a script" in heard[0]
 
 
-async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
+async def test_a_client_that_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None:
     """A client that has seen the mask of the user's token could let the upstream echo it."""
     heard: list[bytes] = []
     mask = b""
@@ -276,7 +276,7 @@ async def test_whoever_sends_a_mask_gets_no_token_for_it(tmp_path: Path) -> None
     assert got.all("set-cookie") == [f"a={mask.decode()}"]
 
 
-async def test_a_client_gets_what_the_upstream_said(tmp_path: Path) -> None:
+async def test_a_client_gets_the_unmasked_answer(tmp_path: Path) -> None:
     """A cookie of the upstream's, over HTTP/1 and HTTP/2, and also with an event stream."""
 
     async def respond(request: RawRequest, peer: Any) -> None:

@@ -59,7 +59,7 @@ async def test_every_host_is_told_as_the_client_sent_it(
             assert upstream.requests[0].all("host") == [f"127.0.0.1:{upstream.port}"]
 
 
-async def test_who_keeps_the_host_header_lets_the_upstream_see_the_clients(tmp_path: Path) -> None:
+async def test_keep_host_header_passes_the_clients_host(tmp_path: Path) -> None:
     async with (
         raw_upstream(ok) as upstream,
         proxy(Asking(), to=upstream.url, home=tmp_path, keep_host_header=True) as running,
@@ -79,7 +79,7 @@ async def test_who_keeps_the_host_header_lets_the_upstream_see_the_clients(tmp_p
     ],
     ids=["authority", "both", "contradiction", "host"],
 )
-async def test_in_http_2_the_authority_counts_too(
+async def test_the_authority_of_http_2_is_checked_too(
     authority: str | None,
     header: bytes | None,
     hosts: tuple[str, ...],
@@ -102,7 +102,7 @@ async def test_in_http_2_the_authority_counts_too(
 
 
 @pytest.mark.parametrize("client_tls", [False, True])
-async def test_an_https_upstream_is_asked_for_and_verified_by_its_own_name(
+async def test_an_https_upstream_is_verified_by_its_own_name(
     client_tls: bool, tmp_path: Path
 ) -> None:
     names: list[str | None] = []

@@ -129,7 +129,7 @@ async def test_a_body_in_small_chunks_is_recognised(tmp_path: Path) -> None:
         assert not it.upstream.raw.requests
 
 
-async def test_a_client_that_leaves_early_harms_nobody(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_early_does_no_harm(tmp_path: Path) -> None:
     async with between(tmp_path, respond=echo) as it:
         whole = it.written(call("delete_file"), "/mcp", JSON)
         for part in (whole[:-10], it.written(b"PNG", "/v1", JSON)[:-1], whole[:20]):
@@ -141,7 +141,7 @@ async def test_a_client_that_leaves_early_harms_nobody(tmp_path: Path) -> None:
         assert not it.proxy.errors()
 
 
-async def test_trailers_of_what_is_not_mcp_are_dropped(tmp_path: Path) -> None:
+async def test_trailers_of_other_traffic_are_dropped(tmp_path: Path) -> None:
     async with between(tmp_path, respond=echo) as it:
         head = it.written(b"", "/v1", b"Transfer-Encoding: chunked\r\n")
         for _ in range(2):
@@ -150,9 +150,7 @@ async def test_trailers_of_what_is_not_mcp_are_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["absolute", "tunnel"])
-async def test_bodies_that_nobody_finishes_are_held_within_the_budget(
-    tmp_path: Path, way: str
-) -> None:
+async def test_unfinished_bodies_are_held_within_the_budget(tmp_path: Path, way: str) -> None:
     """The largest are given up, before it is clear whether they are MCP."""
     body = b'{"a": "' + b"x" * 9_000_000
     async with between(tmp_path, way) as it, AsyncExitStack() as clients:
@@ -190,7 +188,7 @@ async def test_each_endpoint_of_an_origin_has_its_own_snapshot(tmp_path: Path) -
         assert b"look" in second.body
 
 
-async def test_a_forgotten_endpoint_leaves_no_counts_behind(
+async def test_forgetting_an_endpoint_frees_its_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "MOST_LISTENERS", 2)
@@ -221,7 +219,7 @@ class _Changing:
         flow.request.headers["x-changed"] = "1"
 
 
-async def test_a_login_for_the_proxy_stays_with_it_when_a_script_changes_the_request(
+async def test_proxy_credentials_are_not_forwarded_when_a_script_changes_the_request(
     tmp_path: Path,
 ) -> None:
     async with (

@@ -25,7 +25,7 @@ from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, answer, c
 from tests.websocket import accept, connect
 
 
-async def test_the_older_transport_is_found_by_its_first_event(tmp_path: Path) -> None:
+async def test_the_older_transport_is_recognised_by_its_first_event(tmp_path: Path) -> None:
     """Nothing in its GET says that it is MCP."""
     peers: list[Peer] = []
 

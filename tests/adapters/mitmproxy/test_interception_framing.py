@@ -15,7 +15,7 @@ from tests.raw_client import TIMEOUT, raw_client
 from tests.raw_upstream import LAST_CHUNK, Peer, answer, chunk, raw_upstream
 
 
-async def test_a_transfer_coding_hides_nothing(tmp_path: Path) -> None:
+async def test_an_unusual_transfer_coding_is_refused(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         coded = gzip.compress(call("delete_file"))
         headers = JSON + b"Transfer-Encoding: gzip, chunked\r\n"

@@ -22,7 +22,7 @@ def known() -> KnownFlows:
     return KnownFlows(listeners)
 
 
-def test_a_flow_that_is_new_gets_an_exchange_in_which_nobody_waits(known: KnownFlows) -> None:
+def test_a_new_flow_gets_an_exchange_without_waiting_requests(known: KnownFlows) -> None:
     flow = tflow()
     assert known.client_of(flow) is None
     found = known.of(flow)
@@ -31,7 +31,7 @@ def test_a_flow_that_is_new_gets_an_exchange_in_which_nobody_waits(known: KnownF
     assert known.client_of(flow) is found.exchange.conversation.client
 
 
-def test_a_flow_that_is_gone_is_forgotten(known: KnownFlows) -> None:
+def test_a_finished_flow_is_forgotten(known: KnownFlows) -> None:
     flow = tflow()
     known.of(flow)
     assert len(known) == 1
@@ -41,7 +41,7 @@ def test_a_flow_that_is_gone_is_forgotten(known: KnownFlows) -> None:
 
 
 @pytest.mark.parametrize(("method", "waits_here"), [("GET", True), ("POST", False)])
-def test_the_answer_to_a_post_of_the_older_transport_comes_elsewhere(
+def test_a_post_of_the_older_transport_is_answered_on_its_stream_only(
     known: KnownFlows, method: str, waits_here: bool
 ) -> None:
     door, flow = listener(), tflow()

@@ -134,7 +134,7 @@ async def play(
 
 @CHANGES
 @DECLARES
-async def test_it_is_told_on_the_stream_of_a_session(
+async def test_a_list_change_is_announced_on_the_sessions_stream(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
     async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
@@ -153,7 +153,7 @@ async def test_it_is_told_on_the_stream_of_a_session(
 
 @CHANGES
 @DECLARES
-async def test_it_is_told_on_the_stream_of_the_older_transport(
+async def test_a_list_change_is_announced_on_the_older_transport(
     declares: bool, change: Change, tmp_path: Path
 ) -> None:
     scene = Scene(declares)
@@ -174,7 +174,9 @@ async def test_it_is_told_on_the_stream_of_the_older_transport(
 
 @CHANGES
 @DECLARES
-async def test_it_is_told_over_a_websocket(declares: bool, change: Change, tmp_path: Path) -> None:
+async def test_a_list_change_is_announced_over_a_websocket(
+    declares: bool, change: Change, tmp_path: Path
+) -> None:
     async def client(running: RunningProxy, happen: Callable[[], Awaitable[None]]) -> None:
         async with raw_client(running.port) as opener:
             end = await connect(opener.reader, opener.writer)
@@ -201,7 +203,7 @@ async def test_it_is_told_over_a_websocket(declares: bool, change: Change, tmp_p
         (b"7", b"8", b'"toolsListChanged":true', False),
     ],
 )
-async def test_it_is_told_on_a_stream_that_was_asked_for_it(
+async def test_a_list_change_is_announced_to_subscribers(
     id: bytes, named: bytes, agreed: bytes, told: bool, change: Change, tmp_path: Path
 ) -> None:
     """Clients of 2026-07-28 have no session; the notification names what they asked with."""
@@ -218,7 +220,7 @@ async def test_it_is_told_on_a_stream_that_was_asked_for_it(
     await play(Scene(acknowledged=ACKNOWLEDGED % (named, agreed)), change, tmp_path, client)
 
 
-async def test_only_the_clients_of_the_upstream_that_has_changed_are_told(tmp_path: Path) -> None:
+async def test_only_clients_of_the_changed_upstream_are_told(tmp_path: Path) -> None:
     changing, other, ports = Scene(), Scene(), [free_port(), free_port()]
     tool_filter = ToolFilter(report=lambda _text: None)
     async with (

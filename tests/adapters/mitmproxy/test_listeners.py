@@ -56,9 +56,7 @@ class TestConnections:
             await between.client.head()
             assert await between.client.chunk() == b":\r\n"
 
-    async def test_twenty_calls_in_flight_are_answered_each_with_its_own(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_twenty_concurrent_calls_get_their_own_answers(self, tmp_path: Path) -> None:
         async def respond(request: RawRequest, peer: Peer) -> None:
             id = json.loads(request.body)["id"]
             await asyncio.sleep(0.02 * (20 - id))

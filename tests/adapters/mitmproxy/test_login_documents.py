@@ -39,7 +39,7 @@ async def test_a_host_that_may_not_ask_gets_no_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-async def test_the_documents_name_us(tmp_path: Path, elsewhere: bool) -> None:
+async def test_the_metadata_documents_name_us(tmp_path: Path, elsewhere: bool) -> None:
     async with between(tmp_path, elsewhere=elsewhere) as it:
         for path in (PLACE, "/.well-known/oauth-protected-resource"):
             found = await it.document(path)
@@ -53,7 +53,7 @@ async def test_the_documents_name_us(tmp_path: Path, elsewhere: bool) -> None:
         assert (await it.see(SERVER + "/mcp")).status == 404
 
 
-async def test_a_page_that_may_ask_reads_the_documents(tmp_path: Path) -> None:
+async def test_an_allowed_page_can_read_the_documents(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         page = MCP_HEADERS + b"Origin: http://localhost:6274\r\n"
         got = await it.see(SERVER, page)
@@ -104,7 +104,7 @@ async def test_metadata_with_an_address_that_no_login_needs_is_not_rewritten(
         assert not (await it.authorize(code_challenge_method="S256")).all("location")
 
 
-async def test_no_challenge_says_where_to_log_in_if_the_user_set_a_header(tmp_path: Path) -> None:
+async def test_challenges_do_not_name_a_login_if_the_user_set_a_header(tmp_path: Path) -> None:
     """A client could only log in past us; the user who started us has to find another token."""
 
     async with between(tmp_path, options={"upstream_headers": ["Authorization: Bearer old"]}) as it:
@@ -113,7 +113,7 @@ async def test_no_challenge_says_where_to_log_in_if_the_user_set_a_header(tmp_pa
         assert got.all("www-authenticate") == ['Bearer error="invalid_token"']
 
 
-async def test_challenges_name_us_over_http2_and_to_sockets_and_streams(tmp_path: Path) -> None:
+async def test_challenges_name_us_over_http2_websockets_and_streams(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         async with h2_client(it.proxy.port) as client:
             number = client.ask(body=PING, headers=[(b"content-type", b"application/json")])
@@ -136,7 +136,7 @@ async def test_challenges_name_us_over_http2_and_to_sockets_and_streams(tmp_path
 @pytest.mark.parametrize(
     "host", [b"localhost:1@evil.example", b"evil.example", b"localhost/evil", b"localhost:1,x", b""]
 )
-async def test_an_odd_host_header_gets_into_no_document(tmp_path: Path, host: bytes) -> None:
+async def test_an_odd_host_header_is_in_no_document(tmp_path: Path, host: bytes) -> None:
     async with between(tmp_path) as it:
         headers = MCP_HEADERS.replace(b"localhost", host)
         twice = MCP_HEADERS + b"Host: evil.example\r\n"

@@ -29,7 +29,7 @@ from tests.raw_client import MCP_HEADERS, get, post, raw_client
 pytestmark = pytest.mark.usefixtures("own_config_folder")
 
 
-async def test_authorize_leads_to_the_named_endpoint_only(tmp_path: Path) -> None:
+async def test_authorize_redirects_only_to_the_named_endpoint(tmp_path: Path) -> None:
     async with between(tmp_path, elsewhere=True) as it:
         got = await it.authorize(resource="http://localhost/mcp")
         assert got.status == 302
@@ -74,7 +74,7 @@ async def test_an_upstream_without_metadata_is_named_as_the_resource(tmp_path: P
         assert it.upstream.token_requests[-1]["resource"] == it.upstream.url
 
 
-async def test_a_restart_does_not_forget_who_has_registered(tmp_path: Path) -> None:
+async def test_registrations_survive_a_restart(tmp_path: Path) -> None:
     with oauth_upstream(sends_issuer=True) as upstream:
         sent_to = []
         for visit in range(2):
@@ -92,7 +92,7 @@ async def test_a_restart_does_not_forget_who_has_registered(tmp_path: Path) -> N
         assert sent_to == upstream.registrations[0]["redirect_uris"] * 2
 
 
-async def test_a_browser_comes_back_from_another_site(tmp_path: Path) -> None:
+async def test_the_callback_may_come_from_another_site(tmp_path: Path) -> None:
     async with between(tmp_path, sends_issuer=True) as it:
         await it.register()
         visit = b"Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n"
@@ -107,7 +107,7 @@ async def test_a_browser_comes_back_from_another_site(tmp_path: Path) -> None:
         assert (await it.see("/mcp", page)).status == 403
 
 
-async def test_addresses_that_a_client_names_are_never_asked(tmp_path: Path) -> None:
+async def test_addresses_named_by_a_client_are_never_requested(tmp_path: Path) -> None:
     """The addresses that we ask are those in the upstream's metadata."""
 
     async with between(tmp_path, elsewhere=True) as it:

@@ -81,7 +81,7 @@ async def test_a_client_needs_no_login_of_its_own(tmp_path: Path) -> None:
         assert between.upstream.grant_of(value)
 
 
-async def test_tools_are_denied_as_ever(tmp_path: Path) -> None:
+async def test_tools_are_denied_with_a_login_too(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as between:
         got = await between.ask(CALL.replace(b"read_file", b"delete_file"))
         assert json.loads(got.body)["error"]["code"] == -32601
@@ -96,7 +96,9 @@ async def test_tools_are_denied_as_ever(tmp_path: Path) -> None:
         (b"X-Api-Key: x\r\n", "/mcp"),
     ],
 )
-async def test_who_brings_credentials_keeps_them(tmp_path: Path, headers: bytes, path: str) -> None:
+async def test_a_client_with_credentials_keeps_them(
+    tmp_path: Path, headers: bytes, path: str
+) -> None:
     """The upstream's challenge is then theirs, too: it is not our login that failed."""
 
     async with logged_in(tmp_path) as between:
@@ -123,7 +125,7 @@ async def test_the_token_goes_to_no_other_path(
         assert heads == []
 
 
-async def test_a_client_of_another_kind_is_asked_for_with_the_login(tmp_path: Path) -> None:
+async def test_the_list_of_another_kind_of_client_is_fetched_with_the_login(tmp_path: Path) -> None:
     """A call before any list: we ask for the list of a client that has other capabilities."""
     hello = (
         b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
@@ -163,7 +165,7 @@ async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-async def test_an_early_refusal_causes_one_renewal_and_one_more_try(
+async def test_an_early_refusal_causes_one_renewal_and_one_retry(
     tmp_path: Path, at_once: int
 ) -> None:
     async with logged_in(tmp_path) as between:
@@ -181,7 +183,7 @@ async def test_an_early_refusal_causes_one_renewal_and_one_more_try(
             assert "result" in json.loads((await between.ask(PING)).body)
 
 
-async def test_a_stream_is_asked_for_again_as_well(tmp_path: Path) -> None:
+async def test_a_refused_stream_is_requested_again(tmp_path: Path) -> None:
     async with logged_in(tmp_path) as between:
         between.upstream.end_access()
         got = await between.client.ask(get())
@@ -190,7 +192,7 @@ async def test_a_stream_is_asked_for_again_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "temporarily_unavailable"])
-async def test_what_cannot_be_renewed_is_said_in_one_sentence(tmp_path: Path, error: str) -> None:
+async def test_a_failed_renewal_gives_one_sentence(tmp_path: Path, error: str) -> None:
     async with logged_in(tmp_path) as between:
         between.upstream.end_access()
         between.upstream.refuses_renewal = error
@@ -222,7 +224,7 @@ async def test_a_logout_is_noticed_at_once(tmp_path: Path) -> None:
         assert "result" in json.loads((await between.ask(CALL)).body)
 
 
-async def test_rights_that_are_missing_are_asked_for_at_the_next_login(tmp_path: Path) -> None:
+async def test_missing_scopes_are_requested_at_the_next_login(tmp_path: Path) -> None:
     async with logged_in(tmp_path, scope_of_calls="write") as between:
         got = await between.ask(CALL)
         status, id, message = error_of(got)
@@ -248,7 +250,7 @@ async def test_a_token_that_is_never_accepted_is_tried_twice_and_no_more(
 @pytest.mark.parametrize(
     "options", [{"login": ["off"]}, {"upstream_headers": ["Authorization: Bearer mine"]}]
 )
-async def test_no_login_is_used_where_nobody_wants_it(
+async def test_no_login_is_used_where_the_user_wants_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, list[str]]
 ) -> None:
     with oauth_upstream() as upstream:

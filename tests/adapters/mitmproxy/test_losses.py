@@ -16,7 +16,9 @@ from tests.raw_upstream import Peer, RawRequest, answer
 
 
 class TestLosses:
-    async def test_all_who_wait_on_a_stream_are_told_each_in_an_event(self, tmp_path: Path) -> None:
+    async def test_each_waiting_request_on_a_stream_gets_an_error_event(
+        self, tmp_path: Path
+    ) -> None:
         async with filtered(tmp_path, respond=legacy_upstream, fail_fast=["false"]) as between:
             async with raw_client(between.port) as poster:
                 await between.client.say(get(path="/sse"))
@@ -30,9 +32,7 @@ class TestLosses:
             assert clean
             assert heard == b"".join(b"data: " + lost(id) + b"\n\n" for id in ("1", "2"))
 
-    async def test_a_kept_connection_that_closes_in_passing_is_no_loss(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_closed_idle_connection_is_no_loss(self, tmp_path: Path) -> None:
         """The upstream may close a quiet connection just as the next request is under way."""
 
         async def respond(request: RawRequest, peer: Peer) -> None:

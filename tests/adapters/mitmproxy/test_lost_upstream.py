@@ -16,7 +16,7 @@ from tests.raw_client import MCP_HEADERS, post, raw_client
 from tests.raw_upstream import RawRequest, answer, free_port
 
 
-async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> None:
+async def test_a_returned_upstream_gets_a_new_snapshot(tmp_path: Path) -> None:
     names = ["stays", "goes"]
 
     def lists(request: RawRequest, id: str) -> bytes:
@@ -52,7 +52,7 @@ async def test_an_upstream_that_is_back_gets_a_new_snapshot(tmp_path: Path) -> N
         assert "tool goes is gone" in back
 
 
-async def test_an_upstream_that_is_back_is_noticed_without_a_client(tmp_path: Path) -> None:
+async def test_a_returned_upstream_is_noticed_without_a_client(tmp_path: Path) -> None:
     """One of two is lost, and starts slowly; the other's clients notice nothing."""
     names, is_starting, said = ["stays"], True, list[str]()
 
@@ -91,7 +91,7 @@ async def test_an_upstream_that_is_back_is_noticed_without_a_client(tmp_path: Pa
     assert back == f"The upstream {lost.url} is back: new tool comes"
 
 
-async def test_a_client_that_keeps_its_connection_reaches_an_upstream_that_is_back(
+async def test_a_kept_client_connection_reaches_a_returned_upstream(
     tmp_path: Path,
 ) -> None:
     """mitmproxy would answer all its requests with the error of the first that failed."""

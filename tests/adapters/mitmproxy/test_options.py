@@ -32,7 +32,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_path: Path) -> None:
+async def test_the_launcher_passes_its_checked_configuration_on(
+    parsed: list[str], tmp_path: Path
+) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         words = ["-u", f"{upstream.url}/mcp", "-d^rm", "--allow", "e", "-p0", "--keep-running"]
         settings = read_settings([*words, "--set", f"confdir={tmp_path}"], {})
@@ -46,7 +48,7 @@ async def test_the_launcher_hands_on_what_it_has_checked(parsed: list[str], tmp_
     assert parsed == ["^rm", "e"]
 
 
-async def test_mitmproxy_has_it_checked_once_and_again_after_an_edit(
+async def test_the_configuration_is_checked_once_and_after_each_edit(
     parsed: list[str], tmp_path: Path
 ) -> None:
     addon = ToolFilter(report=lambda _report: None)
@@ -61,7 +63,7 @@ async def test_mitmproxy_has_it_checked_once_and_again_after_an_edit(
         assert parsed == ["^rm", "^rm", "^read"]
 
 
-async def test_texts_that_mean_something_else_are_checked_anew(tmp_path: Path) -> None:
+async def test_options_that_differ_from_the_checked_ones_are_checked_again(tmp_path: Path) -> None:
     """What is known of some flags says nothing about other ones."""
     known = read_settings(["-u", "http://localhost", "--deny", "^rm"], {})
 

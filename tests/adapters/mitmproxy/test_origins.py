@@ -47,7 +47,7 @@ def test_two_listeners_never_have_the_same_name() -> None:
         ("http://server.example/", "other.example", Origin("server.example", 80, tls=False)),
     ],
 )
-def test_the_name_counts_where_the_connection_has_only_an_address(
+def test_the_host_header_counts_where_the_connection_has_only_an_address(
     url: str, host: str, origin: Origin
 ) -> None:
     assert origin_of(request(url, host)) == origin

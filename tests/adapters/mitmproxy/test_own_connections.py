@@ -14,7 +14,7 @@ def connection(to: tuple[str, int] | None, own: tuple[str, int] | None) -> Serve
     return ServerConnectionHookData(server, tclient_conn())
 
 
-def test_connections_to_its_address_are_known_while_they_are_open() -> None:
+def test_our_own_connections_are_recognised_while_they_are_open() -> None:
     ours = OwnConnections(("127.0.0.1", 3000))
     first, second = (connection(("127.0.0.1", 3000), ("127.0.0.1", port)) for port in (5, 6))
     ours.server_connected(first)
@@ -24,7 +24,7 @@ def test_connections_to_its_address_are_known_while_they_are_open() -> None:
     assert ours.peers == {("127.0.0.1", 6)}
 
 
-def test_other_connections_are_not() -> None:
+def test_other_connections_are_not_taken_for_ours() -> None:
     ours = OwnConnections(("127.0.0.1", 3000))
     ours.server_connected(connection(("127.0.0.1", 3001), ("127.0.0.1", 5)))
     ours.server_connected(connection(None, ("127.0.0.1", 5)))
@@ -33,7 +33,7 @@ def test_other_connections_are_not() -> None:
     ours.server_disconnected(connection(("127.0.0.1", 3000), ("127.0.0.1", 5)))
 
 
-def test_an_address_of_ipv6_is_compared_by_host_and_port() -> None:
+def test_ipv6_addresses_are_compared_by_host_and_port() -> None:
     ours = OwnConnections(("::1", 3000))
     data = connection(("::1", 3000), ("::1", 5))
     setattr(data.server, "sockname", ("::1", 5, 0, 0))  # noqa: B010 - as the system has it

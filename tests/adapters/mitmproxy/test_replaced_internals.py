@@ -189,7 +189,7 @@ def _is_named(node: ast.AST, name: str) -> bool:
     return isinstance(node, kinds) and node.name == name
 
 
-def test_what_we_replace_in_mitmproxy_is_as_we_read_it() -> None:
+def test_the_replaced_internals_of_mitmproxy_have_not_changed() -> None:
     names = overridden() | PATCHED_OR_COPIED.keys()
     found = {name: hash_of(name) for name in sorted(names)}
     changed = [name for name in found if found[name] != AS_READ.get(name)]

@@ -29,7 +29,7 @@ class TestCalls:
             call("read_file", '{"name":"delete_file","method":"tools/call","name":["x"]}', "1.0"),
         ],
     )
-    async def test_an_allowed_one_passes_byte_for_byte(self, tmp_path: Path, body: bytes) -> None:
+    async def test_an_allowed_call_passes_byte_for_byte(self, tmp_path: Path, body: bytes) -> None:
         said = b'\n{"id":1.00 ,"result": {"content":[], "a":1, "a":1.0},"jsonrpc":"2.0"}  '
 
         async with filtered(tmp_path, respond=saying(said)) as between:
@@ -38,7 +38,7 @@ class TestCalls:
             assert [request.body for request in between.upstream.asked] == [body]
 
     @pytest.mark.parametrize("id", ["1", '"\\u0061"', "null", "1.0", "-0", "9" * 400])
-    async def test_a_denied_and_an_unknown_one_get_the_same_answer(
+    async def test_a_denied_and_an_unknown_call_get_the_same_answer(
         self, tmp_path: Path, id: str
     ) -> None:
         async with filtered(tmp_path) as between:
@@ -56,7 +56,7 @@ class TestCalls:
             assert between.upstream.asked == []
 
     @pytest.mark.parametrize("path", ["/", "/other", "/mcp/", "/mcp?a=1", "//mcp", "/%6dcp"])
-    async def test_a_denied_one_is_denied_on_every_path(self, tmp_path: Path, path: str) -> None:
+    async def test_a_denied_call_is_denied_on_every_path(self, tmp_path: Path, path: str) -> None:
         async with filtered(tmp_path) as between:
             assert (await between.ask(call("delete_file"), path=path)).body == not_found(
                 "delete_file"
@@ -65,14 +65,16 @@ class TestCalls:
 
 
 class TestBatches:
-    async def test_one_without_denied_members_passes_byte_for_byte(self, tmp_path: Path) -> None:
+    async def test_a_batch_without_denied_members_passes_byte_for_byte(
+        self, tmp_path: Path
+    ) -> None:
         body = b" [" + call("read_file") + b" ,\n" + call("read_file", id="2") + b"]"
 
         async with filtered(tmp_path) as between:
             assert (await between.ask(body)).body == RESULT
             assert between.upstream.asked[0].body == body
 
-    async def test_a_denied_member_is_taken_out_and_answered_with_the_rest(
+    async def test_a_denied_member_of_a_batch_is_removed_and_answered_with_the_rest(
         self, tmp_path: Path
     ) -> None:
         body = b"[" + call("delete_file", id="7") + b"," + call("read_file") + b"]"
@@ -82,15 +84,13 @@ class TestBatches:
             assert between.upstream.asked[0].body == b"[" + call("read_file") + b"]"
             assert got.body == b"[" + RESULT + b"," + not_found("delete_file", "7") + b"]"
 
-    async def test_one_of_denied_members_only_never_reaches_the_upstream(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_batch_of_denied_calls_never_reaches_the_upstream(self, tmp_path: Path) -> None:
         async with filtered(tmp_path) as between:
             got = await between.ask(b"[" + call("delete_file", id="7") + b"," + call("x") + b"]")
             assert got.body == b"[" + not_found("delete_file", "7") + b"," + not_found("x") + b"]"
             assert between.upstream.asked == []
 
-    async def test_replies_of_ours_join_an_event_stream_as_events_without_id(
+    async def test_our_replies_join_an_event_stream_as_events_without_id(
         self, tmp_path: Path
     ) -> None:
         body = b"[" + call("delete_file", id="7") + b"," + call("read_file") + b"]"
@@ -118,7 +118,7 @@ class TestTheDoor:
             (b"Host: tools.example\r\n", 200),
         ],
     )
-    async def test_only_hosts_of_ours_may_speak(
+    async def test_only_our_own_hosts_are_accepted(
         self, tmp_path: Path, head: bytes, status: int
     ) -> None:
         """A web page led here by DNS rebinding sends its own host."""
@@ -128,7 +128,9 @@ class TestTheDoor:
             assert got.status == status
             assert len(between.upstream.asked) == (status == 200)
 
-    async def test_the_upstream_gets_our_headers_and_no_codings(self, tmp_path: Path) -> None:
+    async def test_the_upstream_gets_our_headers_and_is_asked_for_no_coding(
+        self, tmp_path: Path
+    ) -> None:
         async with filtered(tmp_path, upstream_headers=["Authorization: Bearer ours"]) as between:
             headers = b"Accept-Encoding: gzip\r\nRange: bytes=1-\r\n"
             await between.ask(call("read_file"), headers + b"X-Other: kept\r\n")
@@ -150,7 +152,7 @@ class TestTheDoor:
             assert request.all("authorization") == [own]
             assert request.all("x-tenant") == ["ours"]
 
-    async def test_they_are_replaced_where_the_user_wants_it(
+    async def test_credentials_are_replaced_if_the_user_wants_it(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         headers = ["Authorization: Bearer ours"]
@@ -168,7 +170,7 @@ class TestPipelining:
     """A client that sends further requests before it has the answer to the first."""
 
     @pytest.mark.parametrize("number", [2, 3, 20])
-    async def test_requests_that_come_at_once_are_answered_in_turn(
+    async def test_pipelined_requests_are_answered_in_order(
         self, tmp_path: Path, number: int
     ) -> None:
         async with filtered(tmp_path) as between:
@@ -180,7 +182,7 @@ class TestPipelining:
                 assert (await between.client.answer()).body == not_found("delete_file")
             assert [request.body for request in between.upstream.asked] == bodies
 
-    async def test_many_that_we_answer_ourselves_are_no_deeper_than_one(
+    async def test_many_pipelined_requests_use_no_deeper_stack_than_one(
         self, tmp_path: Path
     ) -> None:
         async with filtered(tmp_path) as between:

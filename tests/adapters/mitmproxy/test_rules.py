@@ -70,7 +70,7 @@ async def test_one_policy_judges_a_message_from_its_request_to_its_response(tmp_
         assert (await waiting).body == HIDDEN
 
 
-async def test_a_bad_file_stops_the_start_with_every_mistake(tmp_path: Path) -> None:
+async def test_a_bad_rules_file_stops_the_start_with_every_mistake(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text("interceptor:\n  chian: {}\n  rules: [{id: 1}]\n")
     async with (

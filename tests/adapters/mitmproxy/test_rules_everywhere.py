@@ -225,7 +225,7 @@ def policy(home: Path) -> str:
 @pytest.mark.parametrize(
     "transport", ["JSON", "event", "batch", "stateless", "websocket", "legacy stream"]
 )
-async def test_over_http(tmp_path: Path, transport: str) -> None:
+async def test_every_rule_works_over_http(tmp_path: Path, transport: str) -> None:
     echo = Echo(as_event=transport == "event")
     given: dict[str, Any] = {"deny": ["^never$"], "rules": [policy(tmp_path)]}
     async with (

@@ -28,7 +28,7 @@ async def test_an_event_is_changed(tmp_path: Path) -> None:
         assert got.body == b"id: 1\ndata: " + HIDDEN + b"\n\n: ping\n\n"
 
 
-async def test_a_response_on_a_resumed_stream_is_still_known(tmp_path: Path) -> None:
+async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path: Path) -> None:
     """What answers a request may come on another stream, after Last-Event-ID."""
 
     async def respond(request: RawRequest, peer: Peer) -> None:

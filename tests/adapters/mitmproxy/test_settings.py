@@ -30,7 +30,7 @@ async def stock_options(**given: object) -> options.Options:
     return master.options
 
 
-async def test_what_mitmproxy_does_of_itself_is_not_refused() -> None:
+async def test_mitmproxys_own_defaults_are_not_refused() -> None:
     assert refuse_dangerous_options(await stock_options()) is None
 
 
@@ -47,7 +47,7 @@ async def test_what_mitmproxy_does_of_itself_is_not_refused() -> None:
         ("udp_hosts", ["localhost"]),
     ],
 )
-async def test_an_option_that_opens_a_way_round_is_refused(name: str, value: object) -> None:
+async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
     refusal = refuse_dangerous_options(await stock_options(**{name: value}))
     assert refusal is not None
     assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
@@ -65,7 +65,7 @@ async def test_an_option_that_opens_a_way_round_is_refused(name: str, value: obj
         ("http2", False),
     ],
 )
-async def test_an_option_that_opens_none_is_left_to_the_user(name: str, value: object) -> None:
+async def test_harmless_options_are_left_to_the_user(name: str, value: object) -> None:
     assert refuse_dangerous_options(await stock_options(**{name: value})) is None
 
 
@@ -76,7 +76,7 @@ async def test_quiet_streams_live_for_a_year() -> None:
     assert changed.connection_strategy == "lazy"
 
 
-async def test_what_a_user_has_set_stays_also_when_it_is_the_default() -> None:
+async def test_a_users_setting_is_kept_even_if_it_is_the_default() -> None:
     default = (await stock_options()).tcp_timeout
     given = await stock_options(tcp_timeout=default, connection_strategy="eager")
     assert was_set(given, "tcp_timeout")
@@ -156,20 +156,20 @@ MODE = "reverse:http://127.0.0.1:1"
 ANYWHERE = "reverse:http://127.0.0.1:1@0.0.0.0:PORT"
 
 
-async def test_only_this_machine_is_listened_to(tmp_path: Path) -> None:
+async def test_only_the_loopback_is_listened_on(tmp_path: Path) -> None:
     assert await outcome(tmp_path, MODE) == ("served", "refused")
 
 
-async def test_a_stranger_who_was_quicker_is_not_let_in(tmp_path: Path) -> None:
+async def test_a_connection_from_before_the_rebind_is_closed(tmp_path: Path) -> None:
     """mitmdump listens everywhere before it loads a script."""
     assert await outcome(tmp_path, MODE, rebind=False) == ("served", "hung up on")
 
 
 @pytest.mark.parametrize("address", ["", "0.0.0.0"])
-async def test_who_wants_to_listen_everywhere_can(address: str, tmp_path: Path) -> None:
+async def test_listening_on_every_address_can_be_chosen(address: str, tmp_path: Path) -> None:
     given = ("--listen-host", address)
     assert await outcome(tmp_path, MODE, *given) == ("served", "served")
 
 
-async def test_who_names_an_address_for_one_mode_is_listened_to(tmp_path: Path) -> None:
+async def test_an_address_named_in_a_mode_is_used(tmp_path: Path) -> None:
     assert await outcome(tmp_path, ANYWHERE) == ("served", "served")

@@ -91,7 +91,7 @@ async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
     ],
     ids=["no mode", "a wrong option"],
 )
-async def test_a_start_that_must_fail_does_not_listen_for_a_moment(
+async def test_a_start_that_must_fail_never_listens(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     """mitmproxy would listen to every address. Here its port is taken: it would complain."""

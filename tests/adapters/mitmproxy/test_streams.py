@@ -47,7 +47,7 @@ async def test_a_stream_that_has_ended_can_be_neither_injected_into_nor_cut(tmp_
         assert await client.chunk() == OURS
 
 
-async def test_nothing_is_injected_for_a_client_that_left(tmp_path: Path) -> None:
+async def test_nothing_is_injected_after_a_client_has_left(tmp_path: Path) -> None:
     addon = Streaming()
     async with before(endless, addon, tmp_path) as running:
         async with h1_stream(running.port, tls=False):

@@ -72,7 +72,7 @@ async def ends_with(stderr: str, name: str, *arguments: str, home: Path, **more:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> None:
+async def test_the_script_loads_from_a_bare_checkout(name: str, checkout: Path) -> None:
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE]
     async with tool(name, *arguments, home=checkout) as running:
         await running.listening()
@@ -93,7 +93,7 @@ async def test_it_is_loaded_from_a_bare_checkout(name: str, checkout: Path) -> N
     ],
     ids=["unreadable", "refused", "two lines", "bug"],
 )
-async def test_without_the_filter_there_is_no_proxy(
+async def test_the_proxy_does_not_run_without_the_filter(
     name: str, number: str, reason: str, checkout: Path
 ) -> None:
     arguments = ["-s", str(checkout / "tool_filter.py"), *MODE, "--set", f"number={number}"]
@@ -101,7 +101,7 @@ async def test_without_the_filter_there_is_no_proxy(
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_who_lacks_a_dependency_is_told_how_to_add_it(name: str, checkout: Path) -> None:
+async def test_a_missing_dependency_says_how_to_install_it(name: str, checkout: Path) -> None:
     addon = checkout / "mcp_tool_filter" / "adapters" / "mitmproxy" / "addon.py"
     addon.write_text("import orjsonx.parts\n")
     reason = (
@@ -156,7 +156,7 @@ def touched(script: Path) -> str:
 
 @pytest.mark.parametrize("change", [touched, broken, deleted])
 @pytest.mark.parametrize("name", ["mitmdump", "mitmweb"])
-async def test_nothing_that_happens_to_the_file_unloads_the_filter(
+async def test_changing_or_removing_the_file_does_not_unload_the_filter(
     name: str, change: Callable[[Path], str], checkout: Path
 ) -> None:
     script = checkout / "tool_filter.py"
@@ -168,7 +168,7 @@ async def test_nothing_that_happens_to_the_file_unloads_the_filter(
         assert running.process.returncode is None
 
 
-async def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> None:
+async def test_the_script_is_loaded_once_and_before_others(checkout: Path) -> None:
     """Given by two paths; by the same path twice mitmproxy itself refuses it."""
     other = checkout / "other.py"
     other.write_text("def request(flow):\n    flow.response = None\n")
@@ -181,7 +181,7 @@ async def test_it_is_loaded_once_and_before_other_scripts(checkout: Path) -> Non
         await running.says("filter runs, 1 of it, first: True")
 
 
-async def test_added_while_mitmproxy_runs_it_is_told_that_it_does(checkout: Path) -> None:
+async def test_a_script_added_at_run_time_filters_at_once(checkout: Path) -> None:
     script = str(checkout / "tool_filter.py")
     other = checkout / "other.py"
     other.write_text(

@@ -13,7 +13,7 @@ from tests.mcp_upstream import saying
 from tests.raw_upstream import Peer, RawRequest, answer
 
 
-async def test_fork_sends_a_copy_whose_answer_nobody_gets(tmp_path: Path) -> None:
+async def test_fork_sends_a_copy_and_drops_its_answer(tmp_path: Path) -> None:
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
 
     async with ruled(tmp_path, rules, respond=saying(SECRET)) as between:
@@ -28,7 +28,7 @@ async def test_fork_sends_a_copy_whose_answer_nobody_gets(tmp_path: Path) -> Non
         assert sessions == [["s"]] * 3
 
 
-async def test_copies_of_a_renamed_call_have_its_new_name_in_the_header_too(tmp_path: Path) -> None:
+async def test_copies_of_a_renamed_call_have_the_new_name_in_the_header(tmp_path: Path) -> None:
     """An upstream of 2026-07-28 refuses a request whose header says another name than its body."""
     rules = """
   - {id: rename, conditions: [tool_equals: read_file], actions: [set_param: {field: name, value: delete_file}]}

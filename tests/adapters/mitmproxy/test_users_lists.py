@@ -55,7 +55,7 @@ async def answer_user(request: RawRequest, peer: Peer) -> None:
         await peer.say(answer(RESULT))
 
 
-async def test_a_401_that_says_how_to_log_in_is_told_from_others() -> None:
+async def test_a_401_that_says_how_to_log_in_is_recognised() -> None:
     async with raw_upstream(users_only) as upstream:
         with pytest.raises(ListsAfterLogin) as wanted:
             await fetch(target(upstream.url))
@@ -98,7 +98,7 @@ async def test_each_user_is_served_with_their_own_list(tmp_path: Path) -> None:
         assert b"of_bob" in await ask(LIST, b"bob")
 
 
-async def test_the_start_may_require_the_list(
+async def test_the_start_can_require_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tool_filter = ToolFilter(report=lambda _text: None)
@@ -113,7 +113,7 @@ async def test_the_start_may_require_the_list(
 
 
 @pytest.mark.parametrize("has_sessions", [False, True], ids=["without session", "in sessions"])
-async def test_who_is_known_by_a_url_gets_their_own_list(
+async def test_a_user_identified_by_the_url_gets_their_own_list(
     has_sessions: bool, tmp_path: Path
 ) -> None:
     """Some upstreams take a token in the URL; some have several servers, each at its own path."""

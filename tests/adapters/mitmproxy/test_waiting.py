@@ -34,7 +34,7 @@ from tests.websocket import accept, connect
 
 
 @hosts
-async def test_only_the_request_that_waits_is_held(
+async def test_only_the_waiting_request_is_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     async with gated(tmp_path, monkeypatch, echo, host) as on:
@@ -49,7 +49,7 @@ async def test_only_the_request_that_waits_is_held(
 
 
 @hosts
-async def test_only_the_answer_that_waits_is_held(
+async def test_only_the_waiting_answer_is_held_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     async with gated(tmp_path, monkeypatch, echo, host) as on:

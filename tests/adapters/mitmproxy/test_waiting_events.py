@@ -15,7 +15,7 @@ from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, Peer, RawRequest, chunk
 
 
 @hosts
-async def test_an_event_that_waits_holds_only_what_comes_behind_it(
+async def test_a_waiting_event_holds_back_only_later_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     async def respond(_request: RawRequest, peer: Peer) -> None:

@@ -66,7 +66,7 @@ class TestWebSockets:
             (request,) = between.upstream.asked
             assert request.all("upgrade") == request.all("http2-settings") == []
 
-    async def test_a_101_that_nobody_asked_for_is_refused(self, tmp_path: Path) -> None:
+    async def test_an_unrequested_101_is_refused(self, tmp_path: Path) -> None:
         async def respond(_request: RawRequest, peer: Peer) -> None:
             await peer.say(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
             await peer.left()

@@ -83,7 +83,7 @@ async def test_rights_that_are_missing_are_said_with_what_to_type() -> None:
 
 
 @pytest.mark.parametrize("how", ["off", "header", "other"])
-async def test_no_login_is_used_where_nobody_wants_it(how: str) -> None:
+async def test_no_login_is_used_where_the_user_wants_none(how: str) -> None:
     with oauth_upstream() as upstream, oauth_upstream() as other:
         await log_in_to(other if how == "other" else upstream)
         asked = {

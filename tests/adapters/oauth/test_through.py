@@ -1,6 +1,6 @@
 """Our part in the logins of clients, without a host: what we answer, and what passes on.
 
-``adapters/mitmproxy/test_login_through.py`` has whole logins with mitmproxy around it.
+``tests/adapters/mitmproxy/test_login_through.py`` has whole logins with mitmproxy around it.
 """
 
 from __future__ import annotations

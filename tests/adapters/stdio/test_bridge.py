@@ -1,6 +1,6 @@
 """HTTP in front of a real command, without the filter before it.
 
-``cli/commands/test_bridge.py`` has more, with the whole program around it.
+``tests/cli/commands/test_bridge.py`` has more, with the whole program around it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def test_a_request_that_has_its_answer_gets_no_error() -> None:
     assert listener.problems == ["ConnectionLost: gone"]
 
 
-def test_a_login_that_is_needed_says_what_to_type() -> None:
+def test_a_missing_login_says_what_to_type() -> None:
     code, text = words_for(LoginNeeded(LoggedOut(URL)))
     assert code == -32010
     assert text == f"Not logged in to {URL}. Type: mcp-tool-filter login {URL}"

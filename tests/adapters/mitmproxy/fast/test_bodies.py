@@ -81,14 +81,14 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 @given(sizes=st.lists(st.integers(1, 45), min_size=1, max_size=8))
-def test_a_response_is_read_as_mitmproxy_reads_it(name: str, sizes: list[int]) -> None:
+def test_a_response_is_read_like_mitmproxy_does(name: str, sizes: list[int]) -> None:
     pieces = chunks(b"".join(HEADS[name]), sizes)
     theirs = list(received(waiting_client(), pieces, as_mitmproxy_does))
     assert list(received(waiting_client(), pieces, tell)) == theirs
 
 
 @given(sizes=st.lists(st.integers(1, 45), min_size=1, max_size=8), is_chunked=st.booleans())
-def test_a_request_is_read_as_mitmproxy_reads_it(sizes: list[int], is_chunked: bool) -> None:
+def test_a_request_is_read_like_mitmproxy_does(sizes: list[int], is_chunked: bool) -> None:
     head = b"Transfer-Encoding: chunked\r\n\r\n" if is_chunked else b"Content-Length: 60\r\n\r\n"
     body = b"3c\r\n%s\r\n0\r\n\r\n" % (b"x" * 60) if is_chunked else b"x" * 60
     pieces = chunks(_POST + head + body + _POST, sizes)
@@ -97,7 +97,7 @@ def test_a_request_is_read_as_mitmproxy_reads_it(sizes: list[int], is_chunked: b
 
 
 @pytest.mark.parametrize("name", ["length", "chunks", "until the end"])
-def test_the_middle_of_a_body_is_not_put_into_a_buffer(name: str) -> None:
+def test_the_middle_of_a_body_is_not_buffered(name: str) -> None:
     head, body = HEADS[name]
     connection = waiting_client()
     list(received(connection, [head + body[:10]], tell))
@@ -110,7 +110,7 @@ def test_the_middle_of_a_body_is_not_put_into_a_buffer(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 65_536, 65_537, 300_000])
 @pytest.mark.parametrize("coding", ["chunked", "Chunked", "", "gzip"])
-def test_a_body_is_sent_as_mitmproxy_sends_it(size: int, coding: str) -> None:
+def test_a_body_is_sent_like_mitmproxy_does(size: int, coding: str) -> None:
     def sent(way: Tell) -> bytes:
         connection = waiting_server()
         list(received(connection, [_POST + b"\r\n"], as_mitmproxy_does))

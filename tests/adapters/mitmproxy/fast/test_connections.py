@@ -76,32 +76,32 @@ async def sent(layer: Scripted) -> list[bytes]:
     ]
 
 
-async def test_what_goes_to_one_peer_goes_as_one() -> None:
+async def test_data_for_one_peer_is_sent_in_one_write() -> None:
     assert await sent(Scripted({events.Start: sends(b"head ", b"body")})) == [b"head body"]
 
 
-async def test_what_goes_to_two_peers_keeps_its_order() -> None:
+async def test_data_for_two_peers_keeps_its_order() -> None:
     steps = [*sends(b"a"), *sends(b"b", to=OTHER), *sends(b"c")]
     assert await sent(Scripted({events.Start: steps})) == [b"a", b"b", b"c"]
 
 
-async def test_a_line_for_the_log_divides_nothing() -> None:
+async def test_a_log_command_does_not_split_a_write() -> None:
     """mitmproxy writes one between the head of a stream and its beginning."""
     steps = [*sends(b"a"), commands.Log("streaming"), *sends(b"b")]
     assert await sent(Scripted({events.Start: steps})) == [b"other", b"ab"]
 
 
-async def test_nothing_is_sent_after_what_came_after_it() -> None:
+async def test_a_close_command_splits_a_write() -> None:
     steps = [*sends(b"a"), commands.CloseConnection(PEER), *sends(b"b")]
     assert await sent(Scripted({events.Start: steps})) == [b"a", b"other", b"b"]
 
 
-async def test_what_is_large_is_not_copied() -> None:
+async def test_large_data_is_not_copied() -> None:
     large = b"x" * 100_000
     assert await sent(Scripted({events.Start: sends(b"head", large)})) == [b"head", large]
 
 
-async def test_what_was_said_before_an_error_is_sent_and_the_connection_closed() -> None:
+async def test_data_before_an_error_is_sent_and_the_connection_closed() -> None:
     handler = await served(Scripted({events.Start: [*sends(b"a"), ValueError()]}), object())
 
     said, closed = handler.layer.handle_event(events.Start())
@@ -124,7 +124,7 @@ async def heard(addon: object, flow: HTTPFlow, meanwhile: Callable[[Scripted], N
     return [event.__name__ for event in layer.heard]
 
 
-async def test_a_hook_that_is_through_goes_on_at_once() -> None:
+async def test_a_finished_hook_continues_at_once() -> None:
     seen: list[int] = []
     log = await heard(object(), tflow(), lambda layer: seen.append(len(layer.heard)))
     assert (seen, log) == ([2], ["Start", "HookCompleted"])
@@ -135,7 +135,7 @@ class Slow:
         await asyncio.sleep(0)
 
 
-async def test_a_hook_that_takes_its_time_is_waited_for() -> None:
+async def test_a_slow_hook_is_awaited() -> None:
     seen: list[int] = []
     log = await heard(Slow(), tflow(), lambda layer: seen.append(len(layer.heard)))
     assert (seen, log) == ([1], ["Start", "HookCompleted"])
@@ -146,7 +146,7 @@ class Intercepting:
         flow.intercept()
 
 
-async def test_a_flow_that_somebody_holds_waits_until_it_is_resumed() -> None:
+async def test_an_intercepted_flow_waits_until_it_is_resumed() -> None:
     """In mitmweb, for example."""
     flow = tflow()
     assert await heard(Intercepting(), flow, lambda _: None) == ["Start"]
@@ -188,18 +188,18 @@ async def asked_below(addon: Counting) -> list[str]:
     return [event.__name__ for event in layer.heard]
 
 
-async def test_a_hook_that_a_layer_asks_itself_is_asked_once() -> None:
+async def test_a_hook_that_a_layer_has_run_itself_runs_once() -> None:
     quick, slow = Counting(is_slow=False), Counting(is_slow=True)
     assert await asked_below(quick) == ["Start"]
     assert await asked_below(slow) == ["Start", "HookCompleted"]
     assert (quick.asked, slow.asked) == (1, 1)
 
 
-def test_who_serves_no_client_is_asked_for_nothing() -> None:
+def test_a_client_without_a_handler_has_no_hook_runner() -> None:
     assert hook_runner(tclient_conn()) is None
 
 
-async def test_all_that_has_come_is_read_at_once() -> None:
+async def test_all_received_data_is_read_at_once() -> None:
     reader = GreedyReader()
     reader.feed_data(b"x" * 200_000)
     first = len(await reader.read(65535))

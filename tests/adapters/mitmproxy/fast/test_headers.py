@@ -48,7 +48,7 @@ def test_a_lookup_finds_the_same(fields: Any, name: bytes) -> None:
 
 
 @given(fields=FIELDS, name=NAMES, values=st.lists(st.binary(max_size=3)))
-def test_what_is_set_stands_in_the_same_place(fields: Any, name: bytes, values: Any) -> None:
+def test_a_header_that_is_set_keeps_its_place(fields: Any, name: bytes, values: Any) -> None:
     headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     ours.set_all(headers, text(name), [*map(text, values)])
     slow.set_all(name, copy.copy(values))
@@ -56,7 +56,7 @@ def test_what_is_set_stands_in_the_same_place(fields: Any, name: bytes, values: 
 
 
 @given(fields=FIELDS, name=NAMES)
-def test_what_is_taken_out_is_the_same(fields: Any, name: bytes) -> None:
+def test_removed_headers_are_the_same(fields: Any, name: bytes) -> None:
     headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     assert ours.pop(headers, text(name), "none") == slow.pop(name, "none")
     assert headers.fields == slow.fields
@@ -65,7 +65,7 @@ def test_what_is_taken_out_is_the_same(fields: Any, name: bytes) -> None:
 
 
 @pytest.mark.parametrize("value", [1, None])
-def test_what_is_no_text_is_refused(value: Any) -> None:
+def test_a_header_that_is_no_text_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, AttributeError)):
         ours.set_all(Headers(), "a", [value])
 
@@ -117,7 +117,7 @@ def test_the_length_of_a_body_is_what_mitmproxy_computes(
         assert is_same()
 
 
-def test_a_copy_is_not_changed_with_its_original() -> None:
+def test_a_copy_does_not_change_with_its_original() -> None:
     """A shallow copy shares what has been remembered of the fields."""
     headers = Headers([(b"Content-Length", b"5")])
     response = Response(b"HTTP/1.1", 200, b"OK", headers, None, None, 0, 0)
@@ -132,7 +132,7 @@ def test_a_copy_is_not_changed_with_its_original() -> None:
     assert ours.body_size(request, response) == 5
 
 
-def test_it_is_installed_with_the_addon() -> None:
+def test_the_faster_headers_are_installed_with_the_addon() -> None:
     script = (
         "from mitmproxy.http import Headers, Request;"
         "from mcp_tool_filter.adapters.mitmproxy.fast.headers import install_quick_headers, get;"

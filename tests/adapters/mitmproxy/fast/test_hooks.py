@@ -74,7 +74,7 @@ async def test_all_addons_with_the_hook_are_run_in_order_and_awaited() -> None:
     assert log == ["a 0", "b 0", "c 0"]
 
 
-async def test_addons_may_come_and_go() -> None:
+async def test_addons_can_be_added_and_removed() -> None:
     log: list[str] = []
     a, b = Heard("a", log), Heard("b", log)
     await triggered([a], [a, b], [b])
@@ -96,7 +96,7 @@ async def test_one_addon_can_halt_the_chain() -> None:
     assert log == ["a 0"]
 
 
-async def test_a_function_that_appears_with_an_edit_of_the_options_is_run() -> None:
+async def test_a_hook_that_appears_after_an_edit_of_the_options_is_run() -> None:
     log: list[str] = []
     deaf: Any = Deaf()
 
@@ -141,7 +141,7 @@ async def test_a_log_line_does_not_cause_a_search_of_all_addons() -> None:
     assert counted.looks > before
 
 
-async def test_addons_that_read_the_log_get_each_line() -> None:
+async def test_addons_that_read_the_log_get_every_line() -> None:
     log: list[str] = []
     reader: Any = Deaf()
     reader.add_log = lambda entry: log.append(entry.msg)
@@ -153,7 +153,7 @@ async def test_addons_that_read_the_log_get_each_line() -> None:
     assert log == ["one", "two"]
 
 
-async def test_a_group_runs_the_addons_that_it_has_now() -> None:
+async def test_a_group_runs_its_current_addons() -> None:
     """A script that is loaded again is another addon in the same group."""
     log: list[str] = []
     group = Group([Heard("a", log)])

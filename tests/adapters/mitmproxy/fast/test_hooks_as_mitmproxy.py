@@ -148,5 +148,5 @@ def _what_happens(kind: type[AddonManager], shapes: list[_Shape]) -> list[str]:
 @given(st.lists(_shapes, max_size=5))
 @example([(_NoFunction, []), (_Plain, [])])
 @example([(_Deaf, [(_Raising, []), (_Plain, [])]), (_Plain, [])])
-def test_any_chain_of_addons_is_run_as_mitmproxy_runs_it(shapes: list[_Shape]) -> None:
+def test_any_chain_of_addons_runs_like_in_mitmproxy(shapes: list[_Shape]) -> None:
     assert _what_happens(QuickAddonManager, shapes) == _what_happens(AddonManager, shapes)

@@ -28,7 +28,7 @@ print(megabytes() - before)
 """
 
 
-def test_room_is_kept_and_given_back() -> None:
+def test_freed_memory_is_kept_and_given_back() -> None:
     """Of 40 MB, with glibc."""
     ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True)
     kept, left = map(int, ended.stdout.split())

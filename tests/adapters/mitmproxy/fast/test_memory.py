@@ -76,7 +76,7 @@ async def _streams_of_http_2(port: int) -> None:
         pytest.param(_streams_of_http_2, id="streams of HTTP/2"),
     ],
 )
-async def test_a_client_that_leaves_is_forgotten(
+async def test_a_client_that_leaves_is_freed(
     visit: Callable[[int], Awaitable[None]], tmp_path: Path
 ) -> None:
     async with filtered(tmp_path, respond=_respond) as between:
@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_is_forgotten(
         assert await _left() - before < _VISITS
 
 
-async def test_a_flow_that_is_over_does_not_wait_for_the_garbage_collector(tmp_path: Path) -> None:
+async def test_a_finished_flow_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
     """Its bodies may be megabytes: some thirty of them were there at a time."""
 
     async def scenario() -> None:

@@ -29,19 +29,19 @@ def response(**more: object) -> ResponseData:
 @pytest.mark.parametrize(
     "more", [{}, {"content": None}, {"trailers": Headers()}, {"timestamp_start": 1}]
 )
-def test_a_message_may_have_what_mitmproxy_allows(more: dict[str, object]) -> None:
+def test_a_message_may_have_the_attributes_that_mitmproxy_allows(more: dict[str, object]) -> None:
     assert response(**more).status_code == 200
 
 
 @pytest.mark.parametrize(
     "more", [{"content": "a"}, {"headers": {}}, {"status_code": "200"}, {"timestamp_end": "now"}]
 )
-def test_a_message_may_not_have_anything_else(more: dict[str, object]) -> None:
+def test_a_message_may_have_no_other_attributes(more: dict[str, object]) -> None:
     with pytest.raises(TypeError, match=next(iter(more))):
         response(**more)
 
 
-def test_a_message_that_is_made_leaves_no_circle_behind() -> None:
+def test_making_a_message_leaves_no_reference_cycle() -> None:
     gc.collect()
     gc.disable()
     try:

@@ -16,7 +16,7 @@ def quick() -> Options:
     return options
 
 
-def test_an_edit_is_seen_by_all_who_hear_of_it() -> None:
+def test_all_listeners_see_an_edit() -> None:
     options = quick()
     assert (options.listen_port, options.listen_host) == (None, "")
     heard = []
@@ -32,7 +32,7 @@ def test_an_edit_is_seen_by_all_who_hear_of_it() -> None:
     assert heard[2][1:] == (None, "")
 
 
-def test_who_was_told_of_changes_before_sees_them_too() -> None:
+def test_earlier_listeners_see_an_edit_too() -> None:
     options = Options()
     heard = []
 
@@ -46,7 +46,7 @@ def test_who_was_told_of_changes_before_sees_them_too() -> None:
     assert heard == [9]
 
 
-def test_an_edit_that_is_refused_leaves_the_old_value() -> None:
+def test_a_refused_edit_keeps_the_old_value() -> None:
     options = quick()
     assert options.listen_port is None
 
@@ -60,7 +60,7 @@ def test_an_edit_that_is_refused_leaves_the_old_value() -> None:
     assert options.listen_port is None
 
 
-def test_an_edit_that_is_refused_takes_back_what_was_edited_within_it() -> None:
+def test_a_refused_edit_also_undoes_nested_edits() -> None:
     options = quick()
 
     def edit_another(updated: set[str]) -> None:
@@ -75,7 +75,7 @@ def test_an_edit_that_is_refused_takes_back_what_was_edited_within_it() -> None:
     assert (options.listen_host, options.listen_port) == ("", None)
 
 
-def test_an_edit_that_stops_half_way_is_seen_as_far_as_it_came() -> None:
+def test_an_edit_that_stops_half_way_is_seen_up_to_there() -> None:
     options = quick()
     assert options.listen_host == ""
     with pytest.raises(TypeError):
@@ -83,14 +83,14 @@ def test_an_edit_that_stops_half_way_is_seen_as_far_as_it_came() -> None:
     assert options.listen_host == options._options["listen_host"].current() == "::1"
 
 
-def test_a_value_that_could_be_changed_in_place_is_a_copy() -> None:
+def test_a_mutable_value_is_returned_as_a_copy() -> None:
     options = quick()
     options.set("mode=regular")
     options.mode.append("changed")
     assert options.mode == ["regular"]
 
 
-def test_what_is_no_option_is_none() -> None:
+def test_an_unknown_name_is_no_option() -> None:
     options = quick()
     assert not hasattr(options, "no_such_option")
     options.add_option("no_such_option", str, "by now", "It is one.")

@@ -117,7 +117,7 @@ async def _gone_after_a_refusal(peer: Peer) -> None:
     peer.close()
 
 
-async def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path) -> None:
+async def test_the_request_fails_if_the_upstream_is_gone_by_then(tmp_path: Path) -> None:
     addon = Repeating(waits=True)
     async with (
         raw_upstream(_gone_after_a_refusal) as upstream,
@@ -128,7 +128,7 @@ async def test_an_upstream_that_is_gone_by_then_fails_the_request(tmp_path: Path
 
 
 @pytest.mark.usefixtures("our_error_answers")
-async def test_an_upstream_that_is_gone_by_then_gets_its_client_our_error(tmp_path: Path) -> None:
+async def test_the_client_gets_our_error_if_the_upstream_is_gone_by_then(tmp_path: Path) -> None:
     addon = Repeating(waits=True)
     async with (
         raw_upstream(_gone_after_a_refusal) as upstream,
@@ -171,7 +171,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_request_that_a_script_has_changed_meanwhile_is_judged_again(
+async def test_a_request_changed_meanwhile_by_a_script_is_judged_again(
     tmp_path: Path, waits: bool
 ) -> None:
     async def script(peer: Peer) -> None:

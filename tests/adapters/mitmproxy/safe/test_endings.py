@@ -128,7 +128,9 @@ async def test_a_stream_can_be_cut_from_inside(when: str, tmp_path: Path) -> Non
         assert addon.responses == []
 
 
-async def test_a_cut_resets_where_closing_would_mean_a_complete_answer(tmp_path: Path) -> None:
+async def test_cutting_resets_the_connection_where_closing_would_complete_the_answer(
+    tmp_path: Path,
+) -> None:
     addon = Streaming()
     request = get().replace(b"HTTP/1.1", b"HTTP/1.0")
     async with before(endless, addon, tmp_path) as running, raw_client(running.port) as client:
@@ -139,7 +141,7 @@ async def test_a_cut_resets_where_closing_would_mean_a_complete_answer(tmp_path:
             await client.rest()
 
 
-async def test_a_response_whose_length_was_announced_cannot_be_ended(tmp_path: Path) -> None:
+async def test_a_response_with_a_content_length_cannot_be_ended_early(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(answer(b"data: whole\n\n", kind="text/event-stream")[:-3])

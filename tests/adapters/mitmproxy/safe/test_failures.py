@@ -44,7 +44,7 @@ async def test_a_waiting_client_gets_our_answer(
 
 
 @clients
-async def test_when_the_upstream_refuses_the_client_gets_our_answer(
+async def test_the_client_gets_our_answer_if_the_upstream_refuses_the_connection(
     ask: Ask, tmp_path: Path
 ) -> None:
     addon = Streaming()
@@ -125,7 +125,7 @@ async def test_an_answer_to_head_has_no_body(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "answer_with", [lambda _flow, _failure: None, lambda: None], ids=["none", "raises"]
 )
-async def test_without_an_answer_of_ours_mitmproxys_stands(
+async def test_mitmproxys_answer_is_kept_where_we_have_none(
     answer_with: Callable[..., None], tmp_path: Path
 ) -> None:
     install_error_answers(answer_with)

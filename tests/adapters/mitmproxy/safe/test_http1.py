@@ -45,7 +45,7 @@ async def silent(peer: Peer) -> None:
     ],
     ids=["fold", "tab fold", "CR", "CR header", "NUL", "control", "UTF-8"],
 )
-async def test_a_strange_value_is_seen_as_it_was_sent(
+async def test_an_unusual_header_value_is_seen_as_it_was_sent(
     sent: bytes, value: bytes, tmp_path: Path
 ) -> None:
     addon = Heads()
@@ -69,7 +69,7 @@ async def test_a_header_sent_twice_is_seen_twice(tmp_path: Path) -> None:
         assert addon.seen[0][1:] == ((b"Mcp-Name", b"a"), (b"mcp-name", b"b"))
 
 
-async def test_a_bare_line_feed_ends_a_header_and_is_made_a_whole_one(tmp_path: Path) -> None:
+async def test_a_bare_line_feed_ends_a_header_and_is_forwarded_as_crlf(tmp_path: Path) -> None:
     """So no upstream can read it otherwise than we do."""
 
     addon = Heads()
@@ -126,7 +126,7 @@ async def test_a_head_that_could_hide_a_request_is_refused(headers: bytes, tmp_p
     ],
     ids=str,
 )
-async def test_http_2_refuses_what_http_1_would_misread(
+async def test_http_2_heads_that_http_1_would_misread_are_refused(
     header: tuple[bytes, bytes], tmp_path: Path
 ) -> None:
     addon = Heads()

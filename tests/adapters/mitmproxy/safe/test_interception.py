@@ -30,7 +30,7 @@ from tests.raw_upstream import hang_up
 
 
 @pytest.mark.parametrize("tls", [False, True])
-async def test_connections_that_the_system_redirects_are_filtered(
+async def test_transparently_redirected_connections_are_filtered(
     tmp_path: Path, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In transparent mode; local mode has the same layers."""

@@ -25,7 +25,7 @@ def masked_header(masks: FlowMasks, message: Request | Response, name: bytes) ->
 
 
 @given(data=st.binary(min_size=1, max_size=40), other=st.binary(min_size=1, max_size=40))
-def test_a_mask_is_shown_only_in_its_place(data: bytes, other: bytes) -> None:
+def test_a_mask_is_replaced_only_in_its_place(data: bytes, other: bytes) -> None:
     masks = FlowMasks()
     hidden = masks.hide_all(data, masks.BODY)
     assert masks.show(hidden, masks.BODY) == data
@@ -43,13 +43,13 @@ def test_a_flow_does_not_show_the_secrets_of_another() -> None:
     assert FlowMasks().show(hidden, b"x") == hidden
 
 
-def test_what_is_hidden_twice_is_shown_at_once() -> None:
+def test_text_hidden_twice_is_restored_in_one_step() -> None:
     masks = FlowMasks()
     hidden = masks.hide_all(masks.hide_all(b"one", b"x"), b"x")
     assert masks.show(hidden, b"x") == b"one"
 
 
-def test_nothing_stays_nothing() -> None:
+def test_an_empty_text_stays_empty() -> None:
     assert FlowMasks().hide_all(b"", FlowMasks.BODY) == b""
 
 
@@ -71,7 +71,7 @@ def test_a_request_goes_out_with_its_secrets_and_the_flow_keeps_its_masks() -> N
     assert b"abc" not in request.data.path
 
 
-def test_a_header_of_an_answer_is_another_place_than_that_of_a_request() -> None:
+def test_request_and_answer_headers_are_different_places() -> None:
     """Else an upstream that echoes a mask would get the token for it."""
     masks = FlowMasks()
     request = Request.make("GET", "http://h/", headers=[(b"x-token", TOKEN)])
@@ -82,7 +82,7 @@ def test_a_header_of_an_answer_is_another_place_than_that_of_a_request() -> None
 
 
 @pytest.mark.parametrize("in_answer", [True, False])
-def test_the_body_of_an_answer_has_its_secrets_back_where_it_has_masks(in_answer: bool) -> None:
+def test_masks_in_an_answers_body_are_replaced_by_the_secrets(in_answer: bool) -> None:
     masks = FlowMasks()
     response = Response.make(200, masks.hide_all(b'{"access_token":"x"}', masks.ANSWER))
     masks.in_answer = in_answer

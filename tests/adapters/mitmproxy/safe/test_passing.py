@@ -45,7 +45,7 @@ OTHERS = {
 
 @ways
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS.keys())
-async def test_what_is_not_mcp_passes_byte_for_byte(tmp_path: Path, way: str, body: bytes) -> None:
+async def test_other_traffic_passes_byte_for_byte(tmp_path: Path, way: str, body: bytes) -> None:
     """Its head, too: whoever looks must not see that there is a filter."""
     async with between(tmp_path, way, respond=echo) as it:
         headers = b"Content-Type: application/json\r\nAccept-Encoding: br\r\nRange: bytes=0-\r\n"
@@ -62,7 +62,7 @@ async def test_what_is_not_mcp_passes_byte_for_byte(tmp_path: Path, way: str, bo
         )
 
 
-async def test_what_is_not_mcp_is_not_recorded(tmp_path: Path) -> None:
+async def test_other_traffic_is_not_recorded(tmp_path: Path) -> None:
     recording = tmp_path / "recorded.flow"
     async with between(tmp_path, host="dump", respond=echo, save_stream_file=str(recording)) as it:
         await it.send(b'{"model": "private prompt"}', path="/v1")
@@ -71,7 +71,7 @@ async def test_what_is_not_mcp_is_not_recorded(tmp_path: Path) -> None:
     assert b"seen" in recording.read_bytes()
 
 
-async def test_a_large_download_is_not_held(tmp_path: Path) -> None:
+async def test_a_large_download_is_not_buffered(tmp_path: Path) -> None:
     """Far more than a message may have, by a server that waits until the client has read."""
     read = asyncio.Event()
 
@@ -94,7 +94,7 @@ async def test_a_large_download_is_not_held(tmp_path: Path) -> None:
             left -= len(await it.client.reader.read(left))
 
 
-async def test_a_large_upload_of_json_is_not_held(tmp_path: Path) -> None:
+async def test_a_large_upload_of_json_is_not_buffered(tmp_path: Path) -> None:
     async with between(tmp_path, respond=echo, message_limit=["1MB"]) as it:
         body = b'{"messages": ["' + b"x" * 3_000_000 + b'"]}'
         assert (await it.send(body, path="/v1")).body == body
@@ -110,7 +110,7 @@ async def test_a_message_at_the_end_of_a_large_body_does_not_pass(tmp_path: Path
         assert not it.upstream.asked
 
 
-async def test_answers_that_are_event_streams_of_others_pass_at_once(tmp_path: Path) -> None:
+async def test_event_streams_without_mcp_pass_at_once(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def respond(_asked: RawRequest, peer: Peer) -> None:
@@ -128,7 +128,7 @@ async def test_answers_that_are_event_streams_of_others_pass_at_once(tmp_path: P
             assert await it.client.chunks() == b"data: [DONE]\n\n"
 
 
-async def test_what_is_not_http_passes_through_a_tunnel(tmp_path: Path) -> None:
+async def test_other_protocols_pass_through_a_tunnel(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         peer.writer.write(b"SSH-2.0-server here\r\n")
         peer.writer.write(await peer.reader.readline())

@@ -67,7 +67,7 @@ async def answer_in_pieces(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-async def test_what_comes_while_a_hook_waits_follows_in_order(tmp_path: Path, hook: str) -> None:
+async def test_events_during_a_waiting_hook_follow_in_order(tmp_path: Path, hook: str) -> None:
     addon = Waiting(hook)
     whole = post(b"x" * 5000)
     async with (
@@ -110,7 +110,7 @@ async def test_a_stream_is_found_by_its_flow_until_it_ends(tmp_path: Path) -> No
         assert open_streams() == []
 
 
-def test_a_flow_that_nobody_serves_has_no_stream() -> None:
+def test_a_flow_without_a_connection_has_no_stream() -> None:
     flow = tflow()
     assert stream_of(flow) is None
     assert stream_of(copy.deepcopy(flow)) is None

@@ -20,7 +20,7 @@ def stumble(_flow: HTTPFlow, _data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("on_chunk", [stumble, lambda _flow, _data: None], ids=["raises", "none"])
 @pytest.mark.parametrize("pair", ["h1-h1", "h2-h2"])
-async def test_a_stream_callable_that_fails_cuts_the_stream(
+async def test_a_failing_stream_callable_cuts_the_stream(
     on_chunk: Callable[[HTTPFlow, bytes], Any], pair: str, tmp_path: Path
 ) -> None:
     """mitmproxy would say that it has crashed, send nothing, and leave the client waiting."""

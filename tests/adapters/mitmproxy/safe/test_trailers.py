@@ -70,7 +70,7 @@ async def test_trailers_do_not_change_what_a_request_is(tmp_path: Path) -> None:
         assert not it.upstream.of("tools/call")
 
 
-async def test_a_request_behind_trailers_is_judged(tmp_path: Path) -> None:
+async def test_a_request_after_trailers_is_judged(tmp_path: Path) -> None:
     async with filtered(tmp_path) as it:
         first = chunked_call("read_file", b"Content-Length: 400\r\n")
         await it.client.say(first + post(call("delete_file")) + post(call("read_file")))
@@ -159,6 +159,6 @@ def test_chunk_boundaries_do_not_matter(trailers: bytes, sizes: list[int]) -> No
 
 @pytest.mark.parametrize("name", MALFORMED)
 @given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_malformed_trailers_are_refused_however_they_come(name: str, sizes: list[int]) -> None:
+def test_malformed_trailers_are_refused_in_any_chunks(name: str, sizes: list[int]) -> None:
     whole = b"3\r\nabc\r\n0\r\n" + MALFORMED[name] + b"GET / HTTP/1.1\r\n\r\n"
     assert read(chunks(whole, sizes)) == (b"abc", "error", b"")

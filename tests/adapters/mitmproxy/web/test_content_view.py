@@ -23,7 +23,7 @@ class TestContentView:
             in (self.shown("mcp1-streamable-json", 4, "request"))
         )
 
-    def test_a_list_says_what_was_removed_and_why(self) -> None:
+    def test_a_list_shows_what_was_removed_and_why(self) -> None:
         text = self.shown("ts1-batch", 2)
         assert text.startswith(
             "# hidden 2 tools\n#   ^(delete|drop)_: delete_file, drop_database\n"
@@ -39,14 +39,14 @@ class TestContentView:
         assert "request sampling/createMessage" in text
         assert 'message: "Tool not found: delete_file"' in text
 
-    def test_what_was_there_before_can_be_chosen(self) -> None:
+    def test_the_message_before_filtering_can_be_shown(self) -> None:
         flows = read_flows(REPOSITORY / "recordings" / "ts1-batch.flow")
         [flow] = [one for one in flows if "hidden" in one.comment]
         assert flow.response
         result = contentviews.prettify_message(flow.response, flow, "mcp-before")
         assert "- delete_file(path)" in result.text
 
-    def test_what_is_no_message_is_left_to_others(self) -> None:
+    def test_other_content_is_left_to_other_views(self) -> None:
         view = contentviews.registry["mcp"]
         for content_type, data in [
             ("text/html", b"<p>"),

@@ -114,7 +114,7 @@ class TestRecordings:
         assert flow.said
         assert flow.said.body == tool_list([READ, DELETE], id="5")
 
-    async def test_an_answer_of_ours_is_none_of_the_upstream(self, tmp_path: Path) -> None:
+    async def test_our_own_answer_is_not_recorded_as_the_upstreams(self, tmp_path: Path) -> None:
         async with watched(tmp_path) as it:
             await it.ask(call("delete_file"))
             it.close_file()
@@ -179,7 +179,7 @@ class TestRecordings:
         assert flow.said.body == EVENT + NOT_JSON + b"data: unfin"
         assert flow.heard.startswith(EVENT)
 
-    async def test_what_is_injected_was_not_said_by_the_upstream(self, tmp_path: Path) -> None:
+    async def test_injected_events_are_not_recorded_as_the_upstreams(self, tmp_path: Path) -> None:
         async def legacy(request: RawRequest, peer: Peer) -> None:
             if request.line.startswith("GET"):
                 await peer.say(SSE_HEAD + chunk(ENDPOINT))
@@ -211,7 +211,7 @@ class TestRecordings:
         assert flow.said.body == EVENT
         assert flow.said.left_out == len(NOT_JSON)
 
-    async def test_nothing_is_kept_where_nobody_looks(self, tmp_path: Path) -> None:
+    async def test_nothing_is_kept_without_a_viewer(self, tmp_path: Path) -> None:
         async with watched(tmp_path, records=False) as it:
             it.proxy.master.addons.lookup.pop("view")
             it.proxy.master.options.update(fail_fast=["false"])
@@ -239,7 +239,7 @@ class TestRecordings:
         assert flow.said
         assert (flow.said.body, flow.heard) == (RESULT, RESULT)
 
-    async def test_the_messages_are_counted_where_nobody_looks(self, tmp_path: Path) -> None:
+    async def test_messages_are_counted_without_a_viewer(self, tmp_path: Path) -> None:
         async with watched(tmp_path, records=False) as it:
             it.proxy.master.addons.lookup.pop("view")
             it.proxy.master.options.update(fail_fast=["false"])
