@@ -36,7 +36,7 @@ async def address_of(it: RunningLauncher) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-async def test_it_shows_and_changes_what_the_filter_does(tmp_path: Path) -> None:
+async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
         async with launched(*flags, home=tmp_path) as it:
@@ -78,7 +78,9 @@ async def test_it_shows_and_changes_what_the_filter_does(tmp_path: Path) -> None
         ("{path}", {"Sec_Fetch_Site": "same-site"}),
     ],
 )
-async def test_nobody_else_gets_in(path: str, headers: dict[str, str], tmp_path: Path) -> None:
+async def test_the_dashboard_needs_its_token_and_a_local_page(
+    path: str, headers: dict[str, str], tmp_path: Path
+) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
         async with launched(*flags, home=tmp_path) as it:
@@ -109,7 +111,7 @@ async def test_two_dashboards_can_be_open_in_one_browser(tmp_path: Path) -> None
             assert asked(port, "/mcp/state", Cookie=sent)[0] == 200
 
 
-async def test_a_browser_shows_it(tmp_path: Path) -> None:
+async def test_a_browser_shows_the_dashboard(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
         async with launched(*flags, home=tmp_path) as it:

@@ -79,7 +79,7 @@ async def test_a_chunked_request_is_read_whole() -> None:
     assert answer.body == b"POST / abc"
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     async with echoing() as (_, client):
         await client.say(
             b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
@@ -128,7 +128,7 @@ async def test_a_stream_arrives_chunk_by_chunk() -> None:
         assert stream.closed.is_set()
 
 
-async def test_a_request_behind_an_open_stream_is_answered_after_it() -> None:
+async def test_a_request_after_an_open_stream_is_answered_after_it() -> None:
     stream = Stream()
     async with http_server(stream.answer) as server, raw_client(server.port) as client:
         await client.say(get())
@@ -151,7 +151,7 @@ async def test_a_stream_is_closed_when_its_client_leaves() -> None:
             await stream.closed.wait()
 
 
-async def test_a_stream_that_breaks_is_not_taken_for_whole(
+async def test_a_broken_stream_is_not_completed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken() -> AsyncIterator[bytes]:
@@ -197,7 +197,7 @@ async def test_an_error_is_answered_and_reveals_nothing(caplog: pytest.LogCaptur
         ),
     ],
 )  # fmt: skip
-async def test_a_request_that_is_too_much_or_wrong_is_refused(request_: bytes, status: int) -> None:
+async def test_too_large_and_malformed_requests_are_refused(request_: bytes, status: int) -> None:
     async with echoing(body=100, head=1000) as (_, client):
         answer = await client.ask(request_)
         assert answer.status == status
@@ -229,7 +229,7 @@ async def test_a_head_can_be_refused_before_the_body_is_sent() -> None:
         assert await hung_up(client) == b""
 
 
-async def test_a_request_that_stops_half_way_is_given_up() -> None:
+async def test_a_request_that_stops_half_way_times_out() -> None:
     async with echoing(silence=0.05) as (_, client):
         assert (await client.ask(get(path="/a"))).status == 200
         await client.say(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nab")
@@ -244,7 +244,7 @@ async def test_a_quiet_connection_stays_open() -> None:
             assert (await client.ask(get())).status == 200
 
 
-async def test_above_the_most_connections_a_client_gets_a_clear_answer() -> None:
+async def test_above_the_connection_limit_a_client_gets_a_clear_answer() -> None:
     async with echoing(connections=1) as (server, client):
         assert (await client.ask(get())).status == 200
         async with raw_client(server.port) as second:
@@ -253,7 +253,7 @@ async def test_above_the_most_connections_a_client_gets_a_clear_answer() -> None
         assert (await client.ask(get())).status == 200
 
 
-async def test_a_request_in_progress_is_answered_before_the_end() -> None:
+async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(request: ServedRequest) -> ServedResponse:
@@ -276,7 +276,7 @@ async def test_a_request_in_progress_is_answered_before_the_end() -> None:
         await ending
 
 
-async def test_a_stream_without_end_is_cut_at_the_end() -> None:
+async def test_an_endless_stream_is_cut_at_shutdown() -> None:
     stream = Stream()
     async with raw_client_of_a_stopped(stream) as client:
         assert await client.rest_of_chunks() == (b"", False)

@@ -117,7 +117,7 @@ def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
     assert len([one for one in names if one[1:] == ("unknown",)]) == 201
 
 
-async def test_it_is_not_ready_before_lists_can_be_answered() -> None:
+async def test_the_filter_is_not_ready_before_it_can_answer_lists() -> None:
     server = Metrics(lambda: {"ready": 0.0}).serve(0)
     try:
         assert await asyncio.to_thread(fetched, server.port, "/readyz") == (503, "not ready\n")
@@ -201,7 +201,7 @@ async def test_a_real_prometheus_scrapes_it_and_the_dashboards_queries_work(
                 assert await asyncio.to_thread(queried, asked, known) is not None
 
 
-async def test_a_free_port_is_told(tmp_path: Path) -> None:
+async def test_the_chosen_free_port_is_reported(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("read")]) as upstream:
         flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", "0", "--quiet"]
         async with launched(*flags, home=tmp_path) as it:

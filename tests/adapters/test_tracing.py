@@ -65,7 +65,7 @@ def traced() -> Iterator[Traced]:
     one.tracer.close()
 
 
-def test_a_tools_own_error_is_an_error(traced: Traced) -> None:
+def test_a_tool_error_marks_the_span_as_failed(traced: Traced) -> None:
     traced.ask("a-1")
     traced.hear("a-1", content=[], isError=True)
     (span,) = traced.spans
@@ -75,7 +75,7 @@ def test_a_tools_own_error_is_an_error(traced: Traced) -> None:
     assert "rpc.response.status_code" not in span
 
 
-def test_a_good_answer_is_no_error(traced: Traced) -> None:
+def test_a_good_answer_leaves_the_span_without_an_error(traced: Traced) -> None:
     traced.ask(1)
     traced.hear(1, content=[], isError=False)
     assert "error.type" not in traced.spans[0]
@@ -104,7 +104,7 @@ def test_requests_without_an_answer_end_with_the_process(traced: Traced) -> None
     assert [span["error.type"] for span in traced.spans] == ["no_answer"]
 
 
-def test_only_so_many_requests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "_MOST_OPEN", 10)
     traced = Traced()
     for id in range(30):
@@ -132,7 +132,7 @@ class TestRequestsOfTheUpstream:
         assert span["mcp_tool_filter.from"] == "upstream"
         assert "error.type" not in span
 
-    def test_a_clients_error_is_an_error(self, traced: Traced) -> None:
+    def test_a_clients_error_marks_the_span_as_failed(self, traced: Traced) -> None:
         self.hear(traced, method="elicitation/create")
         self.say(traced, id="s", error={"code": -1, "message": "User rejected"})
         assert traced.spans[0]["error.type"] == "-1"
@@ -148,7 +148,7 @@ class TestRequestsOfTheUpstream:
         assert listed["mcp.method.name"] == "roots/list"
         assert "error.type" not in listed
 
-    def test_the_upstream_may_cancel_its_own(self, traced: Traced) -> None:
+    def test_the_upstream_can_cancel_its_own_request(self, traced: Traced) -> None:
         traced.ask(1)
         self.hear(traced, id=1)
         traced.conversation.from_upstream(
@@ -171,7 +171,7 @@ class TestRequestsOfTheUpstream:
         assert "error.type" not in second
 
 
-def test_no_argument_and_no_result_is_in_a_span(traced: Traced) -> None:
+def test_spans_contain_no_arguments_and_no_results(traced: Traced) -> None:
     said = request(1).replace(b'"_meta"', b'"arguments": {"path": "s3cret"}, "_meta"')
     traced.conversation.from_client(said)
     traced.hear(1, content=[{"type": "text", "text": "s3cret"}])
@@ -241,7 +241,7 @@ def test_a_tracer_that_raises_changes_no_message(
     assert caplog.text.count("cannot trace a message") == 1
 
 
-def test_spans_beyond_the_queue_are_dropped_not_waited_for(
+def test_spans_beyond_the_queue_are_dropped_without_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")

@@ -20,7 +20,7 @@ def write_half_of(file: Path) -> None:
         raise ZeroDivisionError
 
 
-def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path) -> None:
+def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"old")
     file.chmod(0o644)
@@ -41,7 +41,7 @@ def test_it_can_keep_the_mode_of_the_old_one(tmp_path: Path) -> None:
     assert mode(file) == 0o640
 
 
-def test_what_raises_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_only_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError):

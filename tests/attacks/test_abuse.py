@@ -48,7 +48,7 @@ POST = b"POST /mcp HTTP/1.1\r\n" + HOST + JSON
         "queue",
     ],
 )
-def test_a_request_without_an_end_is_not_held(stage: Stage, begins: bytes, goes_on: bytes) -> None:
+def test_an_endless_request_is_not_buffered(stage: Stage, begins: bytes, goes_on: bytes) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
         while await link.more():
@@ -91,7 +91,7 @@ async def _hung_up(client: RawClient, piece: bytes, other: RawClient) -> bool:
     ],
     ids=["header", "headers", "extension", "trailer", "body", "until the end", "hints"],
 )
-def test_an_answer_without_an_end_is_not_held(stage: Stage, said: tuple[bytes, bytes]) -> None:
+def test_an_endless_answer_is_not_buffered(stage: Stage, said: tuple[bytes, bytes]) -> None:
     begins, goes_on = said
     sent = 0
 
@@ -113,7 +113,7 @@ def test_an_answer_without_an_end_is_not_held(stage: Stage, said: tuple[bytes, b
     assert sent < MOST or goes_on.startswith(b"HTTP")
 
 
-def test_a_websocket_message_without_an_end_is_not_held(stage: Stage) -> None:
+def test_an_endless_websocket_message_is_not_buffered(stage: Stage) -> None:
     async def respond(request: RawRequest, link: Link) -> None:
         await accept(link.reader, link.writer, request.head)
         while await link.more():
@@ -132,7 +132,7 @@ def test_a_websocket_message_without_an_end_is_not_held(stage: Stage) -> None:
     stage.play(scene())
 
 
-def test_a_rewritten_websocket_message_is_cut_in_no_letter(stage: Stage) -> None:
+def test_a_rewritten_websocket_message_is_not_split_inside_a_character(stage: Stage) -> None:
     """mitmproxy sends what is changed in pieces of 4000 bytes, and mends what it cuts."""
     letters = "\u00e9" * 9001
     listed = [tool("read_file"), tool("wipe_disk")]
@@ -153,7 +153,7 @@ def test_a_rewritten_websocket_message_is_cut_in_no_letter(stage: Stage) -> None
     stage.play(scene())
 
 
-def test_who_does_not_read_fills_no_memory(stage: Stage) -> None:
+def test_a_client_that_does_not_read_fills_no_memory(stage: Stage) -> None:
     sent = 0
     done = asyncio.Event()
 
@@ -182,7 +182,7 @@ def test_who_does_not_read_fills_no_memory(stage: Stage) -> None:
     assert sent < MOST
 
 
-def test_hundreds_of_open_streams_hold_up_nobody(stage: Stage) -> None:
+def test_hundreds_of_open_streams_delay_no_request(stage: Stage) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(SSE + b"Transfer-Encoding: chunked\r\n\r\n" + chunk(event(RESULT)))
         while await link.more():

@@ -154,7 +154,7 @@ async def test_a_page_whose_origin_the_upstream_does_not_allow_reads_nothing(
     await play(tmp_path, page, scene, allowed="http://localhost:1")
 
 
-async def test_a_picture_on_a_page_reaches_nothing(tmp_path: Path, page: Page) -> None:
+async def test_an_image_on_a_page_reaches_nothing(tmp_path: Path, page: Page) -> None:
     def scene(page: Page, upstream: Upstream, proxied: str) -> None:
         for host in ("127.0.0.1", "localhost"):  # another site, and the page's own
             page.run(SHOW_PICTURE, f"{proxied.replace('127.0.0.1', host)}/admin/reset")
@@ -182,7 +182,7 @@ CREDENTIALS = "\r\nAccess-Control-Allow-Credentials: true"
         (STAR, "", [], []),
     ],
 )
-async def test_we_say_what_one_answer_of_the_upstream_said(
+async def test_our_cors_headers_are_those_of_the_upstream(
     tmp_path: Path,
     of_preflight: str,
     of_answer: str | None,

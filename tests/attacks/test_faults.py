@@ -176,7 +176,7 @@ async def lines_run_by(go: Go, between: Filtered) -> list[Place]:
 
 @pytest.mark.parametrize("host", ["lean", "dump"])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_nothing_passes_and_nobody_waits_whichever_line_raises(
+async def test_nothing_passes_and_no_request_hangs_whichever_line_raises(
     tmp_path: Path, name: str, host: str
 ) -> None:
     scenario = SCENARIOS[name]

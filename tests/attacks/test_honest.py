@@ -10,7 +10,7 @@ from tests.raw_upstream import RawRequest
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
-def test_an_honest_exchange_comes_through(stage: Stage, exchange: Exchange) -> None:
+def test_an_honest_exchange_passes(stage: Stage, exchange: Exchange) -> None:
     said = b"".join(exchange.said)
 
     async def respond(_request: RawRequest, link: Link) -> None:

@@ -119,7 +119,7 @@ def test_the_users_token_goes_where_the_endpoint_says_to_post(stage: Stage) -> N
     ["Authorization: Bearer garbage", "authorization:", "Cookie: a=b", "X-Api-Key: x",
      "Cf-Access-Jwt-Assertion: x", "X-Amz-Security-Token: x"],
 )  # fmt: skip
-def test_nobody_else_gets_the_users_rights(stage: Stage, own: str) -> None:
+def test_other_clients_do_not_get_the_users_rights(stage: Stage, own: str) -> None:
     async def scene() -> None:
         stage.upstream.respond = _respond
         async with stage.client() as client:
@@ -136,7 +136,9 @@ def test_nobody_else_gets_the_users_rights(stage: Stage, own: str) -> None:
     ["Authorization: Bearer x", "Cookie: a=b", "Cf-Access-Jwt-Assertion: x", "X-Tenant: a",
      "X-Forwarded-User: ann", "X-Anything: a", "Accept-Language: de", "Via: 1.1 x", "From: a@b"],
 )  # fmt: skip
-def test_who_may_be_somebody_else_does_not_get_the_users_list(stage: Stage, header: str) -> None:
+def test_a_client_that_may_be_another_user_does_not_get_the_users_list(
+    stage: Stage, header: str
+) -> None:
     """Neither with that header, nor later in a session that was opened with it."""
     own = f"{header}\r\n".encode()
 

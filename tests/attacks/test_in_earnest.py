@@ -69,7 +69,7 @@ async def _answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("started_as", [mitmdump, launcher])
-async def test_a_sample_of_all_meets_the_same_filter(
+async def test_a_sample_of_all_exchanges_is_judged_alike_by_the_real_process(
     started_as: Callable[[Upstream, Path], AbstractAsyncContextManager[int]], tmp_path: Path
 ) -> None:
     async with listening() as upstream, started_as(upstream, tmp_path) as port:

@@ -236,7 +236,7 @@ async def test_a_cap_on_clients_can_be_chosen(host: str, tmp_path: Path) -> None
 
 
 @in_each_host
-async def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_are_short(
+async def test_a_lost_upstream_ends_the_process_even_without_descriptors(
     host: str, tmp_path: Path
 ) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
@@ -259,7 +259,7 @@ async def test_an_upstream_that_is_gone_ends_the_process_also_when_descriptors_a
 
 
 @in_each_host
-async def test_open_streams_of_an_http2_client_do_not_hold_up_its_calls(
+async def test_open_streams_of_an_http2_client_do_not_delay_its_calls(
     host: str, tmp_path: Path
 ) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:

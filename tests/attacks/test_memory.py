@@ -93,9 +93,7 @@ async def test_unfinished_bodies_of_http2_are_held_within_the_budget(
 
 
 @in_each_host
-async def test_answers_that_nobody_reads_are_held_within_the_budget(
-    host: str, tmp_path: Path
-) -> None:
+async def test_unread_answers_are_held_within_the_budget(host: str, tmp_path: Path) -> None:
     whole = answer(RESULT.replace(b"[]", b'["%s"]' % (b"x" * 9_000_000)))
 
     async def respond(request: RawRequest, peer: Peer) -> None:
@@ -146,7 +144,7 @@ async def test_unfinished_events_are_held_within_the_budget(host: str, tmp_path:
 
 
 @in_each_host
-async def test_a_client_that_asks_and_does_not_read_is_not_answered_for_ever(
+async def test_a_client_that_does_not_read_is_not_answered_without_end(
     host: str, tmp_path: Path
 ) -> None:
     """Each of its few bytes would make a long list wait for it; when it reads, it gets them all."""

@@ -222,7 +222,7 @@ CALLING = {name for name in OTHERS if "calls" in name}
 )
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("other", sorted(OTHERS.keys() - CALLING))
-async def test_no_definition_gets_past(
+async def test_no_definition_gets_past_the_filter(
     other: str, is_first: bool, said: bytes, what: str, tmp_path: Path
 ) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
@@ -238,7 +238,7 @@ async def test_no_definition_gets_past(
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("other", OTHERS)
-async def test_no_call_gets_past(other: str, is_first: bool, tmp_path: Path) -> None:
+async def test_no_call_gets_past_the_filter(other: str, is_first: bool, tmp_path: Path) -> None:
     addons = [ToolFilter()]
     addons.insert(0 if is_first else 1, OTHERS[other])  # type: ignore[arg-type]  # any addon
     async with raised(tmp_path, *addons) as (upstream, running):
@@ -276,9 +276,7 @@ LATER = ["chooses TCP", "changes answers", "replaces calls", "halts all", "takes
 
 
 @pytest.mark.parametrize("other", LATER)
-async def test_nothing_gets_past_with_an_addon_that_is_added_later(
-    other: str, tmp_path: Path
-) -> None:
+async def test_an_addon_added_later_lets_nothing_pass(other: str, tmp_path: Path) -> None:
     async def respond(_request: RawRequest, link: Link) -> None:
         await link.say(answer(TOOLS))
 
@@ -312,7 +310,7 @@ class TakesDropsBack:
 )
 @pytest.mark.parametrize("is_first", [True, False], ids=["before us", "behind us"])
 @pytest.mark.parametrize("said", [CALL, ASKED_LIST], ids=["call", "list"])
-async def test_a_websocket_says_nothing_that_was_not_judged(
+async def test_unjudged_websocket_messages_do_not_pass(
     other: object, is_first: bool, said: bytes, tmp_path: Path
 ) -> None:
     heard: list[bytes] = []

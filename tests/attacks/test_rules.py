@@ -95,7 +95,7 @@ COSTLY_PATTERNS = """
         ('"more":"' + "ab" * 4_000_000 + '"', "ahead"),
     ],
 )
-async def test_a_client_cannot_keep_everybody_waiting_for_a_pattern(
+async def test_a_client_cannot_block_others_with_a_slow_pattern(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +144,7 @@ async def test_honest_messages_keep_their_bytes(tmp_path: Path, name: str) -> No
 COSTLY = b'{"jsonrpc":"2.0","id":1,"method":"vendor/costly","params":{"n":%d}}'
 
 
-async def test_an_invented_session_does_not_get_a_budget_of_its_own(tmp_path: Path) -> None:
+async def test_an_invented_session_id_gets_no_budget_of_its_own(tmp_path: Path) -> None:
     """An upstream without sessions takes any id, so an id must not count."""
 
     async with under_policy(tmp_path, respond=saying(OK)) as between:

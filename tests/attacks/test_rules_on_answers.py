@@ -18,7 +18,7 @@ from tests.websocket import accept, connect
 GET = b'{"jsonrpc":"2.0","id":1,"method":"vendor/get"}'
 
 
-async def test_a_result_cached_for_one_user_is_not_given_to_another(tmp_path: Path) -> None:
+async def test_a_cached_result_of_one_user_is_not_given_to_another(tmp_path: Path) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
         who = "".join(request.all("authorization") + request.all("cookie"))
         said = {"jsonrpc": "2.0", "id": 1, "result": {"for": who}}
@@ -47,7 +47,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("as_event", [False, True], ids=["json", "event"])
-async def test_no_secret_gets_past_a_response_rule(
+async def test_response_rules_remove_every_secret(
     tmp_path: Path, name: str, as_event: bool
 ) -> None:
     async def respond(_request: RawRequest, peer: Peer) -> None:
@@ -110,7 +110,7 @@ async def test_an_id_used_twice_in_a_batch_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [[GET, OTHER], [OTHER, GET], []])
-async def test_a_resumed_stream_shows_no_secret_under_an_id_that_means_two_things(
+async def test_a_resumed_stream_shows_no_secret_under_an_ambiguous_id(
     tmp_path: Path, asked: list[bytes]
 ) -> None:
     async def respond(request: RawRequest, peer: Peer) -> None:
@@ -153,7 +153,7 @@ async def test_the_older_transport_is_judged_in_both_directions(tmp_path: Path) 
         assert len(between.upstream.of("tools/call")) == 1
 
 
-async def test_a_request_of_an_older_upstream_is_answered_where_it_listens(tmp_path: Path) -> None:
+async def test_a_request_of_an_older_upstream_is_answered_at_its_endpoint(tmp_path: Path) -> None:
     """The answer of a rule is posted to the endpoint of the session, not said on the stream."""
     answered: asyncio.Queue[RawRequest] = asyncio.Queue()
     ask = b'{"jsonrpc":"2.0","id":77,"method":"sampling/createMessage","params":{}}'

@@ -104,7 +104,7 @@ def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
 
 @pytest.mark.parametrize("what", ["tools/list", "GET"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_no_header_leads_round(stage: Stage, spelling: str, what: str) -> None:
+def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str, what: str) -> None:
     """The port of the upstream, which is nobody else's, may not be seen."""
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
@@ -136,7 +136,9 @@ def test_no_header_leads_round(stage: Stage, spelling: str, what: str) -> None:
 
 @pytest.mark.parametrize("event", ["endpoint", "Endpoint", "ENDPOINT ", " endpoint"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_no_endpoint_leads_round(stage: Stage, spelling: str, event: str) -> None:
+def test_no_endpoint_event_names_a_way_around_the_filter(
+    stage: Stage, spelling: str, event: str
+) -> None:
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
     data = f"event: {event}\ndata: {url}?session=1\n\n".encode()
@@ -147,7 +149,7 @@ def test_no_endpoint_leads_round(stage: Stage, spelling: str, event: str) -> Non
 
 
 @pytest.mark.parametrize("host", STRANGERS)
-def test_a_strangers_page_is_not_let_in(stage: Stage, host: str) -> None:
+def test_pages_of_other_hosts_are_refused(stage: Stage, host: str) -> None:
     length = b"Content-Length: %d\r\n\r\n" % len(PING)
     named = host.encode()
     for head in [
@@ -166,7 +168,7 @@ def test_a_strangers_page_is_not_let_in(stage: Stage, host: str) -> None:
 @pytest.mark.parametrize(
     "origin", ["null", "file://", "chrome-extension://x", "", "localhost", "http://", "*", "x"]
 )
-def test_no_other_origin_is_let_in(stage: Stage, origin: str) -> None:
+def test_other_origins_are_refused(stage: Stage, origin: str) -> None:
     heard = _heard(stage, post(CALL, f"Origin: {origin}\r\n".encode()))
     assert heard.startswith(b"HTTP/1.1 403")
     assert stage.upstream.requests == []
@@ -175,7 +177,7 @@ def test_no_other_origin_is_let_in(stage: Stage, origin: str) -> None:
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/mcp", "/admin/reset", "/"])
-def test_no_picture_on_a_page_is_asked_of_the_upstream(
+def test_image_requests_of_other_pages_do_not_reach_the_upstream(
     stage: Stage, site: str, method: str, path: str
 ) -> None:
     """An ``<img>``, a script, a frame, a link or a form may send no Origin."""
@@ -186,7 +188,7 @@ def test_no_picture_on_a_page_is_asked_of_the_upstream(
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_page_of_an_allowed_origin_may_ask_from_another_site(stage: Stage, site: str) -> None:
+def test_an_allowed_origin_may_send_cross_site_requests(stage: Stage, site: str) -> None:
     """MCP Inspector does this at localhost:6274, with a preflight for each kind of request."""
     origin = f"Origin: http://localhost:6274\r\nSec-Fetch-Site: {site}\r\n"
     asked = [post(CALL.replace(DENIED.encode(), b"read_file"), origin.encode())]

@@ -98,7 +98,7 @@ def test_a_definition_does_not_get_through(stage: Stage, cut: Cut) -> None:
     assert not shows(b"\n".join(heard), DENIED, MARK), heard
 
 
-def test_what_is_said_right_behind_the_upgrade_is_judged(stage: Stage) -> None:
+def test_messages_right_after_the_upgrade_are_judged(stage: Stage) -> None:
     call = BODIES["plain"]
     heard: list[bytes] = []
 
@@ -123,7 +123,7 @@ def test_what_is_said_right_behind_the_upgrade_is_judged(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("extension", ["permessage-deflate", "x-unknown", "permessage-deflate, x"])
-def test_an_extension_hides_nothing(stage: Stage, extension: str) -> None:
+def test_websocket_extensions_hide_nothing(stage: Stage, extension: str) -> None:
     async def respond(request: RawRequest, link: Link) -> None:
         await accept(link.reader, link.writer, request.head)
         await link.more()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.soak.lines import soak
 
 
-def test_no_call_is_lost_and_nobody_is_left_behind() -> None:
+def test_no_call_is_lost_and_no_process_is_left() -> None:
     tally = soak(seconds=4, at_once=3, seed=14)
     assert tally.problems == []
     assert tally.endings.total() > 3

@@ -14,13 +14,13 @@ def measured(*rounds: float, p50: float = 1.0) -> Measured:
     return Measured(sorted(rounds)[len(rounds) // 2], p50, 2 * p50, 100.0, rounds)
 
 
-def test_a_ratio_is_the_median_of_the_rounds_each_by_itself() -> None:
+def test_a_ratio_is_the_median_of_the_ratios_of_all_rounds() -> None:
     """Whatever slows the machine down in one round slows both down."""
     row: dict[str, Measured | str] = {"a": measured(200, 20, 300), "b": measured(100, 10, 100)}
     assert ratio(row, "a", "b") == 2.0
 
 
-def test_what_failed_has_no_ratio() -> None:
+def test_a_failed_measurement_has_no_ratio() -> None:
     row: dict[str, Measured | str] = {"a": measured(1), "b": "refused"}
     assert ratio(row, "a", "b") is None
     assert added(row, "a") is None
@@ -38,7 +38,7 @@ def test_a_target_says_whether_it_is_reached() -> None:
     assert "added latency, launcher / mitmdump: 0.40 x (at most 0.5): reached" in said
 
 
-def test_ci_fails_on_what_is_far_off_and_on_what_is_missing() -> None:
+def test_ci_fails_on_ratios_far_off_and_on_missing_ones() -> None:
     fast: dict[str, Measured | str] = {
         DIRECT: measured(1000),
         STOCK: measured(100),

@@ -51,7 +51,7 @@ async def test_a_code_is_taken_once() -> None:
         ("code=a&iss=https%3A%2F%2Fevil.example", "The way back is from another issuer"),
     ],
 )
-async def test_a_way_back_without_a_login_says_why(query: str, why: str) -> None:
+async def test_a_callback_without_a_login_says_why(query: str, why: str) -> None:
     async with waiting() as found:
         said = await asks(found, f"/callback?state=our-state&{query}")
         assert "The login has failed" in said
@@ -71,7 +71,7 @@ async def test_a_way_back_without_a_login_says_why(query: str, why: str) -> None
         ("/callback?state=our-state&code=c", {"host": "evil.example"}, "404"),
     ],
 )
-async def test_nobody_else_is_listened_to(
+async def test_other_callbacks_are_ignored(
     target: str, changes: dict[str, str], status: str
 ) -> None:
     async with waiting() as found:

@@ -46,7 +46,7 @@ async def with_clock(home: Path, upstream: OAuthUpstream) -> tuple[Credentials, 
     return Credentials(state, store, clock=clock), clock
 
 
-async def test_eight_who_find_the_token_expired_cause_one_request(tmp_path: Path) -> None:
+async def test_eight_requests_with_an_expired_token_cause_one_renewal(tmp_path: Path) -> None:
     with oauth_upstream(delay=0.05) as upstream:
         credentials, clock = await with_clock(tmp_path, upstream)
         clock.later = 3600
@@ -58,7 +58,7 @@ async def test_eight_who_find_the_token_expired_cause_one_request(tmp_path: Path
         assert upstream.renewals == 1
 
 
-async def test_eight_whose_token_was_rejected_cause_one_request(tmp_path: Path) -> None:
+async def test_eight_requests_with_a_rejected_token_cause_one_renewal(tmp_path: Path) -> None:
     with oauth_upstream(delay=0.05) as upstream:
         credentials = await logged_in(tmp_path, upstream)
         value = credentials.value()
@@ -69,7 +69,7 @@ async def test_eight_whose_token_was_rejected_cause_one_request(tmp_path: Path) 
         assert upstream.renewals == 1
 
 
-async def test_one_who_no_longer_waits_takes_nothing_from_the_others(tmp_path: Path) -> None:
+async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_path: Path) -> None:
     with oauth_upstream(delay=0.1) as upstream:
         credentials = await logged_in(tmp_path, upstream)
         value = credentials.value()
@@ -80,7 +80,7 @@ async def test_one_who_no_longer_waits_takes_nothing_from_the_others(tmp_path: P
         assert upstream.renewals == 1
 
 
-async def test_refresh_tokens_that_rotate_are_used_once(tmp_path: Path) -> None:
+async def test_rotating_refresh_tokens_are_used_once(tmp_path: Path) -> None:
     with oauth_upstream() as upstream:
         credentials, clock = await with_clock(tmp_path, upstream)
         for _ in range(5):
@@ -96,7 +96,7 @@ async def test_a_token_that_lives_three_seconds_is_renewed_in_time(tmp_path: Pat
         assert credentials.value() is None
 
 
-async def test_a_token_that_hardly_lives_is_used_all_the_same(tmp_path: Path) -> None:
+async def test_a_very_short_lived_token_is_used_anyway(tmp_path: Path) -> None:
     """A slow answer may have taken most of its life."""
 
     with oauth_upstream(delay=0.3) as upstream:
@@ -106,7 +106,7 @@ async def test_a_token_that_hardly_lives_is_used_all_the_same(tmp_path: Path) ->
         assert (await credentials.renewed()).startswith("Bearer access-")
 
 
-async def test_a_token_that_replaced_a_rejected_one_may_expire(tmp_path: Path) -> None:
+async def test_a_replaced_token_can_expire_too(tmp_path: Path) -> None:
     with oauth_upstream(lifetime=20) as upstream:
         credentials, clock = await with_clock(tmp_path, upstream)
         second = await credentials.renewed(credentials.value())
@@ -129,7 +129,7 @@ asyncio.run(main())
 """
 
 
-async def test_four_processes_cause_one_request(tmp_path: Path) -> None:
+async def test_four_processes_cause_one_renewal(tmp_path: Path) -> None:
     """Two renewals with one refresh token would end the whole login."""
     with oauth_upstream(delay=0.3) as upstream:
         credentials = await logged_in(tmp_path, upstream)
@@ -161,7 +161,7 @@ async def test_a_login_that_cannot_be_renewed_is_over(tmp_path: Path, error: str
 
 
 @pytest.mark.parametrize("error", ["temporarily_unavailable", "server_error", ""])
-async def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> None:
+async def test_a_temporary_failure_does_not_end_a_login(tmp_path: Path, error: str) -> None:
     with oauth_upstream(refuses_renewal=error or "x") as upstream:
         credentials, clock = await with_clock(tmp_path, upstream)
         clock.later = 3600
@@ -175,7 +175,7 @@ async def test_a_bad_moment_does_not_end_a_login(tmp_path: Path, error: str) -> 
         assert upstream.grant_of(await credentials.renewed())
 
 
-async def test_a_token_serves_to_its_end_while_it_cannot_be_renewed(tmp_path: Path) -> None:
+async def test_a_token_is_used_until_it_expires_while_renewal_fails(tmp_path: Path) -> None:
     with oauth_upstream(refuses_renewal="server_error") as upstream:
         credentials, clock = await with_clock(tmp_path, upstream)
         clock.later = 3590  # of 3600
@@ -194,7 +194,7 @@ async def test_without_a_refresh_token_the_user_logs_in_again(tmp_path: Path) ->
             await credentials.renewed()
 
 
-async def test_a_new_token_that_is_rejected_too_causes_no_further_request(tmp_path: Path) -> None:
+async def test_a_rejected_new_token_causes_no_further_renewal(tmp_path: Path) -> None:
     with oauth_upstream() as upstream:
         credentials = await logged_in(tmp_path, upstream)
         first = credentials.value()
@@ -232,7 +232,7 @@ async def test_a_login_is_found_by_its_endpoint_or_its_origin(tmp_path: Path, qu
         assert credentials_for(upstream.origin, store) is None  # which one?
 
 
-async def test_a_scope_that_the_upstream_wants_is_asked_for_at_the_next_login(
+async def test_a_missing_scope_is_requested_at_the_next_login(
     tmp_path: Path,
 ) -> None:
     with oauth_upstream() as upstream:

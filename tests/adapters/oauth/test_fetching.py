@@ -65,7 +65,7 @@ async def test_a_token_that_is_rejected_early_is_renewed_once() -> None:
         assert upstream.renewals == 1
 
 
-async def test_a_token_that_no_renewal_helps_is_said_with_what_to_type() -> None:
+async def test_a_token_that_cannot_be_renewed_says_what_to_type() -> None:
     with oauth_upstream() as upstream:
         await log_in_to(upstream)
         upstream.refuses_renewal = "invalid_grant"
@@ -74,7 +74,7 @@ async def test_a_token_that_no_renewal_helps_is_said_with_what_to_type() -> None
             await fetch(target(upstream))
 
 
-async def test_rights_that_are_missing_are_said_with_what_to_type() -> None:
+async def test_missing_scopes_say_what_to_type() -> None:
     with oauth_upstream() as upstream:
         await log_in_to(upstream)
         upstream.scope_to_enter = "admin"

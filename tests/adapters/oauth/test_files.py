@@ -21,7 +21,7 @@ def test_a_file_and_its_folder_are_for_their_user_only(tmp_path: Path) -> None:
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_stamp_tells_one_version_from_the_next(tmp_path: Path) -> None:
+def test_a_stamp_changes_with_each_version_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     assert stamp_of(file) is None
     replace_file(file, b"one")
@@ -31,7 +31,7 @@ def test_a_stamp_tells_one_version_from_the_next(tmp_path: Path) -> None:
     assert stamp_of(file) not in (None, before)
 
 
-async def test_one_task_after_the_other_holds_the_lock(tmp_path: Path) -> None:
+async def test_only_one_task_holds_the_lock_at_a_time(tmp_path: Path) -> None:
     order: list[str] = []
 
     async def work(name: str) -> None:
@@ -47,7 +47,7 @@ async def test_one_task_after_the_other_holds_the_lock(tmp_path: Path) -> None:
     )
 
 
-async def test_a_lock_of_another_process_is_not_waited_for_without_end(
+async def test_waiting_for_a_lock_of_another_process_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = (

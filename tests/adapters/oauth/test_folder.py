@@ -27,7 +27,7 @@ def test_without_settings_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch) 
     assert default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
 
 
-def test_there_are_logins_once_there_is_a_folder(
+def test_logins_exist_once_their_folder_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -39,7 +39,7 @@ async def test_processes_add_to_the_same_file(tmp_path: Path) -> None:
     assert other.of("client-0") is None
 
 
-async def test_a_running_process_learns_what_another_writes(tmp_path: Path) -> None:
+async def test_a_running_process_reads_what_another_writes(tmp_path: Path) -> None:
     kept, found = KeptRegistrations(tmp_path, UPSTREAM), Registrations()
     await kept.read_into(found)
     before = await register(tmp_path, "a")
@@ -60,7 +60,7 @@ async def test_a_broken_file_is_reported_and_replaced(
     assert found.of("a")
 
 
-async def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(
+async def test_a_folder_that_cannot_be_written_does_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked = tmp_path / "file"

@@ -80,20 +80,22 @@ async def test_a_login_gives_a_token_that_the_upstream_accepts(
     ],
     ids=str,
 )
-async def test_it_finds_out_how(tmp_path: Path, how: dict[str, Any]) -> None:
+async def test_a_login_works_however_the_upstream_describes_it(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
     how = {**how, "lifetime": float(how.get("lifetime", 3600))}
     with oauth_upstream(**how) as upstream:
         assert works(upstream, tmp_path, await login(tmp_path, upstream.url))
 
 
-async def test_an_origin_is_enough_where_the_upstream_names_its_endpoint(tmp_path: Path) -> None:
+async def test_an_origin_is_enough_if_the_upstream_names_its_endpoint(tmp_path: Path) -> None:
     with oauth_upstream() as upstream:
         state = await login(tmp_path, upstream.origin)
         assert state.endpoint == upstream.url
         assert works(upstream, tmp_path, state)
 
 
-async def test_the_challenge_says_which_scopes(tmp_path: Path) -> None:
+async def test_the_challenge_says_which_scopes_to_request(tmp_path: Path) -> None:
     challenge = 'Bearer scope="one two", resource_metadata="{metadata}"'
     with oauth_upstream(challenge=challenge) as upstream:
         await login(tmp_path, upstream.url)
@@ -102,7 +104,7 @@ async def test_the_challenge_says_which_scopes(tmp_path: Path) -> None:
         assert [one["scope"] for one in upstream.registrations] == ["one two", "mine"]
 
 
-async def test_offline_access_is_asked_for_where_there_is_such_a_thing(tmp_path: Path) -> None:
+async def test_offline_access_is_requested_where_it_is_supported(tmp_path: Path) -> None:
     with oauth_upstream(metadata={"scopes_supported": ["tools", "offline_access"]}) as upstream:
         await login(tmp_path, upstream.url)
         assert upstream.authorizations[0]["scope"] == "tools offline_access"
@@ -122,7 +124,7 @@ async def test_a_client_of_the_users_own_is_not_registered(
         assert upstream.registrations == []
 
 
-async def test_the_port_of_the_way_back_can_be_chosen(tmp_path: Path) -> None:
+async def test_the_callback_port_can_be_chosen(tmp_path: Path) -> None:
     port = free_port()
     with oauth_upstream() as upstream:
         await login(tmp_path, upstream.url, callback_port=port)
@@ -152,7 +154,7 @@ async def test_the_port_of_the_way_back_can_be_chosen(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-async def test_what_is_wrong_is_said_and_nothing_is_stored(
+async def test_a_failed_login_says_why_and_stores_nothing(
     tmp_path: Path, how: dict[str, Any], why: str
 ) -> None:
     with oauth_upstream(**how) as upstream:
@@ -163,7 +165,7 @@ async def test_what_is_wrong_is_said_and_nothing_is_stored(
         assert not any(secret in str(failed.value) for secret in upstream.all_secrets())
 
 
-async def test_who_asks_for_no_login_is_told_so(tmp_path: Path) -> None:
+async def test_an_upstream_without_a_login_is_reported_as_such(tmp_path: Path) -> None:
     how: dict[str, Any] = {"open_methods": ("initialize",), "has_resource_metadata": False}
     with oauth_upstream(**how) as upstream, pytest.raises(LoginFailed, match="asks for no login"):
         await login(tmp_path, upstream.url)
@@ -174,7 +176,7 @@ async def test_tokens_go_over_https_only(tmp_path: Path) -> None:
         await login(tmp_path, "http://mcp.example/mcp")
 
 
-async def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
+async def test_wrong_callbacks_are_refused(tmp_path: Path) -> None:
     """A page may send the browser to our port; it does not know our state."""
     tried: list[int] = []
 
@@ -190,7 +192,7 @@ async def test_the_wrong_way_back_is_not_listened_to(tmp_path: Path) -> None:
         assert works(upstream, tmp_path, state)
 
 
-async def test_the_way_back_can_be_pasted(tmp_path: Path) -> None:
+async def test_the_callback_url_can_be_pasted(tmp_path: Path) -> None:
     """The browser may be on another device, which cannot reach our port."""
     pasted: asyncio.Queue[str] = asyncio.Queue()
 

@@ -37,7 +37,7 @@ async def registered(
     return made, json.loads(upstream.requests[0].body)
 
 
-async def test_we_say_who_we_are_and_keep_what_we_are_called() -> None:
+async def test_a_registration_sends_our_name_and_keeps_the_client_id() -> None:
     made, said = await registered({"client_id": "c1"})
     assert (made.client_id, made.client_secret, made.auth_method) == ("c1", None, "none")
     assert (made.redirect_uri, made.scopes) == (BACK, ("tools",))
@@ -50,7 +50,7 @@ async def test_we_say_who_we_are_and_keep_what_we_are_called() -> None:
     ("given", "method"),
     [("client_secret_post", "client_secret_post"), ("private_key_jwt", "client_secret_basic")],
 )
-async def test_a_secret_is_used_in_a_way_that_we_know(given: str, method: str) -> None:
+async def test_a_client_secret_is_sent_in_a_supported_way(given: str, method: str) -> None:
     answered = {"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": given}
     made, said = await registered(answered, methods=("client_secret_post",))
     assert said["token_endpoint_auth_method"] == "client_secret_post"
@@ -60,12 +60,12 @@ async def test_a_secret_is_used_in_a_way_that_we_know(given: str, method: str) -
 @pytest.mark.parametrize(
     ("said", "status"), [({"error": "no"}, "400 Bad Request"), ({}, "201 Created"), ("x", "200 OK")]
 )
-async def test_a_server_that_does_not_register_us_has_a_way_out(said: object, status: str) -> None:
+async def test_a_refused_registration_says_what_to_do_instead(said: object, status: str) -> None:
     with pytest.raises(LoginFailed, match=r"does not register us .*: give --client-id"):
         await registered(said, status=status)
 
 
-async def test_a_server_without_registration_has_the_same_way_out() -> None:
+async def test_a_server_without_registration_says_what_to_do_instead() -> None:
     server = replace(SERVER, registration_endpoint=None)
     with pytest.raises(LoginFailed, match="registers no clients: give --client-id"):
         await register(Web(ENDPOINT), server, BACK, (), ENDPOINT)
@@ -87,7 +87,7 @@ def test_a_client_of_the_users_own_is_used_as_it_is(
     assert (made.client_id, made.client_secret, made.auth_method) == ("mine", secret, method)
 
 
-def test_a_client_document_needs_a_server_that_reads_it() -> None:
+def test_a_client_metadata_url_needs_a_server_that_supports_it() -> None:
     client = OwnClient("https://me.example/client.json")
     with pytest.raises(LoginFailed, match="takes no client id metadata documents"):
         as_given(client, SERVER, BACK, ENDPOINT)

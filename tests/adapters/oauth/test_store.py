@@ -21,7 +21,7 @@ STATE = LoginState(
 )
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_login_can_be_loaded(tmp_path: Path) -> None:
     store = LoginStore(tmp_path)
     store.save(STATE)
     assert store.load("https://EXAMPLE.com:443/mcp/?x") == STATE
@@ -30,7 +30,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert store.load(STATE.endpoint) == STATE.with_tokens(None)
 
 
-def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
+def test_a_forgotten_login_is_deleted(tmp_path: Path) -> None:
     store = LoginStore(tmp_path)
     store.save(STATE)
     assert store.forget(STATE.endpoint)
@@ -48,7 +48,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     assert str(path) in failed.value.what
 
 
-def test_there_need_not_be_a_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_is_no_error(tmp_path: Path) -> None:
     store = LoginStore(tmp_path / "none")
     assert store.find(STATE.endpoint) is None
     assert list(store.all()) == []
@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("environment", "folder"),
     [({"XDG_CONFIG_HOME": "/c"}, Path("/c")), ({}, Path.home() / ".config")],
 )
-def test_logins_are_with_the_users_other_settings(
+def test_logins_are_stored_in_the_users_configuration_folder(
     environment: dict[str, str], folder: Path
 ) -> None:
     assert default_folder(environment) == folder / "mcp-tool-filter" / "logins"

@@ -63,7 +63,7 @@ def fields(request: RawRequest) -> dict[str, str]:
     return dict(parse_qsl(request.body.decode()))
 
 
-async def test_a_code_is_traded_with_what_proves_that_it_is_ours() -> None:
+async def test_a_code_is_exchanged_with_its_pkce_verifier() -> None:
     tokens, request = await asked("code", {**GIVEN, "refresh_token": "r1", "scope": "a b"})
     assert (tokens.access_token, tokens.refresh_token) == ("a1", "r1")
     assert (tokens.received_at, tokens.expires_at, tokens.scopes) == (1000, 1060, ("a", "b"))
@@ -78,7 +78,7 @@ async def test_a_code_is_traded_with_what_proves_that_it_is_ours() -> None:
     }
 
 
-async def test_a_renewal_keeps_what_the_answer_leaves_out() -> None:
+async def test_a_renewal_keeps_members_that_the_answer_omits() -> None:
     tokens, request = await asked("renew", GIVEN)
     assert (tokens.access_token, tokens.refresh_token) == ("a1", "r0")
     assert tokens.scopes == ("tools",)
@@ -86,7 +86,7 @@ async def test_a_renewal_keeps_what_the_answer_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_a_secret_goes_where_the_server_wants_it(method: str) -> None:
+async def test_a_client_secret_is_sent_where_the_server_wants_it(method: str) -> None:
     state = replace(STATE, registration=replace(SECRET, auth_method=method))
     _, request = await asked("renew", GIVEN, state=state)
     pair = base64.b64encode(b"our%20id:s%3A1").decode()
@@ -133,7 +133,7 @@ async def test_how_long_a_token_lasts_is_read_leniently(said: object, expires: o
     assert tokens.expires_at == expires
 
 
-async def test_the_token_that_gives_others_is_revoked() -> None:
+async def test_the_refresh_token_is_revoked() -> None:
     _, request = await asked("revoke", "")
     assert request.line == "POST /revoke HTTP/1.1"
     assert fields(request) == {

@@ -60,7 +60,7 @@ async def test_an_upstream_without_documents_asks_for_no_login() -> None:
     assert login is None
 
 
-async def test_its_resource_names_its_server() -> None:
+async def test_the_resource_metadata_names_the_authorization_server() -> None:
     resource = {"resource": "ORIGIN/mcp", "authorization_servers": ["ORIGIN"]}
     login, origin = await found({f"{RESOURCE}/mcp": resource, SERVER: server("ORIGIN")})
     assert login
@@ -70,13 +70,13 @@ async def test_its_resource_names_its_server() -> None:
     assert login.document["issuer"] == origin
 
 
-async def test_an_older_upstream_is_its_own_server() -> None:
+async def test_an_older_upstream_is_its_own_authorization_server() -> None:
     login, origin = await found({SERVER: server("ORIGIN")})
     assert login
     assert login.server.issuer == origin
 
 
-async def test_a_challenge_may_have_named_another_place() -> None:
+async def test_the_metadata_may_be_where_a_challenge_said() -> None:
     resource = {"resource": "ORIGIN/mcp", "authorization_servers": ["ORIGIN/one"]}
     documents = {"/other/place": resource, f"{SERVER}/one": server("ORIGIN/one")}
     assert (await found(documents, "/other/place"))[0]
@@ -93,7 +93,7 @@ async def test_the_first_server_that_can_be_used_counts() -> None:
     assert login.named == f"{origin}/one"
 
 
-async def test_a_resource_of_somebody_else_is_not_ours_to_stand_for() -> None:
+async def test_a_resource_of_another_origin_is_not_rewritten() -> None:
     resource = {"resource": "https://elsewhere.example/mcp", "authorization_servers": ["ORIGIN"]}
     login, _ = await found({f"{RESOURCE}/mcp": resource, SERVER: server("ORIGIN")})
     assert login is None

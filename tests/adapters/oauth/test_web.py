@@ -21,17 +21,17 @@ FAR, NEAR = "https://mcp.example/mcp", "http://localhost:3000/mcp"
         "http://localhost:3000/", "https://[fe80::1]/", "javascript:alert(1)",
     ],
 )  # fmt: skip
-def test_an_upstream_elsewhere_cannot_name_what_is_on_this_machine(url: str) -> None:
+def test_a_remote_upstream_cannot_name_addresses_on_this_machine(url: str) -> None:
     with pytest.raises(WebFailed):
         Web(FAR).check(url)
 
 
 @pytest.mark.parametrize("url", ["https://login.example/x", "https://10.0.0.1:8443/token"])
-def test_https_is_asked(url: str) -> None:
+def test_https_addresses_are_accepted(url: str) -> None:
     Web(FAR).check(url)
 
 
-def test_an_upstream_on_this_machine_may_name_others_here() -> None:
+def test_a_local_upstream_may_name_local_addresses() -> None:
     Web(NEAR).check("http://127.0.0.1:9000/token")
     Web(NEAR).check("https://login.example/token")
     with pytest.raises(WebFailed, match="not https"):
@@ -51,7 +51,7 @@ async def test_a_redirect_is_checked_like_a_url(location: str) -> None:
             await Web(upstream.url).get(upstream.url)
 
 
-async def test_secrets_follow_no_redirect() -> None:
+async def test_requests_with_secrets_follow_no_redirect() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         moved = f"Location: {peer.upstream.url}/other\r\nContent-Length: 0\r\n\r\n"
@@ -63,7 +63,7 @@ async def test_secrets_follow_no_redirect() -> None:
         assert len(upstream.requests) == 1
 
 
-async def test_redirects_end() -> None:
+async def test_endless_redirects_are_refused() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n")

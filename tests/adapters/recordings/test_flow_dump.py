@@ -38,7 +38,7 @@ def flow(at: float = 1.0, says: bytes = b"{}", headers: Fields = ()) -> HTTPFlow
     return made
 
 
-def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+def test_a_recorded_flow_can_be_read_back(tmp_path: Path) -> None:
     made = flow()
     kept = keep_request(made, "example.com")
     made.request.headers["X-Client"] = "changed since"
@@ -59,7 +59,7 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     assert read.fetched == example()
 
 
-def test_a_stream_that_is_too_long_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_too_long_is_recorded_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_dump, "MOST_KEPT", 5)
     made = flow()
     kept = keep_request(made, "h")
@@ -71,7 +71,7 @@ def test_a_stream_that_is_too_long_is_kept_in_part(monkeypatch: pytest.MonkeyPat
     assert ([data for _, data in said["chunks"]], said["left_out"]) == ([b"1234"], 3)
 
 
-def test_without_us_the_upstream_said_what_the_client_got(tmp_path: Path) -> None:
+def test_without_the_filter_the_upstream_said_what_the_client_got(tmp_path: Path) -> None:
     made = flow(
         headers=((b"Content-Encoding", b"gzip"), (b"Content-Type", b"text/event-stream; x=y"))
     )
@@ -86,7 +86,7 @@ def test_without_us_the_upstream_said_what_the_client_got(tmp_path: Path) -> Non
     assert read.fetched is None
 
 
-def test_flows_come_in_the_order_of_time_and_others_are_left_out(tmp_path: Path) -> None:
+def test_flows_are_sorted_by_time_and_other_kinds_left_out(tmp_path: Path) -> None:
     socket = tflow.twebsocketflow()
     socket.request.timestamp_start = 2.0
     write_flows(tmp_path / "two.flow", [flow(at=3.0), socket, flow(at=1.0)])
@@ -105,7 +105,7 @@ def test_a_dump_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert (tmp_path / "one.flow").read_bytes() == (tmp_path / "two.flow").read_bytes()
 
 
-def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_dump_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.flow").write_text("no dump")
     with pytest.raises(UnreadableRecording, match=r"text\.flow"):
         read_all_flows(tmp_path / "text.flow")

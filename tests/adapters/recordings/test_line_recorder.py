@@ -32,7 +32,7 @@ def test_a_request_is_recorded_with_its_answer(tmp_path: Path) -> None:
     assert flow.said.body == said
 
 
-def test_what_has_no_answer_is_recorded_at_the_end(tmp_path: Path) -> None:
+def test_a_request_without_an_answer_is_recorded_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "s.flow"
     recorder = recorded(file)
     recorder.from_client(asking("ping"), Forward())
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-def test_a_recorder_notes_answers_of_ours_to_members_of_a_batch(tmp_path: Path) -> None:
+def test_our_own_answers_to_batch_members_are_recorded(tmp_path: Path) -> None:
     file = tmp_path / "s.flow"
     recorder = recorded(file)
     kept = b"[" + asking("ping") + b"]"

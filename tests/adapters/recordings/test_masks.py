@@ -19,7 +19,7 @@ def chosen(*values: str) -> Masks:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5, 9, 10, 11, 40])
-def test_masks_are_as_long_as_secrets_and_differ_where_they_can(length: int) -> None:
+def test_masks_are_as_long_as_their_secrets_and_differ_if_possible(length: int) -> None:
     values = [char * length for char in "abcdefghijklm"]
     masks = chosen(*values)
     found = [mask(masks, value) for value in values]
@@ -27,7 +27,7 @@ def test_masks_are_as_long_as_secrets_and_differ_where_they_can(length: int) -> 
     assert len(set(found)) == (len(values) if length > 2 else 1)
 
 
-def test_masks_stay_when_more_secrets_come() -> None:
+def test_masks_do_not_change_when_secrets_are_added() -> None:
     masks = chosen("first-secret")
     before = mask(masks, "first-secret")
     masks.choose({"other-secret": False, "first-secret": False})
@@ -35,7 +35,7 @@ def test_masks_stay_when_more_secrets_come() -> None:
     assert masks.secrets == ["first-secret", "other-secret"]
 
 
-def test_what_is_a_mask_stays_and_its_number_is_taken() -> None:
+def test_existing_masks_stay_and_their_numbers_are_not_reused() -> None:
     masks = chosen("scrubbed-7----", "xxxxx", "fresh-secret-1", "short")
     assert mask(masks, "scrubbed-7----") == "scrubbed-7----"
     assert mask(masks, "fresh-secret-1").startswith("scrubbed-8")
@@ -43,7 +43,7 @@ def test_what_is_a_mask_stays_and_its_number_is_taken() -> None:
     assert masks.secrets == ["fresh-secret-1", "short"]
 
 
-def test_only_a_short_mask_fills_the_place_of_escapes() -> None:
+def test_only_a_short_mask_is_padded_where_the_secret_had_escapes() -> None:
     masks = chosen('a"b', "a-long/secret")
     assert mask(masks, 'a"b', 4) == "xxxx"
     assert mask(masks, "a-long/secret", 15) == "scrubbed-2---"
@@ -53,6 +53,6 @@ def test_only_a_short_mask_fills_the_place_of_escapes() -> None:
     ("value", "found"),
     [("k7-hunter2", True), ("2026-11-18", False), ("a plain word", False), ("k7", False)],
 )
-def test_a_word_or_date_is_not_looked_for_everywhere(value: str, found: bool) -> None:
+def test_words_and_dates_are_not_masked_everywhere(value: str, found: bool) -> None:
     assert is_distinctive(value) == found
     assert chosen(value).distinctive == ((value,) if found else ())

@@ -49,7 +49,7 @@ def test_recordings_are_tests_without_any_code(project: Path) -> None:
     assert "3 passed" in done.stdout
 
 
-def test_another_policy_shows_as_a_difference(project: Path) -> None:
+def test_a_changed_policy_shows_as_a_difference(project: Path) -> None:
     done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "^read_")
     assert "1 failed, 2 passed" in done.stdout
     assert "The transcript differs from session.transcript.txt" in done.stdout
@@ -57,7 +57,7 @@ def test_another_policy_shows_as_a_difference(project: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_without_a_transcript_it_says_how_to_make_one(project: Path) -> None:
+def test_a_missing_transcript_says_how_to_make_one(project: Path) -> None:
     (project / "recordings" / "session.transcript.txt").unlink()
     done = run(project, "--mcp-recordings", "recordings")
     assert "There is no transcript session.transcript.txt yet. Write it, and look" in done.stdout
@@ -93,13 +93,13 @@ def test_a_folder_without_recordings_is_an_error(project: Path, given: str, said
     assert "Traceback" not in done.stderr + done.stdout
 
 
-def test_a_pattern_that_is_wrong_is_said_in_two_lines(project: Path) -> None:
+def test_a_wrong_pattern_gives_two_lines(project: Path) -> None:
     done = run(project, "--mcp-recordings", "recordings", "--mcp-deny", "(a+)+")
     assert 'Error: Unsafe regex pattern detected: "(a+)+"' in done.stdout
     assert "Traceback" not in done.stdout
 
 
-def test_tests_of_ones_own_get_a_transcript(project: Path) -> None:
+def test_users_tests_get_a_transcript(project: Path) -> None:
     (project / "test_policy.py").write_text(
         "def test_nobody_can_delete(mcp_replay):\n"
         "    transcript = mcp_replay('recordings/session.flow', deny='^delete_')\n"
@@ -114,7 +114,7 @@ def test_tests_of_ones_own_get_a_transcript(project: Path) -> None:
     ("args", "path"),
     [([], "recordings/session.flow"), (["--mcp-recordings", "recordings"], "session.flow")],
 )
-def test_a_path_is_found_from_here_and_in_the_recordings(
+def test_a_path_is_looked_up_here_and_in_the_recordings_folder(
     project: Path, args: list[str], path: str
 ) -> None:
     (project / "tests").mkdir()
@@ -125,7 +125,7 @@ def test_a_path_is_found_from_here_and_in_the_recordings(
     assert "1 passed" in run(project, "tests", *args, "-k", "test_it_lists").stdout
 
 
-def test_a_path_is_found_beside_the_test(project: Path) -> None:
+def test_a_path_is_looked_up_beside_the_test(project: Path) -> None:
     (project / "recordings" / "test_policy.py").write_text(
         "def test_it_lists(mcp_replay):\n    assert mcp_replay('session.flow').listed_before\n"
     )
@@ -148,7 +148,7 @@ def test_a_recording_can_be_an_upstream(project: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout
 
 
-def test_without_recordings_it_imports_nothing(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_without_recordings(tmp_path: Path) -> None:
     """It is loaded at the start of every pytest of everybody who has installed us."""
     (tmp_path / "test_imports.py").write_text(
         "import sys\n"

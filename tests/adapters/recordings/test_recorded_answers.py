@@ -80,7 +80,7 @@ def test_ids_are_those_of_requests() -> None:
         (b"no message", b"no message"),
     ],
 )
-def test_an_answer_to_what_nobody_asked_is_left_out(body: bytes, rest: bytes) -> None:
+def test_an_unrequested_answer_is_left_out(body: bytes, rest: bytes) -> None:
     assert without_answers(body, {"1"}) == rest
     assert without_answers(body, set()) == body
     assert answers_nobody_asked_for(only_event(event(body)), {"1"}) == (rest == b"")
@@ -102,7 +102,7 @@ def test_lists_are_answered_page_by_page(asked: bytes, names: list[str]) -> None
 @pytest.mark.parametrize(
     "asked", [calling("a"), asking("tools/list", params='{"cursor":"unknown"}')]
 )
-def test_what_nobody_knows_is_an_error(asked: bytes) -> None:
+def test_unrecorded_requests_get_an_error(asked: bytes) -> None:
     error = json.loads(guess_answer(asked, FETCHED))["error"]
     assert error == {"code": -32000, "message": "The recording does not know the answer"}
 
@@ -114,7 +114,7 @@ def test_only_requests_are_answered() -> None:
     assert [one["id"] for one in answers] == [7]
 
 
-def test_tools_are_found_in_what_was_said() -> None:
+def test_tools_are_found_in_recorded_answers() -> None:
     welcome = answering('{"protocolVersion":"2025-06-18","capabilities":{}}', id="0")
     flows = (
         recorded(asking("initialize", id="0"), said(welcome, **{"mcp-session-id": "s"})),

@@ -39,7 +39,7 @@ def text_in(answer: Answer) -> tuple[object, str]:
     return message["id"], message["result"]["content"][0]["text"]
 
 
-async def test_a_call_is_answered_as_its_like_was_under_the_new_id() -> None:
+async def test_a_call_gets_the_recorded_answer_of_a_similar_call_with_its_own_id() -> None:
     async with (
         recorded_upstream(recording("mcp1-streamable-json")) as upstream,
         raw_client(upstream.port) as client,
@@ -49,7 +49,7 @@ async def test_a_call_is_answered_as_its_like_was_under_the_new_id() -> None:
             assert text_in(answer) == (id, "contents of /ä/b.txt")
 
 
-async def test_what_nobody_recorded_is_an_error_and_lists_are_known() -> None:
+async def test_unrecorded_calls_get_an_error_and_lists_are_answered() -> None:
     async with (
         recorded_upstream(recording("mcp1-streamable-json")) as upstream,
         raw_client(upstream.port) as client,

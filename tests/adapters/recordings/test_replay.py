@@ -37,7 +37,9 @@ def test_a_denied_call_does_not_reach_the_upstream(recording: Recording) -> None
 
 
 @pytest.mark.parametrize(("tools_list", "is_asked"), [("upstream", True), ("cache", False)])
-def test_other_options_count(recording: Recording, tools_list: str, is_asked: bool) -> None:
+def test_other_options_apply_to_a_replay(
+    recording: Recording, tools_list: str, is_asked: bool
+) -> None:
     transcript = replay(recording, tools_list=tools_list)
     [turn] = [one for one in transcript.turns if b"tools/list" in one.asked]
     assert (turn.reached is not None) == is_asked

@@ -91,7 +91,7 @@ def test_cookies_lose_their_values_and_keep_their_names() -> None:
     )
 
 
-def test_a_session_still_hangs_together() -> None:
+def test_a_session_id_is_scrubbed_alike_in_all_its_flows() -> None:
     """The older transport names its sessions in URLs, in an event first."""
     event = f"event: endpoint\r\ndata: /messages/?session_id={SESSION}\r\n\r\n".encode()
     first = flow(path="/sse", says=event)
@@ -109,7 +109,7 @@ def test_different_sessions_stay_different() -> None:
     assert [ids.index(id) for id in ids] == [0, 1, 2, 0]
 
 
-def test_a_clean_flow_and_a_fresh_one_do_not_share_a_mask() -> None:
+def test_scrubbed_and_new_flows_do_not_share_masks() -> None:
     [clean] = scrubbed(flow(request={"Mcp-Session-Id": SESSION}))
     fresh = flow(request={"Mcp-Session-Id": SESSION[::-1]})
     ids = {one.request.headers["mcp-session-id"] for one in scrubbed(clean, fresh)}
@@ -126,14 +126,14 @@ def test_named_fields_and_headers_are_masked_too() -> None:
     assert made.request.headers["x-who"] == "scrubbed-1---"
 
 
-def test_tool_definitions_keep_parameters_of_such_names() -> None:
+def test_tool_definitions_keep_parameters_with_secret_names() -> None:
     definition = b'{"properties":{"token":{"type":"string"},"password":{"type":"string"}}}'
     [made] = scrubbed(flow(says=definition))
     assert made.response
     assert made.response.content == definition
 
 
-def test_a_compressed_body_is_looked_into() -> None:
+def test_a_compressed_body_is_scrubbed_too() -> None:
     made = flow(asks=b"{}", request={"Content-Encoding": "gzip", "Authorization": TOKEN})
     made.request.content = f'{{"password":"hunter2","q":"{TOKEN}"}}'.encode()
     scrubbed(made)
@@ -156,12 +156,12 @@ def test_scrubbing_twice_changes_nothing_and_lengths_stay(secret: str, around: s
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
-def test_what_is_clean_stays_as_it_is_byte_for_byte(tmp_path: Path, recording: Path) -> None:
+def test_a_clean_recording_stays_the_same_byte_for_byte(tmp_path: Path, recording: Path) -> None:
     assert written(scrubbed(*read_flows(recording)), tmp_path) == recording.read_bytes()
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
-def test_a_real_session_loses_its_secret_and_nothing_else(tmp_path: Path, recording: Path) -> None:
+def test_scrubbing_a_real_session_removes_only_its_secret(tmp_path: Path, recording: Path) -> None:
     """Put a fresh session id or token where the mask is: scrubbing gives the recording again."""
     masks = re.findall(rb"scrubbed-1-+", recording.read_bytes())
     secrets = {mask: (b"5f1c9f3e8e0b4d0aa7f3b0c3d2a1e9f8"[: len(mask)]) for mask in set(masks)}
@@ -224,7 +224,7 @@ def test_a_password_of_basic_authorization_is_found_elsewhere() -> None:
         ("identity", b"\x89PNG\0\0", "binary data"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_named_and_stays(coding: str, body: bytes, why: str) -> None:
+def test_unreadable_parts_are_named_and_kept(coding: str, body: bytes, why: str) -> None:
     made = flow(response={"Content-Encoding": coding})
     assert made.response
     made.response.raw_content = body
@@ -234,7 +234,7 @@ def test_what_cannot_be_read_is_named_and_stays(coding: str, body: bytes, why: s
     assert made.response.raw_content == body
 
 
-def test_a_part_that_was_not_read_is_named_with_its_flow() -> None:
+def test_an_unread_part_is_named_with_its_flow() -> None:
     made = tflow.twebsocketflow()
     assert made.websocket
     made.websocket.messages[0].content = b"\xff\xfe\0"
@@ -243,7 +243,7 @@ def test_a_part_that_was_not_read_is_named_with_its_flow() -> None:
     assert scrubber.unread == ["flow 2 (GET), a WebSocket message: binary data"]
 
 
-def test_fields_do_not_name_parts_of_a_flow() -> None:
+def test_named_fields_do_not_match_parts_of_a_flow() -> None:
     names = ["type", "id", "host", "method", "version", "proxy_mode", "transport_protocol", "msg"]
     made = flow(asks=b'{"type": "hidden", "id": "hidden"}')
     before = made.get_state()
@@ -256,7 +256,7 @@ def test_fields_do_not_name_parts_of_a_flow() -> None:
     ("secret", "is_found"),
     [("k7-hunter2", True), ("2026-11-18", False), ("not-required", False), ("hunter2", False)],
 )
-def test_a_secret_is_looked_for_everywhere_unless_it_could_be_a_word(
+def test_a_secret_is_masked_everywhere_unless_it_could_be_a_word(
     secret: str, is_found: bool
 ) -> None:
     [made] = scrubbed(flow(request={"X-Api-Key": secret}, says=f"<{secret}>".encode()))

@@ -38,7 +38,7 @@ def transcript(*turns: Turn) -> Transcript:
     return Transcript("name", snapshot("a", "b"), (listing("a", "b"),), turns)
 
 
-def test_a_turn_that_nobody_touched_is_short() -> None:
+def test_an_unchanged_turn_is_shown_in_short() -> None:
     text = transcript(turn(calling("a"), b"", b'{"said":1}', b"", PASSED)).render()
     assert text.splitlines() == [
         "POST /mcp",
@@ -62,7 +62,7 @@ def test_a_refusal_is_shown_with_its_reason() -> None:
     assert not one.is_untouched
 
 
-def test_calls_say_whether_they_pass_and_are_known() -> None:
+def test_calls_show_whether_they_pass_and_are_known() -> None:
     turns = [turn(), turn(calling("b"), None), replace(turn(calling("c")), is_guess=True)]
     calls = [(one.tool, one.passes, one.is_known) for one in transcript(*turns).calls]
     assert calls == [("a", True, True), ("b", False, True), ("c", True, False)]

@@ -25,18 +25,18 @@ async def ran(code: str, cwd: str | None = None) -> int:
         ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL),
     ],
 )
-async def test_its_exit_status_is_what_a_shell_would_say(code: str, status: int) -> None:
+async def test_the_clients_exit_status_is_that_of_a_shell(code: str, status: int) -> None:
     assert await ran(code) == status
 
 
-async def test_it_runs_in_the_folder_that_is_asked_for(tmp_path: Path) -> None:
+async def test_the_client_runs_in_the_given_folder(tmp_path: Path) -> None:
     assert await ran("open('here', 'w')", str(tmp_path)) == 0
     assert (tmp_path / "here").exists()
     with pytest.raises(StartError, match="There is no such folder"):
         await ran("", str(tmp_path / "missing"))
 
 
-async def test_a_signal_that_we_get_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_signals_are_passed_on_to_the_client(capfd: pytest.CaptureFixture[str]) -> None:
     code = (
         "import os, signal\n"
         "signal.signal(signal.SIGUSR1, lambda *_: os._exit(7))\n"
@@ -46,7 +46,7 @@ async def test_a_signal_that_we_get_is_passed_on(capfd: pytest.CaptureFixture[st
     assert await ran(code) == 7
 
 
-def test_a_program_is_looked_for_in_the_path_that_the_client_will_have(tmp_path: Path) -> None:
+def test_a_program_is_looked_up_in_the_clients_path(tmp_path: Path) -> None:
     program = tmp_path / "client"
     program.touch(0o755)
     assert find_program(["client"], {"PATH": str(tmp_path)}) == str(program)
@@ -56,7 +56,7 @@ def test_a_program_is_looked_for_in_the_path_that_the_client_will_have(tmp_path:
     ("is_there", "status", "why"),
     [(False, 127, "Command not found"), (True, 126, "Permission denied")],
 )
-def test_a_program_that_cannot_run_has_a_reason_and_the_status_of_shells(
+def test_a_program_that_cannot_run_has_a_reason_and_a_shells_status(
     is_there: bool, status: int, why: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "client"

@@ -17,7 +17,7 @@ from mcp_tool_filter.errors import StartError
         ({"https_proxy": "http://[::1]"}, "upstream:http://[::1]:80"),
     ],
 )
-def test_the_most_fitting_variable_counts(environment: dict[str, str], mode: str) -> None:
+def test_the_most_specific_proxy_variable_counts(environment: dict[str, str], mode: str) -> None:
     found = find_proxy(environment)
     assert found
     assert (found.mode, found.login) == (mode, None)
@@ -57,5 +57,5 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(url: str) -> 
         ("a.example", "127.0.0.1", True),
     ],
 )
-def test_some_hosts_are_reached_without_it(entry: str, host: str, is_direct: bool) -> None:
+def test_no_proxy_hosts_are_reached_directly(entry: str, host: str, is_direct: bool) -> None:
     assert NoProxy((entry,)).has(host) is is_direct

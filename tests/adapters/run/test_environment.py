@@ -16,7 +16,7 @@ from mcp_tool_filter.adapters.run.environment import (
 BEFORE = {"PATH": "/bin", "NO_PROXY": "*", "https_proxy": "http://other"}
 
 
-def test_every_program_finds_our_proxy_and_no_exception_from_it() -> None:
+def test_the_environment_names_our_proxy_without_exceptions() -> None:
     found = environment_for(BEFORE, "http://127.0.0.1:1", Path("ca.pem"))
     for name in ("HTTP_PROXY", "https_proxy", "all_proxy", "WSS_PROXY"):
         assert found[name] == "http://127.0.0.1:1"
@@ -34,7 +34,7 @@ def test_every_program_finds_our_proxy_and_no_exception_from_it() -> None:
         (["npx", "my-mcp-remote", "u"], False),
     ],
 )
-def test_mcp_remote_is_known_and_told_to_use_a_proxy(command: list[str], is_it: bool) -> None:
+def test_mcp_remote_is_recognised_and_told_to_use_a_proxy(command: list[str], is_it: bool) -> None:
     assert is_mcp_remote(command) is is_it
     told = command_for(command)
     assert told == ([*command, "--enable-proxy"] if is_it else command)

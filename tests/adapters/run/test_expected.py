@@ -50,7 +50,7 @@ def listed_in(
         ("vi", None),
     ],
 )
-def test_a_client_is_known_by_its_program(word: str, client: str | None) -> None:
+def test_a_client_is_recognised_by_its_program(word: str, client: str | None) -> None:
     assert client_of([word]) == client
 
 
@@ -117,7 +117,7 @@ def test_a_file_or_json_on_the_command_line_counts_too(tmp_path: Path) -> None:
         ("http://mcp.example/mcp", False),
     ],
 )
-def test_two_spellings_of_a_url_are_the_same(endpoint: str, is_it: bool) -> None:
+def test_two_spellings_of_a_url_are_equal(endpoint: str, is_it: bool) -> None:
     assert is_seen(named_server(f"{URL}?key=1"), seen(endpoint)) is is_it
 
 
@@ -131,7 +131,7 @@ def test_two_spellings_of_a_url_are_the_same(endpoint: str, is_it: bool) -> None
         (named_server(URL), seen(), "went around the filter"),
     ],
 )
-def test_why_a_server_was_not_seen(server: Server, known: SeenTraffic, why: str) -> None:
+def test_an_unseen_server_has_a_reason(server: Server, known: SeenTraffic, why: str) -> None:
     assert why in why_not_seen(server, known)
 
 

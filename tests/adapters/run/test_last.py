@@ -22,7 +22,7 @@ def servers(*names: str, way: Way = Way.URL) -> list[Server]:
     return [Server(name, "a file", way, f"https://{name}.example/mcp") for name in names]
 
 
-def test_what_was_seen_and_what_was_not_is_kept_for_each_client() -> None:
+def test_seen_and_unseen_servers_are_kept_for_each_client() -> None:
     both = servers("a", "b")
     keep_last("codex", [*both, *servers("c", way=Way.COMMAND)], both[1:], SEEN)
     keep_last("cursor", [], [], SEEN)
@@ -39,7 +39,7 @@ def test_only_the_user_can_read_it(home: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"codex": 5}', '{"codex": {"ended": "x"}}'])
-def test_a_file_that_cannot_be_used_says_nothing(content: str, home: Path) -> None:
+def test_an_unusable_file_is_ignored(content: str, home: Path) -> None:
     assert last_of("codex") is None
     file = state_file({"XDG_STATE_HOME": str(home)})
     file.parent.mkdir(parents=True)
@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_used_says_nothing(content: str, home: Path) -> No
     assert last_of("codex")
 
 
-def test_that_it_cannot_be_written_harms_nobody(home: Path) -> None:
+def test_a_file_that_cannot_be_written_does_no_harm(home: Path) -> None:
     (home / "mcp-tool-filter").write_text("a file where the folder should be")
     keep_last("codex", [], [], SEEN)
     assert last_of("codex") is None

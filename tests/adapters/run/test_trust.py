@@ -37,7 +37,7 @@ def test_a_file_that_the_user_names_must_have_certificates(tmp_path: Path) -> No
     assert THEIRS in client.read_bytes()
 
 
-def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+def test_missing_files_are_left_out(tmp_path: Path) -> None:
     environment = {"SSL_CERT_FILE": str(tmp_path / "missing.pem")}
     client, _ = write_bundles(tmp_path, ours=OURS, own=None, environment=environment)
     assert OURS in client.read_bytes()

@@ -50,7 +50,7 @@ async def test_the_answers_to_a_batch_are_a_batch(count: int, as_batch: bool) ->
     assert (kind, body) == ("application/json", b"[" + b",".join(said) + b"]")
 
 
-async def test_what_comes_beside_the_answer_makes_it_a_stream() -> None:
+async def test_other_messages_before_the_answer_make_it_a_stream() -> None:
     _, kind, body = await answered(NOTE, ONE)
     assert kind == "text/event-stream"
     assert body.index(NOTE) < body.index(ONE)
@@ -67,7 +67,7 @@ async def test_a_request_that_was_cancelled_has_no_answer() -> None:
     assert b"The server sent no answer" in body
 
 
-async def test_a_late_answer_is_a_stream_and_leaving_it_is_told(
+async def test_a_late_answer_is_a_stream_and_closing_it_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._JSON_SOON", 0.01)
@@ -81,7 +81,7 @@ async def test_a_late_answer_is_a_stream_and_leaving_it_is_told(
     assert left == [True]
 
 
-async def test_a_quiet_stream_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_stream_sends_keep_alive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._HEARTBEAT", 0.01)
     outbox = Outbox()
     events: AsyncIterator[bytes] = events_from(outbox)

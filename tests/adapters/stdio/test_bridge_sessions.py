@@ -42,7 +42,7 @@ async def test_each_session_has_a_command_and_a_name_of_its_own() -> None:
         assert ours.open_session(two) is second
 
 
-async def test_a_session_that_nobody_uses_makes_room_for_a_new_one() -> None:
+async def test_an_unused_session_makes_room_for_a_new_one() -> None:
     async with sessions(most=2) as ours:
         (_, oldest), (name, used) = await ours.begin(), await ours.begin()
         used.listen()
@@ -52,7 +52,7 @@ async def test_a_session_that_nobody_uses_makes_room_for_a_new_one() -> None:
         assert ours.open_session(new)
 
 
-async def test_the_session_that_was_not_used_for_longest_is_ended_first() -> None:
+async def test_the_least_recently_used_session_is_ended_first() -> None:
     async with sessions(most=2) as ours:
         (_, first), (_, second) = await ours.begin(), await ours.begin()
         await first.tell(calling("read_file"))
@@ -61,7 +61,7 @@ async def test_the_session_that_was_not_used_for_longest_is_ended_first() -> Non
         assert not first.ended.done()
 
 
-async def test_there_is_no_room_if_all_are_in_use() -> None:
+async def test_no_session_begins_if_all_are_in_use() -> None:
     async with sessions(most=1) as ours:
         _, only = await ours.begin()
         only.listen()
@@ -79,7 +79,7 @@ async def test_requests_without_a_session_share_a_command_until_it_ends() -> Non
         assert await ours.shared() is not shared
 
 
-async def test_a_command_that_ends_by_itself_is_told_and_forgotten() -> None:
+async def test_a_command_that_ends_by_itself_is_reported_and_forgotten() -> None:
     said: list[str] = []
     async with sessions(said=said) as ours:
         name, session = await ours.begin()
@@ -90,7 +90,7 @@ async def test_a_command_that_ends_by_itself_is_told_and_forgotten() -> None:
         assert said == ["Warning: The command of one session has ended with exit code 3"]
 
 
-async def test_a_session_that_nobody_has_used_for_long_is_ended() -> None:
+async def test_an_idle_session_is_ended() -> None:
     async with sessions(idle=0.05) as ours:
         _, idle = await ours.begin()
         _, used = await ours.begin()
@@ -99,7 +99,7 @@ async def test_a_session_that_nobody_has_used_for_long_is_ended() -> None:
         assert not used.ended.done()
 
 
-async def test_at_the_end_all_commands_are_gone_and_none_begins() -> None:
+async def test_closing_ends_all_commands_and_starts_no_more() -> None:
     async with sessions() as ours:
         _, session = await ours.begin()
         shared = await ours.shared()
@@ -109,7 +109,7 @@ async def test_at_the_end_all_commands_are_gone_and_none_begins() -> None:
         await ours.begin()
 
 
-async def test_a_command_that_cannot_start_is_no_session() -> None:
+async def test_a_command_that_cannot_start_opens_no_session() -> None:
     async with sessions("no-such-command", most=1) as ours:
         for _ in range(2):
             with pytest.raises(ConnectFailed):

@@ -46,7 +46,7 @@ def script(folder: Path, text: str, *, mode: int = 0o755) -> str:
     return str(file)
 
 
-def test_what_is_written_reaches_it_and_what_it_prints_reaches_us() -> None:
+def test_input_and_output_of_a_command_pass() -> None:
     with child(PYTHON, "-c", ECHO) as started:
         assert started.write(b"one\n")
         assert started.read() == b"one\n"
@@ -67,12 +67,12 @@ def test_variables_are_added_and_the_folder_is_changed(tmp_path: Path) -> None:
     ("program", "code"),
     [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)],
 )
-def test_the_exit_code_is_what_a_shell_would_say(program: str, code: int) -> None:
+def test_the_exit_code_is_that_of_a_shell(program: str, code: int) -> None:
     with child(PYTHON, "-c", program) as started:
         assert started.wait() == code
 
 
-def test_writing_to_one_that_reads_no_more_says_so() -> None:
+def test_writing_to_a_command_that_has_stopped_reading_returns_false() -> None:
     with child(PYTHON, "-c", "import os; os.close(0); print(flush=True)") as started:
         assert started.read() == b"\n"
         while started.write(b"x" * 65536):
@@ -80,7 +80,7 @@ def test_writing_to_one_that_reads_no_more_says_so() -> None:
         assert not started.write(b"x")
 
 
-def test_one_that_ignores_everything_is_killed_with_all_that_it_has_started() -> None:
+def test_a_command_that_ignores_signals_is_killed_with_its_children() -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     program = (
         f"import subprocess, sys; {deaf}; subprocess.Popen([sys.executable, '-c',"
@@ -93,11 +93,11 @@ def test_one_that_ignores_everything_is_killed_with_all_that_it_has_started() ->
         assert started.has_left_nobody()
 
 
-def test_a_command_that_is_not_there_is_named() -> None:
+def test_a_missing_command_is_named() -> None:
     assert why_not("no-such-command", "-y") == "Command not found: no-such-command"
 
 
-def test_the_commands_own_path_counts(tmp_path: Path) -> None:
+def test_a_command_is_looked_up_in_its_own_path(tmp_path: Path) -> None:
     script(tmp_path, "#!/bin/sh\necho found\n")
     with child("server", env={"PATH": str(tmp_path)}) as started:
         assert all_it_says(started) == b"found\n"
@@ -109,7 +109,7 @@ def test_a_url_is_no_command() -> None:
     assert why_not(url) == f"Command not found: {url}. A URL comes after --upstream"
 
 
-def test_an_empty_command_is_called_so() -> None:
+def test_an_empty_command_is_reported_as_such() -> None:
     assert why_not("") == "The command is empty"
 
 
@@ -117,30 +117,30 @@ def test_a_folder_is_no_command(tmp_path: Path) -> None:
     assert why_not(str(tmp_path)) == f"{tmp_path} is a folder, not a program"
 
 
-def test_a_folder_to_run_in_must_be_there(tmp_path: Path) -> None:
+def test_the_working_folder_must_exist(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     assert why_not(PYTHON, cwd=missing) == f"There is no folder {missing}"
 
 
 class TestScripts:
-    def test_one_without_the_right_mode_is_called_so(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_executable_is_reported_as_such(self, tmp_path: Path) -> None:
         file = script(tmp_path, "#!/bin/sh\n", mode=0o644)
         assert why_not(file) == f"Permission denied: {file} is not executable"
 
-    def test_an_interpreter_that_is_missing_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_interpreter_is_named(self, tmp_path: Path) -> None:
         file = script(tmp_path, "#!/no/such/python -u\n")
         said = f"Cannot run {file}: there is no /no/such/python, which its first line names"
         assert why_not(file) == said
 
-    def test_so_it_is_for_one_that_is_found_in_the_path(self, tmp_path: Path) -> None:
+    def test_a_missing_interpreter_of_a_program_in_the_path_is_named(self, tmp_path: Path) -> None:
         script(tmp_path, "#!/no/such/python\n")
         said = "Cannot run server: there is no /no/such/python, which its first line names"
         assert why_not("server", env={"PATH": str(tmp_path)}) == said
 
-    def test_one_that_names_no_interpreter_is_told_what_to_do(self, tmp_path: Path) -> None:
+    def test_a_script_without_an_interpreter_says_what_to_do(self, tmp_path: Path) -> None:
         file = script(tmp_path, "echo hello\n")
         assert why_not(file).startswith(f"Exec format error: {file}. A script's first line must")
 
-    def test_a_path_is_meant_from_the_folder_to_run_in(self, tmp_path: Path) -> None:
+    def test_a_relative_path_starts_in_the_working_folder(self, tmp_path: Path) -> None:
         script(tmp_path, "#!/no/such/python\n")
         assert "/no/such/python" in why_not("./server", cwd=str(tmp_path))

@@ -51,7 +51,7 @@ async def heard(outbox: Outbox) -> list[Any]:
     return said
 
 
-async def test_an_answer_goes_to_who_waits_for_it() -> None:
+async def test_an_answer_goes_to_the_waiting_request() -> None:
     async with session() as ours:
         one = await ask(ours, calling("read_file", id="1"), "1")
         two = await ask(ours, calling("write_file", id='"1"'), '"1"')
@@ -60,7 +60,7 @@ async def test_an_answer_goes_to_who_waits_for_it() -> None:
         assert not ours.is_in_use
 
 
-async def test_an_id_is_waited_for_once() -> None:
+async def test_an_id_can_be_in_use_only_once() -> None:
     async with session() as ours:
         assert ours.expect(["1"], Outbox())
         assert not ours.expect(["1.0"], Outbox())
@@ -77,7 +77,7 @@ async def test_a_cancelled_request_ends_without_an_answer() -> None:
         assert await heard(outbox) == []
 
 
-async def test_what_answers_nobody_goes_to_the_stream_or_is_kept_for_it() -> None:
+async def test_other_messages_go_to_the_stream_or_are_kept_for_it() -> None:
     async with session() as ours:
         outbox = await ask(ours, calling("change", arguments=CHANGED), "1")
         await heard(outbox)
@@ -93,7 +93,7 @@ async def test_what_answers_nobody_goes_to_the_stream_or_is_kept_for_it() -> Non
         assert not ours.is_in_use
 
 
-async def test_those_who_wait_for_a_command_that_ends_get_an_error() -> None:
+async def test_waiting_requests_get_an_error_when_the_command_ends() -> None:
     async with session() as ours:
         outbox = await ask(ours, calling("crash"), "1")
         [answer] = await heard(outbox)

@@ -27,7 +27,7 @@ def test_the_tools_of_a_command_are_listed(flags: tuple[str, ...], tmp_path: Pat
     assert first["method"] == "initialize"
 
 
-def test_what_the_start_would_report(tmp_path: Path) -> None:
+def test_the_start_report_is_rendered(tmp_path: Path) -> None:
     found = run("--dry-run", *DENY, "--", *upstream(), home=tmp_path)
     assert found.returncode == 0
     assert "Upstream: stdio-upstream 1, stdio, 2025-11-25" in found.stdout
@@ -55,7 +55,7 @@ def test_the_doctor_says_why_a_command_does_not_work(
     assert part in found.stdout
 
 
-def test_a_command_that_says_nothing_is_not_waited_for_without_end(tmp_path: Path) -> None:
+def test_waiting_for_a_silent_command_ends(tmp_path: Path) -> None:
     words = ("--dry-run", "--connection-timeout", "300", *DENY, "--", "sleep", "60")
     found = run(*words, home=tmp_path)
     assert found.returncode == 1
@@ -64,7 +64,7 @@ def test_a_command_that_says_nothing_is_not_waited_for_without_end(tmp_path: Pat
     )
 
 
-def test_what_a_command_prints_between_its_messages_is_shown(tmp_path: Path) -> None:
+def test_text_between_a_commands_messages_is_shown(tmp_path: Path) -> None:
     """It may say why no tools come."""
     words = ("sh", "-c", "echo Listening on port 8000; echo '{}'; exit 1")
     found = run("--list-tools", "--", *words, home=tmp_path)
@@ -73,7 +73,7 @@ def test_what_a_command_prints_between_its_messages_is_shown(tmp_path: Path) -> 
     assert invalid.startswith("Warning: The command sent an invalid message: ")
 
 
-def test_a_command_that_closes_its_output_is_not_waited_for(tmp_path: Path) -> None:
+def test_waiting_ends_when_a_command_closes_its_output(tmp_path: Path) -> None:
     words = ("sh", "-c", "exec >&-; read line; read line; sleep 600")
     found = run("--list-tools", "--connection-timeout", "600000", "--", *words, home=tmp_path)
     assert found.returncode == 1

@@ -105,7 +105,7 @@ def test_an_answer_that_must_not_pass_is_replaced_by_an_error(line: bytes | CutL
 
 
 @pytest.mark.parametrize("line", [b"Server listening", b'{"id":1,"event":"start"}', b"{'id': 1}"])
-def test_a_line_of_a_log_is_dropped_and_harms_no_request(line: bytes) -> None:
+def test_a_log_line_is_dropped_and_disturbs_no_request(line: bytes) -> None:
     judged = Judged()
     judged.client(asking("resources/list"))
     assert isinstance(judged.upstream(line), Drop)
@@ -139,7 +139,7 @@ def test_other_messages_of_the_client_are_forwarded(line: bytes) -> None:
     assert Judged(["^rm"]).client(line) == FORWARDED
 
 
-def test_every_waiting_client_is_told_of_the_loss() -> None:
+def test_every_waiting_request_gets_an_error_at_a_loss() -> None:
     judged = Judged()
     for id in ("1", '"a"', "2.50"):
         judged.client(asking("ping", id=id))
@@ -149,7 +149,7 @@ def test_every_waiting_client_is_told_of_the_loss() -> None:
     assert all(json.loads(reply)["error"]["code"] == -32000 for reply in replies)
 
 
-def test_our_own_error_lets_nothing_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_passes_if_our_code_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = Judged()
     judged.client(asking("ping"))
 
@@ -170,7 +170,7 @@ def test_the_upstreams_name_is_known() -> None:
     assert (judged.judge.server.name, judged.judge.server.revision) == ("files 2", "2025-06-18")
 
 
-def test_observers_hear_of_each_line_once_and_of_a_batch_with_its_members() -> None:
+def test_observers_get_each_line_once_and_a_batch_with_its_members() -> None:
     told: list[Told] = []
     judge = LineJudge(parse_config(deny=["^rm"]), observe=told.append, on_listed=lambda _: None)
     judge.from_client(b"[" + calling("a", id="1") + b"," + calling("rm_rf", id="2") + b"]")
@@ -184,7 +184,7 @@ def test_observers_hear_of_each_line_once_and_of_a_batch_with_its_members() -> N
     assert answer.exchange.tool == "a"
 
 
-def test_a_line_that_waits_holds_no_other_back() -> None:
+def test_a_waiting_line_holds_back_no_other() -> None:
     """Also where another thread reads it: the lock is held only while something is decided."""
 
     class Slow:
@@ -207,7 +207,7 @@ def test_a_line_that_waits_holds_no_other_back() -> None:
     assert len(judge.lost_replies()) == 1
 
 
-def test_an_error_while_a_line_waits_goes_to_its_decision() -> None:
+def test_an_effects_error_is_raised_in_the_waiting_decision() -> None:
     class Careful:
         def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:
             try:

@@ -24,7 +24,7 @@ def test_any_other_name_is_forwarded_before_the_list_is_known() -> None:
     assert Judged(["^rm"]).client(calling("read_file")) == FORWARDED
 
 
-def test_a_name_on_no_allow_pattern_is_refused_before_the_list_is_known() -> None:
+def test_a_name_that_no_allow_pattern_matches_is_refused_before_the_list_is_known() -> None:
     judged = Judged(config=parse_config(allow=["^read"]))
     assert isinstance(judged.client(calling("write_file")), Reply)
     assert judged.client(calling("read_file")) == FORWARDED
@@ -67,7 +67,7 @@ def test_a_list_of_several_pages_is_known_after_the_last_one() -> None:
     assert [list(snapshot.allowed) for snapshot in judged.listed] == [["a", "b"]]
 
 
-def test_a_page_that_does_not_follow_the_last_one_is_not_the_end_of_the_list() -> None:
+def test_an_out_of_order_page_does_not_complete_the_list() -> None:
     judged = Judged()
     judged.lists("z", params='{"cursor":"9"}')
     assert judged.client(calling("a")) == FORWARDED
@@ -103,7 +103,7 @@ def test_all_bytes_around_a_list_are_kept() -> None:
     assert text_of(judged.upstream(before + tools + after)) == before + definition("a") + after
 
 
-def test_the_definition_of_a_denied_tool_passes_nowhere_before_the_list_is_known() -> None:
+def test_denied_definitions_pass_nowhere_before_the_list_is_known() -> None:
     judged = Judged(["^rm"])
     hidden = f'{{"x":{definition("rm_rf").decode()}}}'
     judged.client(asking("vendor/method"))
@@ -126,7 +126,7 @@ def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
     assert snapshot.faults == ("the tool a carries the definition of another: not exposed",)
 
 
-def test_a_denied_tool_that_the_list_lacked_is_shown_nowhere_later() -> None:
+def test_a_denied_tool_missing_from_the_list_is_hidden_later() -> None:
     judged = Judged(["^rm"])
     judged.lists("a")
     judged.client(asking("vendor/method", id="2"))
@@ -134,11 +134,11 @@ def test_a_denied_tool_that_the_list_lacked_is_shown_nowhere_later() -> None:
     assert error_in(judged.upstream(answering(shown, id="2")))[0] == -32603
 
 
-def test_a_list_that_nobody_asked_for_is_filtered_by_the_patterns() -> None:
+def test_an_unrequested_list_is_filtered_by_the_patterns() -> None:
     assert names_in(Judged(["^rm"]).upstream(listing("a", "rm_rf", id="77"))) == ["a"]
 
 
-def test_the_snapshot_answers_once_it_is_known_if_the_user_asks_for_that() -> None:
+def test_the_snapshot_answers_lists_if_the_user_wants_it() -> None:
     judged = Judged(config=parse_config(deny=["^b"], tools_list="cache"))
     assert names_in(judged.lists("a", "b")) == ["a"]
     answered = judged.client(asking("tools/list", id="2"))
@@ -146,7 +146,7 @@ def test_the_snapshot_answers_once_it_is_known_if_the_user_asks_for_that() -> No
     assert json.loads(answered.text) == json.loads(listing("a", id="2"))
 
 
-def test_after_a_change_a_removed_tool_is_gone_and_a_new_one_stays_hidden() -> None:
+def test_after_a_list_change_removed_tools_are_gone_and_new_ones_hidden() -> None:
     judged = Judged()
     judged.lists("a", "b")
     judged.upstream(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
@@ -156,7 +156,7 @@ def test_after_a_change_a_removed_tool_is_gone_and_a_new_one_stays_hidden() -> N
         assert isinstance(judged.client(calling(name, id="4")), Reply)
 
 
-def test_new_tools_are_judged_if_the_user_asks_for_that() -> None:
+def test_new_tools_are_judged_if_the_user_wants_it() -> None:
     judged = Judged(config=parse_config(deny=["^rm"], new_tools="judge"))
     judged.lists("a")
     assert names_in(judged.lists("a", "rm_b", "c", id="2")) == ["a", "c"]

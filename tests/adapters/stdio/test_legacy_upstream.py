@@ -68,7 +68,7 @@ async def reached(
             await http.close()
 
 
-async def test_what_is_posted_is_answered_on_the_stream() -> None:
+async def test_a_post_is_answered_on_the_stream() -> None:
     async with reached(Sse()) as (ours, listener, upstream):
         await ours.open()
         ours.agree_on("2024-11-05")
@@ -112,7 +112,7 @@ async def test_the_end_of_the_stream_is_the_end_of_the_session() -> None:
         ),
     ],
 )
-async def test_a_stream_that_names_no_place_to_post_to_has_a_reason(said: bytes, why: str) -> None:
+async def test_a_stream_without_an_endpoint_has_a_reason(said: bytes, why: str) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.say(said)

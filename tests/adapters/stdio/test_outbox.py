@@ -9,7 +9,7 @@ from mcp_tool_filter.adapters.stdio.outbox import Outbox
 MEBIBYTE = 1024 * 1024
 
 
-async def test_messages_come_out_as_they_went_in_and_then_none() -> None:
+async def test_messages_keep_their_order_until_the_end() -> None:
     outbox = Outbox()
     assert await outbox.put(b"one")
     assert await outbox.put(b"two")
@@ -26,7 +26,7 @@ async def test_a_reader_waits_for_the_first_message() -> None:
     assert await reading == b"one"
 
 
-async def test_who_writes_waits_for_a_slow_reader() -> None:
+async def test_a_writer_waits_for_a_slow_reader() -> None:
     outbox = Outbox()
     await outbox.put(b"x" * (MEBIBYTE + 1))
     writing = asyncio.create_task(outbox.put(b"more"))
@@ -36,7 +36,7 @@ async def test_who_writes_waits_for_a_slow_reader() -> None:
     assert await writing
 
 
-async def test_who_waits_for_room_learns_that_nobody_reads_any_more() -> None:
+async def test_a_waiting_writer_is_told_that_the_reader_has_left() -> None:
     outbox = Outbox()
     await outbox.put(b"x" * (MEBIBYTE + 1))
     writing = asyncio.create_task(outbox.put(b"more"))
@@ -47,7 +47,7 @@ async def test_who_waits_for_room_learns_that_nobody_reads_any_more() -> None:
     assert outbox.has_ended
 
 
-async def test_a_last_message_needs_no_room_but_a_reader() -> None:
+async def test_the_last_message_needs_a_reader_but_no_room() -> None:
     outbox = Outbox()
     await outbox.put(b"x" * (MEBIBYTE + 1))
     outbox.put_last(b"lost")

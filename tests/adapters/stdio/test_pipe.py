@@ -122,7 +122,7 @@ async def test_a_client_that_reads_nothing_does_not_keep_the_session_open() -> N
             assert await running == 0
 
 
-async def test_a_bug_of_ours_ends_the_session_and_lets_nothing_through(
+async def test_an_internal_error_ends_the_session_and_nothing_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []

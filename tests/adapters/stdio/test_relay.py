@@ -95,7 +95,7 @@ def test_lines_pass_and_a_denied_call_is_answered() -> None:
         ("close", "the command has closed its output"),
     ],
 )
-def test_who_waits_for_a_lost_command_gets_an_error(tool: str, how: str) -> None:
+def test_a_request_to_a_lost_command_gets_an_error(tool: str, how: str) -> None:
     with relayed() as (session, running):
         assert LOST in session.asks(calling(tool))
         running.join()
@@ -112,7 +112,7 @@ def test_a_signal_is_passed_on_and_the_commands_status_is_ours() -> None:
     assert (session.code, session.said) == (9, [])
 
 
-def test_a_command_that_does_not_end_is_ended_with_more_and_more_force() -> None:
+def test_a_command_that_does_not_end_is_terminated_and_then_killed() -> None:
     flags = ("--ignore-eof", "--ignore-term")
     with relayed(*flags, eof=0.05, term=0.05) as (session, running):
         session.asks(asking("ping"))
@@ -122,7 +122,7 @@ def test_a_command_that_does_not_end_is_ended_with_more_and_more_force() -> None
     assert session.said == ["Warning: The command did not end, so it was killed"]
 
 
-def test_a_bug_of_ours_ends_the_session_and_lets_nothing_through(
+def test_an_internal_error_ends_the_session_and_nothing_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stumble(*_: object) -> None:

@@ -28,7 +28,7 @@ def waiting(seconds: float, made: str) -> Deciding[str]:
     return made
 
 
-def test_work_is_done_in_one_thread_and_waited_for(rules: RuleThread) -> None:
+def test_all_work_runs_in_one_thread_and_is_awaited(rules: RuleThread) -> None:
     found = {rules.do(threading.get_ident) for _ in range(3)}
     assert len(found) == 1
     assert threading.get_ident() not in found
@@ -45,7 +45,7 @@ def test_decisions_wait_side_by_side_and_the_end_waits_for_them(rules: RuleThrea
     assert [made.get_nowait(), made.get_nowait()] == ["quick", "slow"]
 
 
-def test_a_decision_that_raises_is_told_and_waited_for(rules: RuleThread) -> None:
+def test_a_decision_that_raises_is_reported(rules: RuleThread) -> None:
     def raising() -> Deciding[str]:
         yield Delay(0.0)
         raise ZeroDivisionError
@@ -56,6 +56,6 @@ def test_a_decision_that_raises_is_told_and_waited_for(rules: RuleThread) -> Non
     assert isinstance(made.get_nowait(), ZeroDivisionError)
 
 
-def test_a_file_that_cannot_be_used_is_an_error_of_the_start(tmp_path: Path) -> None:
+def test_an_unusable_rules_file_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartError):
         RuleThread(str(tmp_path / "missing.yaml"), "a command", lambda _text: None)

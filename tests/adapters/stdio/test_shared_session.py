@@ -47,7 +47,7 @@ async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
     ]
 
 
-async def test_the_command_hears_that_a_client_has_left(tmp_path: Path) -> None:
+async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
         number = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'), Outbox())
@@ -60,7 +60,7 @@ async def test_the_command_hears_that_a_client_has_left(tmp_path: Path) -> None:
     assert [one["params"] for one in cancelled] == [{"requestId": number}]
 
 
-async def test_nothing_is_said_to_the_command_about_an_answered_request(tmp_path: Path) -> None:
+async def test_the_command_is_not_told_about_answered_requests(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
         outbox = Outbox()

@@ -22,7 +22,7 @@ def shown(line: bytes) -> tuple[bool, list[str]]:
         (b"x" * 3000, "x" * 2000 + "…"),
     ],
 )
-def test_text_is_marked_made_safe_and_cut(line: bytes, text: str) -> None:
+def test_text_is_marked_escaped_and_cut(line: bytes, text: str) -> None:
     assert shown(line) == (True, [f"[not JSON, from the command] {text}"])
 
 
@@ -31,13 +31,13 @@ def test_json_is_not_shown(line: bytes) -> None:
     assert shown(line) == (False, [])
 
 
-def test_what_is_too_long_is_not_called_no_json() -> None:
+def test_text_that_is_too_long_is_not_reported_as_no_json() -> None:
     said: list[str] = []
     assert not show_stray_line(b'{"a":1}', Limits(message=5), said.append)
     assert said == []
 
 
-def test_a_broken_message_is_shown_and_told_from_text() -> None:
+def test_a_broken_message_is_shown_differently_from_text() -> None:
     """Somebody may wait for it."""
     is_text, said = shown(b'{"jsonrpc":"2.0","id":1,"result":')
     assert not is_text

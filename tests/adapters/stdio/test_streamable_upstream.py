@@ -63,13 +63,13 @@ async def reached(
 
 
 @pytest.mark.parametrize("said", [answer(ANSWER), stream(b"data: " + ANSWER)])
-async def test_an_answer_is_heard_as_it_was_written(said: bytes) -> None:
+async def test_an_answer_keeps_its_bytes(said: bytes) -> None:
     async with reached(in_turn(said)) as (ours, listener, _):
         await ours.post(ASK, ["1"], [])
         assert (listener.heard, listener.failed) == ([ANSWER], [])
 
 
-async def test_the_session_and_the_revision_are_named_from_then_on() -> None:
+async def test_later_requests_name_the_session_and_the_revision() -> None:
     opened = answer(ANSWER, kind="application/json\r\nMcp-Session-Id: s1")
     async with reached(in_turn(opened, answer(ANSWER), answer(b""))) as (ours, _, upstream):
         await ours.post(asking("initialize"), ["1"], [], method="initialize")
@@ -114,7 +114,7 @@ async def test_an_error_in_a_refusal_reaches_the_request_that_it_is_for() -> Non
         assert listener.failed == []
 
 
-async def test_an_ended_session_is_called_so() -> None:
+async def test_an_ended_session_is_reported_as_such() -> None:
     opened = answer(ANSWER, kind="application/json\r\nMcp-Session-Id: s1")
     gone = answer(b"", status="404 Not Found")
     async with reached(in_turn(opened, gone, gone)) as (ours, listener, _):
@@ -123,7 +123,7 @@ async def test_an_ended_session_is_called_so() -> None:
         assert listener.failed == [(("2",), -32600, "Session terminated")]
 
 
-async def test_a_stream_that_breaks_off_is_resumed_where_it_was() -> None:
+async def test_a_broken_stream_is_resumed_where_it_ended() -> None:
     first = stream(b"id: 7\nretry: 1\ndata: ")
     async with reached(in_turn(first, stream(b"data: " + ANSWER))) as (ours, listener, upstream):
         await ours.post(ASK, ["1"], [])
@@ -132,7 +132,7 @@ async def test_a_stream_that_breaks_off_is_resumed_where_it_was() -> None:
     assert upstream.requests[1].all("last-event-id") == ["7"]
 
 
-async def test_an_upstream_that_cannot_resume_is_not_asked_again() -> None:
+async def test_an_upstream_without_resumption_is_not_asked_again() -> None:
     first = stream(b"id: 7\nretry: 1\ndata: ")
     refused = answer(b"", status="405 No")
     async with reached(in_turn(first, refused)) as (ours, listener, upstream):
@@ -141,7 +141,7 @@ async def test_an_upstream_that_cannot_resume_is_not_asked_again() -> None:
     assert len(upstream.requests) == 2
 
 
-async def test_an_event_that_is_too_long_is_heard_as_what_is_left_of_it() -> None:
+async def test_only_the_beginning_of_an_event_that_is_too_long_is_kept() -> None:
     long = b'data: {"jsonrpc":"2.0","id":1,' + b"x" * 3000
     async with reached(in_turn(stream(long)), Limits(pending=1000)) as (ours, listener, _):
         await ours.post(ASK, ["1"], [])
@@ -150,7 +150,7 @@ async def test_an_event_that_is_too_long_is_heard_as_what_is_left_of_it() -> Non
         assert cut.beginning.startswith(b'data: {"jsonrpc"')
 
 
-async def test_an_upstream_that_is_gone_fails_the_request_and_is_told() -> None:
+async def test_a_lost_upstream_fails_the_request_and_is_reported() -> None:
     listener = UrlListener()
     http = HttpClient(parse_origin(f"http://127.0.0.1:{free_port()}"), resends=False)
     await StreamableUpstream(http, "/mcp", listener, Limits()).post(ASK, ["1"], [])
@@ -158,7 +158,7 @@ async def test_an_upstream_that_is_gone_fails_the_request_and_is_told() -> None:
     assert listener.problems == ["NotConnected: Connection refused"]
 
 
-async def test_what_the_upstream_says_by_itself_is_heard() -> None:
+async def test_unrequested_messages_of_the_upstream_are_heard() -> None:
     note = b'{"jsonrpc":"2.0","method":"notifications/message"}'
 
     async def script(peer: Peer) -> None:

@@ -111,7 +111,7 @@ def test_a_question_of_the_upstream_is_answered_by_the_client(tmp_path: Path) ->
         assert text_in(client.hears()) == '{"roots": []}'
 
 
-def test_what_the_upstream_says_by_itself_is_heard(tmp_path: Path) -> None:
+def test_unrequested_messages_of_the_upstream_are_heard(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.say(calling("push"))
