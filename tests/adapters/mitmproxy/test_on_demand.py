@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import re
+import shlex
 import signal
+import subprocess
 import sys
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.adapters.mitmproxy.filtered import not_found
 from tests.adapters.mitmproxy.relisting import Changing, ask
+from tests.make import asking
 from tests.mcp_upstream import RESULT, mcp_upstream, saying
 from tests.proxy import REPOSITORY, TIMEOUT
 from tests.raw_upstream import free_port
@@ -62,3 +70,30 @@ async def test_a_command_is_asked_again_on_sighup() -> None:
     finally:
         process.terminate()
         await process.wait()
+
+
+def test_a_terminal_that_closes_ends_the_command_too(tmp_path: Path) -> None:
+    """It had no time to end: a command that does not mind closed pipes went on for ever."""
+    server = shlex.join([sys.executable, str(REPOSITORY / "tests" / "stdio_upstream.py")])
+    stubborn = f"echo $$ >> {shlex.quote(str(tmp_path / 'pids'))}; {server}; sleep 3600"
+    words = ["-m", "mcp_tool_filter", "--deny", "^x", "--port", "0", "--", "sh", "-c", stubborn]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, *words])
+    said = b""
+    while b"Saved" not in said:
+        said += os.read(terminal, 1000)
+    [url] = re.findall(r"http://[^ ]+", said.decode())[:1]
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    body = asking("initialize", params='{"protocolVersion":"2025-11-25"}')
+    urlopen(Request(url, body, headers), timeout=TIMEOUT).close()
+    os.close(terminal)
+    assert os.waitpid(child, 0)[0] == child
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert pids
+    assert [pid for pid in pids if _is_alive(pid)] == []
+
+
+def _is_alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")

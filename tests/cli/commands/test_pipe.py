@@ -267,7 +267,7 @@ def test_headers_of_the_operator_are_sent(tmp_path: Path) -> None:
         assert "s3cret" not in client.stderr()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_and_closes_the_session(number: signal.Signals, tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()

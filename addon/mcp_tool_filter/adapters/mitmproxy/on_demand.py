@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class OnHangup:
-    """Calls ``refresh`` on SIGHUP. A terminal that closes, which says the same, ends us as ever."""
+    """Calls ``refresh`` on SIGHUP. A terminal that closes, which says the same, ends us."""
 
     def __init__(self, refresh: Callable[[], None]) -> None:
         self._refresh = refresh
@@ -39,4 +39,4 @@ class OnHangup:
             self._refresh()
         elif sys.platform != "win32":
             self.done()
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)  # so that commands and files are closed, too

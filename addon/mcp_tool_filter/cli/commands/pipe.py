@@ -58,14 +58,14 @@ async def _serve(
 ) -> int:
     us = asyncio.current_task()
     assert us
-    on_signals(asyncio.get_running_loop(), us.cancel)
+    on_signals(asyncio.get_running_loop(), us.cancel, hangup=True)
     try:
         known = await ask(settings)
     except CancelledError:
         return 0
     _report(settings, known)
     pipe = _pipe(settings, target, known, recorder, watch)
-    on_signals(asyncio.get_running_loop(), pipe.end)
+    on_signals(asyncio.get_running_loop(), pipe.end, hangup=True)
     try:
         return await pipe.run()
     except HttpFailed as error:

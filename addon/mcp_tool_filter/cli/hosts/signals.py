@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
 
-def on_signals(loop: AbstractEventLoop, leave: Callable[[], object]) -> None:
-    """Call this on Ctrl+C and SIGTERM, instead of what was called before."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+def on_signals(
+    loop: AbstractEventLoop, leave: Callable[[], object], *, hangup: bool = False
+) -> None:
+    """Call this on Ctrl+C and SIGTERM, instead of what was called before.
+
+    ``hangup``: on SIGHUP, too, unless whoever started us wants it to be ignored.
+    """
+    numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32" and hangup and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         try:
             loop.add_signal_handler(number, leave)
         except NotImplementedError:  # Windows
