@@ -55,3 +55,36 @@ def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
     with whole_file(file) as new:
         new.write(b"new")
     assert file.read_bytes() == b"new"
+
+
+def test_it_can_keep_the_owner_of_the_old_one(tmp_path: Path) -> None:
+    """What root has edited stays readable for its user."""
+    file = tmp_path / "file"
+    file.touch()
+    owner = 4321 if os.geteuid() == 0 else os.geteuid()
+    os.chown(file, owner, -1)
+    with whole_file(file, keeps_mode=True) as new:
+        new.write(b"new")
+    assert file.stat().st_uid == owner
+
+
+def test_a_file_whose_owner_cannot_be_kept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    stat = Path.stat
+
+    def of_another(path: Path) -> os.stat_result:
+        found = stat(path)
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:])) if path == file else found
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "stat", of_another)
+    monkeypatch.setattr(os, "chown", refuse)
+    with pytest.raises(PermissionError), whole_file(file, keeps_mode=True) as new:
+        new.write(b"new")
+    assert file.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]

@@ -15,8 +15,8 @@ from typing import BinaryIO
 def whole_file(path: Path, *, keeps_mode: bool = False) -> Iterator[BinaryIO]:
     """Yield a new file, which takes the place of ``path`` at the end of the block. Raises OSError.
 
-    Only its user may read it, unless it keeps the mode of the old one. If the block raises, the old
-    file stays.
+    Only its user may read it, unless it keeps the mode and the owner of the old one. If the block
+    raises, the old file stays.
     """
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
     try:
@@ -25,9 +25,17 @@ def whole_file(path: Path, *, keeps_mode: bool = False) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         if keeps_mode:
+            keep_owner(path, Path(partial))
             shutil.copymode(path, partial)
         os.replace(partial, path)
     except BaseException:
         with suppress(OSError):
             os.unlink(partial)
         raise
+
+
+def keep_owner(old: Path, new: Path) -> None:
+    """Give a new file the owner of an old one. Raises OSError if only root could."""
+    before, now = old.stat(), new.stat()
+    if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        os.chown(new, before.st_uid, before.st_gid)

@@ -57,6 +57,7 @@ def opened(file: Path, text: str) -> ClientFile:
         ("a.json", JSON, "linear"),
         ("a.json", JSON.replace("\n", "\r\n"), "linear"),
         ("a.toml", TOML, "files"),
+        ("a.toml", "\ufeff" + TOML, "files"),
         ("a.toml", TOML, "remote"),
     ],
 )

@@ -119,6 +119,17 @@ def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str
         (["wrap", "claude-code", "files", "--deny", "^[a"], "Invalid regex pattern"),
         (["wrap", "claude-code", "files", "--deny", "^a", "--flag=--nope"], "--nope"),
         (["wrap", "claude-code", "files", "--deny", "^a"], "Cannot ask you: there is no terminal"),
+        *(
+            (["wrap", "claude-code", "files", "--deny", "^a", "--yes", *more], said)
+            for more, said in (
+                (["--flag=--port", "--flag=1"], "A client talks over stdio"),
+                (["--flag=--inspect"], "A client talks over stdio"),
+                (["--flag=--dashboard", "--flag=1"], "--dashboard does not work over stdio"),
+                (["--flag=--dry-run"], "--dry-run does not filter"),
+                (["--flag=--upstream", "--flag=http://x"], "not both"),
+                (["--flag=--message-limit", "--flag=x"], "--message-limit"),
+            )
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_changes_nothing(
@@ -129,6 +140,49 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(
     assert said in err
     assert "Traceback" not in err
     assert file_in(home) == CLAUDE
+
+
+@pytest.mark.parametrize(
+    ("url", "header", "said"),
+    [
+        ("ftp://tickets.example/", "x", "Unsupported URL scheme: ftp"),
+        ("https://me:s3cret@tickets.example/mcp", "x", "Credentials in --upstream"),
+        ("--deny", "x", "--upstream needs a value"),
+        ("https://tickets.example/mcp", "caf\u00e9", "not allowed in a header"),
+    ],
+)
+def test_an_entry_that_the_filter_cannot_start_with_is_not_wrapped(
+    url: str, header: str, said: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client would only say that this server has failed."""
+    file = home / ".claude.json"
+    file.write_text(json.dumps({"mcpServers": {"x": {"url": url, "headers": {"A": header}}}}))
+    before = file.read_text()
+    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--yes"]) in (1, 2)
+    err = capsys.readouterr().err
+    assert said in err
+    assert "s3cret" not in err
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize("url", ["https://${HOST}:${PORT}/mcp", "${URL}", "$URL/mcp"])
+def test_what_only_the_client_knows_can_be_anything(url: str, home: Path) -> None:
+    file = home / ".claude.json"
+    entry = {"url": url, "headers": {"A": "Bearer ${TOKEN_OF_THE_CLIENT}"}}
+    file.write_text(json.dumps({"mcpServers": {"x": entry}}))
+    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--yes"]) == 0
+    assert url in json.loads(file.read_text())["mcpServers"]["x"]["args"]
+
+
+def test_a_change_is_shown_without_what_a_terminal_would_obey(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A project's file may come from somebody who would like to hide what is run."""
+    file = home / ".claude.json"
+    file.write_text('{"mcpServers": {\n// \x1b[2K \x9b2K \u202e\n"x": {"command": "npx"}}}\n')
+    assert main(["wrap", "claude-code", "x", "--deny", "^a", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "// \\x1b[2K \\x9b2K \\u202e" in shown
 
 
 def test_a_broken_file_does_not_hide_the_others(

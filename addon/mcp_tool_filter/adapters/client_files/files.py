@@ -18,10 +18,11 @@ from mcp_tool_filter.adapters.client_files import jsonc
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
 from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
 from mcp_tool_filter.adapters.client_files.places import ConfigPlace
-from mcp_tool_filter.adapters.whole_file import whole_file
+from mcp_tool_filter.adapters.whole_file import keep_owner, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
 BACKUP = ".before-mcp-tool-filter"
+_BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write, and tomlkit does not read
 _MOST = 20 * 1024 * 1024  # bytes
 
 
@@ -93,7 +94,8 @@ class ClientFile:
         for key in (*self.place.keys, name):
             table = table[key]
         _set_members(table, entry)
-        text = str(document.as_string())
+        mark = self.text[: self.text.startswith(_BYTE_ORDER_MARK)]
+        text = mark + str(document.as_string())
         commented = with_comments_of(self.text, text)  # a table takes the comments behind it along
         is_same = _toml(self.place, commented).unwrap() == document.unwrap()
         return commented if is_same else text
@@ -153,6 +155,7 @@ def _keep(file: Path) -> Path:
             number += 1
             continue
         shutil.copy2(file, backup)
+        keep_owner(file, backup)
         return backup
 
 
@@ -194,7 +197,7 @@ def _toml(place: ConfigPlace, text: str) -> Any:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        return tomlkit.parse(text)
+        return tomlkit.parse(text.removeprefix(_BYTE_ORDER_MARK))
     except TOMLKitError as error:
         raise BadFile(f"{place.file} cannot be read", why=str(error)) from None
 

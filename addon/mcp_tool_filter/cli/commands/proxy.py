@@ -36,7 +36,7 @@ def run(argv: Sequence[str]) -> int:
     if how := _way_to_look(given):
         return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
     if settings.is_stdio:
-        _refuse_what_needs_http(given)
+        refuse_what_needs_http(given)
     signal.signal(signal.SIGTERM, _leave)
     try:
         return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
@@ -56,7 +56,7 @@ def _way_to_look(given: Given) -> str | None:
     return None
 
 
-def _refuse_what_needs_http(given: Given) -> None:
+def refuse_what_needs_http(given: Given) -> None:
     """Refuse what nothing writes or serves over stdio: nobody shall wait for it in vain."""
     for name in ("dashboard",):
         if name in given:

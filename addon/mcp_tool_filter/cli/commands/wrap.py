@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -26,15 +27,17 @@ from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
 from mcp_tool_filter.adapters.client_files.places import CLIENTS
 from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
 from mcp_tool_filter.cli.commands.pick import pick_pattern
+from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import Colour, is_terminal, paint
 from mcp_tool_filter.cli.settings.commands import COMMANDS, Command
-from mcp_tool_filter.cli.settings.flags import COMMAND, WORDS, Given, parse_flags
+from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given, parse_flags
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
+from mcp_tool_filter.policy.snapshot import printable
 
 _SHORTEST_SECRET = 4  # characters
 
@@ -49,8 +52,9 @@ def run(typed: Given) -> int:
             say("Nothing changed")
             return 1
         typed["deny"] = [*typed.get("deny", []), pattern]
-    flags = _filter_flags(typed)
-    return _change(listed, wrap(listed.entry, flags, _program(listed)), typed)
+    wrapped = wrap(listed.entry, _filter_flags(typed), _program(listed))
+    _refuse_a_bad_start(wrapped)
+    return _change(listed, wrapped, typed)
 
 
 def run_unwrap(typed: Given) -> int:
@@ -87,6 +91,27 @@ def _filter_flags(typed: Given) -> list[str]:
     more = typed.get("flag", [])
     parse_flags(more)
     return [*flags, *more]
+
+
+def _refuse_a_bad_start(wrapped: ServerEntry) -> None:
+    """Refuse what the filter would not start with: the client would only show a failed server."""
+    words, variables = start_of(wrapped)
+    known = {name: _with_values(text) for name, text in variables.items()}
+    given = gather(parse_flags([_with_values(word) for word in words]), known)
+    if typed := [name for name in given if name in FLAGS and FLAGS[name].only_typed]:
+        raise UsageError(f"--{typed[0]} does not filter: leave it out")
+    refuse_what_needs_http(given)
+    settings = settle(given)
+    if not settings.is_stdio:
+        raise UsageError("A client talks over stdio: leave out --port and --inspect")
+    settings.config()
+
+
+def _with_values(text: str) -> str:
+    """Return a text with some value for what only the client knows."""
+    if re.match(r"(https?:|\$)", text) and "$" in text:
+        return "http://localhost"
+    return re.sub(r"\$\{[^}]*\}", "1", text)
 
 
 def _find(command: Command, typed: Given) -> ListedServer:
@@ -196,7 +221,8 @@ def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
     # Lines of other servers stand around the change, or in the same line.
     secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
     finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
-    return [_coloured(line) for line in redact("\n".join(lines), "***", finder).split("\n")]
+    masked = redact("\n".join(lines), "***", finder).split("\n")
+    return [_coloured("\t".join(map(printable, line.split("\t")))) for line in masked]
 
 
 def _secrets_in(value: object) -> Iterator[str]:
