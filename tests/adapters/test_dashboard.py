@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from mcp_tool_filter.adapters.dashboard import CHANGES, Dashboard
@@ -42,6 +44,14 @@ def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> N
     shown = edited.board.preview(hide=["read_file"], show=["delete_file"])
     assert shown == {"deny": ["^read_file$"], "command": "--deny '^read_file$'"}
     assert edited.deny == ["^delete_"]
+
+
+def test_the_command_that_keeps_what_is_in_force_can_be_pasted_into_a_shell() -> None:
+    """A pattern may have a quote in it."""
+    edited = Edited("^it's", "^rm$")
+    command = edited.board.state()["command"]
+    assert isinstance(command, str)
+    assert shlex.split(command) == ["--deny", "^it's", "--deny", "^rm$"]
 
 
 def test_an_edit_can_be_undone_step_by_step() -> None:

@@ -78,6 +78,8 @@ async def test_each_request_is_a_span_in_the_clients_trace(host: str, tmp_path: 
         assert said["jsonrpc.request.id"] == "7"
         assert said["mcp.protocol.version"] == "2025-06-18"
         assert said["network.transport"] == "tcp"
+        assert said["client.address"] == "127.0.0.1"
+        assert {one.key: one.value.int_value for one in read.attributes}["client.port"] > 0
         assert said["error.type"] == said["rpc.response.status_code"] == "-32602"
         assert read.status.message == "No such file"
         assert refused.trace_id != read.trace_id

@@ -63,13 +63,15 @@ class Dashboard:
 
     def state(self) -> dict[str, object]:
         """Return all that the page shows."""
+        deny = self._deny()
         return {
             **self._overview(),
             "recent": self.timeline.recent(),
             "steps": self.timeline.steps(),
             "callers": self.timeline.callers(),
             "flows": self.has_flows,
-            "deny": self._deny(),
+            "deny": deny,
+            "command": shlex.join(_flags(deny)),
             "can_undo": bool(self._before),
         }
 

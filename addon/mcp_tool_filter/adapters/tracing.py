@@ -97,8 +97,16 @@ class Tracer:
         self._lock = RLock()  # over stdio each direction has a thread
         self._has_failed = False
 
-    def observe(self, judged: Judged, headers: TraceHeaders | None = None) -> None:
-        """Begin a span for each request, and end the span that was answered."""
+    def observe(
+        self,
+        judged: Judged,
+        headers: TraceHeaders | None = None,
+        peer: tuple[str, int] | None = None,
+    ) -> None:
+        """Begin a span for each request, and end the span that was answered.
+
+        ``peer`` is the address and the port of the client, where it has some.
+        """
         try:
             with self._lock:
                 self._note_invalid(judged)
@@ -106,7 +114,7 @@ class Tracer:
                     if isinstance(one.message, Response):
                         self._note_answered(one, one.message)
                     else:
-                        self._note_asked(one, headers or {})
+                        self._note_asked(one, headers or {}, peer)
         except Exception:
             self._fail_once()
 
@@ -156,7 +164,9 @@ class Tracer:
         if opened:
             self._finish(opened.span, *outcome_of(judged, response))
 
-    def _note_asked(self, judged: Judged, headers: TraceHeaders) -> None:
+    def _note_asked(
+        self, judged: Judged, headers: TraceHeaders, peer: tuple[str, int] | None
+    ) -> None:
         message, exchange = judged.message, judged.exchange
         if isinstance(message, Notification) and message.method == _CANCELLED:
             self._cancel(message, judged)
@@ -174,6 +184,8 @@ class Tracer:
             links=self._links(carrier if said else None),
             start_time=time.time_ns() - int(waited * 1e9),
         )
+        if peer:
+            span.set_attributes({"client.address": peer[0], "client.port": peer[1]})
         if isinstance(judged.verdict, Reply | Drop):
             text = judged.verdict.text if isinstance(judged.verdict, Reply) else b""
             self._finish(span, *error_in(text))

@@ -239,6 +239,25 @@ def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o644
 
 
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A mistyped name must not append lines to somebody's notes."""
+    notes = tmp_path / "notes"
+    notes.write_text("milk\n")
+    notes.chmod(0o644)
+    with pytest.raises(StartError) as error:
+        AuditWriter(AuditFile(path=notes))
+    assert error.value.why == "It has something else in it than an audit log"
+    assert (notes.read_text(), stat.S_IMODE(notes.stat().st_mode)) == ("milk\n", 0o644)
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 9])
+def test_a_log_whose_first_line_was_cut_is_still_one(length: int, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_bytes(b'{"v":1,"t'[:length])
+    AuditWriter(AuditFile(path=file)).close()
+    assert b'"event":"torn"' in file.read_bytes()
+
+
 def test_an_entry_that_cannot_be_encoded_is_written_anyway(tmp_path: Path) -> None:
     """One bad entry must not end the log."""
     path = tmp_path / "audit.jsonl"

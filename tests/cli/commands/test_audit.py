@@ -90,10 +90,30 @@ def test_verify_names_the_line_behind_a_change(
     else:
         lines[number] = lines[number].replace(b"2026", b"2027")
     file.write_bytes(b"".join(lines))
-    status = main(["audit", "verify", str(file)])
-    is_first_gone = change == "gone" and number == 0  # files put aside may come before
-    assert status == (0 if is_first_gone else 1)
-    assert ("line" in capsys.readouterr().out) or is_first_gone
+    assert main(["audit", "verify", str(file)]) == 1
+    assert capsys.readouterr().out.startswith("line ")
+
+
+def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever removes the first lines, or a whole file that is written to, must not stay unseen."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[2:]))
+    assert main(["audit", "verify", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert "line 1: the line before it is missing" in out
+    assert main(["audit", "verify", str(file), "--after", out.split("--after ")[1][:64]]) == 0
+    assert main(["audit", "verify", str(file), "--after", "0" * 64]) == 1
+    other = file.with_name("audit.jsonl.20261118T090000Z.gz")
+    other.write_bytes(gzip.compress(lines[0]))
+    assert main(["audit", "verify", str(file)]) == 1
+    aside = file.with_name("audit.jsonl.20261118T100000Z-1.gz")
+    aside.write_bytes(gzip.compress(b"".join(lines[:2])))
+    capsys.readouterr()
+    assert main(["audit", "verify", str(file)]) == 0
+    assert f"follows the last line of {aside}, which was not checked" in capsys.readouterr().out
+    assert main(["audit", "verify", str(aside), str(file)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -180,9 +200,8 @@ def test_files_can_be_named_in_any_order(
     file.write_bytes(b"".join(lines[3:]))
     argv = ["verify", *map(str, sorted(tmp_path.glob("audit.jsonl*")))]
     assert "5 lines, none changed" in said(argv, capsys)
-    assert ("The line before the first line is in none of these files") in said(
-        ["verify", str(file)], capsys
-    )
+    last = tmp_path / f"audit.jsonl.{names[-1]}"
+    assert f"The first line follows the last line of {last}" in said(["verify", str(file)], capsys)
 
 
 def test_no_text_of_a_log_reaches_the_terminal_as_a_command(

@@ -35,6 +35,13 @@ def test_who_mixes_up_commands_and_urls_gets_the_right_line(argv: list[str], sai
     assert str(raised.value) == said
 
 
+@pytest.mark.parametrize("flag", ["--rules", "--audit-log"])
+def test_a_flag_for_a_file_needs_one(flag: str) -> None:
+    """--rules "$RULES" started a filter without rules where the variable was not set."""
+    said = f"Error: {flag} has no file\nName one, or leave the flag out"
+    assert complaint(flag, "") == said
+
+
 def test_a_second_upstream_is_refused_with_the_way_to_serve_two() -> None:
     said = complaint("-u", "http://localhost:4000/mcp")
     assert said.startswith("Error: --upstream is given twice\nFor two upstreams start two filters")

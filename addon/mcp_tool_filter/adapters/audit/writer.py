@@ -28,7 +28,7 @@ from threading import Event, Thread
 import orjson
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, hash_of, link, render
+from mcp_tool_filter.observers.audit.chain import START, hash_of, link, may_begin_log, render
 from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, held_by
 
 log = logging.getLogger(__name__)
@@ -248,6 +248,8 @@ class AuditWriter:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
                 raise OSError(errno.EINVAL, "It is not a regular file")
+            if not may_begin_log(os.pread(handle, _LONGEST_LINE, 0)):
+                raise OSError(errno.EINVAL, "It has something else in it than an audit log")
             os.fchmod(handle, 0o600)
             _lock(handle, path)
             self._size = os.fstat(handle).st_size

@@ -109,10 +109,12 @@ class Watchers:
         if judged.direction is not Direction.FROM_CLIENT or not isinstance(flow, HTTPFlow):
             tracer.observe(judged)
             return
+        peer = flow.client_conn.peername
+        address = (str(peer[0]), int(peer[1])) if peer else None
         if flow.websocket:  # its headers tell of the connection
-            tracer.observe(judged)
+            tracer.observe(judged, peer=address)
             return
-        tracer.observe(judged, _trace_headers(flow))
+        tracer.observe(judged, _trace_headers(flow), address)
         for name, value in tracer.headers_for(judged).items():
             flow.request.headers[name] = value
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
 from mcp_tool_filter.cli.output.activity import count
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.commands import COMMANDS
@@ -21,7 +20,6 @@ from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.help import show_help
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, check, hash_of
 from mcp_tool_filter.observers.audit.entry import Entry, method_of
 from mcp_tool_filter.observers.audit.suggest import (
     FEWEST,
@@ -38,7 +36,6 @@ from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_ASIDE = re.compile(r".+\.(\d{8}T\d{6}Z)(?:-(\d+))?(?:\.gz)?")  # as the writer names them
 _PAUSE = 0.2  # seconds between two looks at a file that is followed
 
 
@@ -48,13 +45,16 @@ def run(typed: Given) -> int:
         return show_help(COMMANDS["audit"])
     files = typed.get(WORDS, [])
     if files[:1] == ["verify"]:
-        return _verify(_paths(files[1:]), typed.get("last", [""])[-1])
+        from mcp_tool_filter.cli.commands.audit_verify import verify
+
+        known, after = (typed.get(name, [""])[-1] for name in ("last", "after"))
+        return verify(paths_of(files[1:]), known=known, after=after)
     since = _parse_since(typed["since"][-1]) if "since" in typed else ""
     if files[:1] == ["suggest"]:
-        return _suggest(look_through(_entries(_paths(files[1:]), since)), typed)
+        return _suggest(look_through(_entries(paths_of(files[1:]), since)), typed)
     if "follow" in typed:
-        return _follow(_paths(files)[-1], since, "json" in typed)
-    entries = _entries(_paths(files), since)
+        return _follow(paths_of(files)[-1], since, "json" in typed)
+    entries = _entries(paths_of(files), since)
     _print_summary(summarise(entries), "json" in typed)
     return 0
 
@@ -119,118 +119,19 @@ def _suggestions(
     yield "\nAdd --policy to print a rules file that allows the calls in this log"
 
 
-def _paths(files: Sequence[str]) -> list[Path]:
-    if not files:
-        raise UsageError(
-            "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
-        )
-    return sorted(map(Path, files), key=_age)
-
-
-def _age(path: Path) -> tuple[bool, str, int]:
-    """Sort files that were put aside before the others, oldest first, as no shell does.
-
-    >>> sorted(["a.jsonl", "a.jsonl.20261118T210000Z-1.gz", "a.jsonl.20261118T210000Z.gz"],
-    ...        key=lambda name: _age(Path(name)))
-    ['a.jsonl.20261118T210000Z.gz', 'a.jsonl.20261118T210000Z-1.gz', 'a.jsonl']
-    """
-    aside = _ASIDE.fullmatch(path.name)
-    return (False, aside[1], int(aside[2] or "0")) if aside else (True, "", 0)
-
-
-def _verify(paths: Sequence[Path], known: str) -> int:
-    """Check the chain; ``known`` is the hash of a line that must still be there."""
-    lines = 0
-    last = first = ""
-    is_there = False
-
-    def counted() -> Iterator[bytes]:
-        nonlocal lines, last, first, is_there
-        for line in _lines_of(paths):
-            lines += 1
-            last = hash_of(line)
-            is_there = is_there or last == known.lower()
-            if lines == 1:
-                first = str((_parse(line) or {}).get("prev", ""))
-            yield line
-
-    if not any(map(_is_like_ours, _lines_of(paths))) and any(_lines_of(paths)):
-        raise _not_a_log(paths)
-    problems = 0
-    for problem in check(counted()):
-        problems += 1
-        print(f"line {problem.number}: {problem.text}")
-    if problems:
-        print(f"{problems} of {lines} lines are wrong")
-        return 1
-    if known and not is_there:
-        print(f"No line has the hash {known}: the line was changed, or removed from the end")
-        return 1
-    print(f"{lines} lines, none changed; the last hash is {last or 'none'}")
-    if first not in ("", START):
-        print("The line before the first line is in none of these files")
-    if known:
-        print("The line with this hash is there, and nothing before it has changed")
-    elif lines:
-        print(
-            "Not checked: whether the last line was changed, or lines were removed from the end."
-            "\nKeep the last hash in another place, and check it later:"
-            " audit verify FILE --last HASH"
-        )
-    return 0
-
-
-def _is_like_ours(line: bytes) -> bool:
-    """Tell whether a line is one of an audit log, or was to become one."""
-    return line.startswith(b'{"v":') or _parse(line) is not None
-
-
-def _not_a_log(paths: Sequence[Path]) -> UsageError:
-    names = ", ".join(map(str, paths))
-    return UsageError(
-        f"{names} is not an audit log", why="Name a file that --audit-log has written"
-    )
-
-
-def _lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
-    for path in paths:
-        try:
-            with closing(_open(path)) as file:
-                for line in file:
-                    yield line.rstrip(b"\n")
-        except (OSError, EOFError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise StartError(f"Cannot read {path}", why=why) from None
-
-
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]  # it reads like a file
-    return path.open("rb")
-
-
 def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
     wrong = right = 0
-    for line in _lines_of(paths):
-        if (entry := _parse(line)) is None:
+    for line in lines_of(paths):
+        if (entry := parse_line(line)) is None:
             wrong += 1
             continue
         right += 1
         if str(entry.get("time", "")) >= since:
             yield entry
     if wrong and not right:
-        raise _not_a_log(paths)
+        raise not_a_log(paths)
     if wrong:
         say(f"Warning: {count(wrong, 'line')} cannot be read: see audit verify")
-
-
-def _parse(line: bytes) -> Entry | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_ours = isinstance(entry, dict) and ("prev" in entry or "time" in entry)
-    return entry if is_ours else None
 
 
 def _parse_since(text: str) -> str:
@@ -251,9 +152,9 @@ def _follow(path: Path, since: str, as_json: bool) -> int:
     show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
     is_log = False
     for line in _growing(path):
-        entry = _parse(line)
+        entry = parse_line(line)
         if entry is None and not is_log:
-            raise _not_a_log([path])
+            raise not_a_log([path])
         is_log = True
         if entry is not None and str(entry.get("time", "")) >= since:
             print(show(entry), flush=True)

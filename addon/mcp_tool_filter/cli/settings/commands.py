@@ -322,7 +322,7 @@ _ALL: Final = (
         usage=(
             "audit FILE [FILE …] [--json] [--since TIME]",
             "audit FILE --follow [--json]",
-            "audit verify FILE [FILE …] [--last HASH]",
+            "audit verify FILE [FILE …] [--last HASH] [--after HASH]",
             "audit suggest FILE [FILE …] [--upstream URL] [--policy]",
         ),
         about="Summarizes an audit log: calls by tool and session, refusals, errors, the slowest"
@@ -335,6 +335,8 @@ _ALL: Final = (
             Flag("follow", "print entries as they are written", short="f"),
             FLAGS["upstream"],
             Flag("last", "with verify: the log must still have the line with this hash", "HASH"),
+            Flag("after", "with verify: the last hash of older files that are no longer kept",
+                 "HASH"),
             Flag("policy", "with suggest: print a rules file that allows the calls in the log"),
         ),
         most_words=_ANY_NUMBER,

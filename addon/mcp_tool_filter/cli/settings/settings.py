@@ -195,6 +195,7 @@ def settle(given: Given) -> Settings:
     if not command and (misplaced := next((n for n in _ONLY_FOR_COMMANDS if n in one), None)):
         raise UsageError(f"--{misplaced} is for an upstream that is a command")
     _refuse_own_options(many.get("set", ()))
+    _refuse_no_file(one)
     return Settings(
         origin=origin,
         endpoint=one.get("endpoint", path),
@@ -251,6 +252,13 @@ def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
         other = "--port" if "port" in one else "--inspect"
         raise UsageError(f"--stdio listens on no port: leave out {other} or --stdio")
     return asked or (is_command and not listens)
+
+
+def _refuse_no_file(one: Mapping[str, str]) -> None:
+    """An unset variable, as in --rules "$RULES", must not start a filter without rules."""
+    for name in ("rules", "audit-log"):
+        if one.get(name) == "":
+            raise UsageError(f"--{name} has no file", why="Name one, or leave the flag out")
 
 
 def _refuse_own_options(sets: Iterable[str]) -> None:

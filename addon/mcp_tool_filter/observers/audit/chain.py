@@ -19,6 +19,7 @@ import orjson
 
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, made
 
+_BEGINNING = b'{"v":'
 START = "0" * 64
 """The previous hash in the very first line."""
 
@@ -40,6 +41,18 @@ def render(entry: Entry) -> bytes:
     except TypeError:  # for example half a surrogate pair, which orjson refuses
         text = json.dumps(entry, default=_anyhow, ensure_ascii=False)
         return text.encode("utf-8", "replace")
+
+
+def may_begin_log(beginning: bytes) -> bool:
+    """Tell whether a file that begins so may be an audit log; a crash may cut its first line.
+
+    >>> may_begin_log(b""), may_begin_log(b'{"v"'), may_begin_log(b"# My notes")
+    (True, True, False)
+    """
+    first, newline, _ = beginning.partition(b"\n")
+    if first.startswith(_BEGINNING) or b'"prev":"' in first:
+        return True
+    return not newline and _BEGINNING.startswith(first)
 
 
 def link(rendered: bytes, before: str) -> bytes:

@@ -14,6 +14,7 @@ _SUBJECTS = {
     "tools/call": ("name", "tool"),
     "resources/read": ("uri", "uri"),
     "resources/subscribe": ("uri", "uri"),
+    "resources/unsubscribe": ("uri", "uri"),
     "prompts/get": ("name", "prompt"),
 }
 

@@ -315,7 +315,7 @@ async function pending() {
   if (!some) {
     place.replaceChildren(
       element("p", {}, "The patterns in force were changed here."),
-      element("pre", {}, state.deny.map((text) => `--deny '${text}'`).join(" ")),
+      element("pre", {}, state.command || "(no pattern)"),
       button("Undo the last change", "Undo the last change", () => change("undo", {})));
     return;
   }
