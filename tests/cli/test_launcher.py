@@ -15,7 +15,7 @@ from mcp_tool_filter import __version__
 from tests.cli.launched import ADDON, run, surroundings
 
 
-def test_version(tmp_path: Path) -> None:
+def test_version_is_printed(tmp_path: Path) -> None:
     ended = run("--version", home=tmp_path)
     assert (ended.returncode, ended.stdout) == (0, f"mcp-tool-filter {__version__}\n")
 
@@ -54,7 +54,7 @@ def test_help_has_examples_every_flag_and_the_exit_statuses(
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_two_lines_on_stderr(
+def test_errors_give_two_lines_on_stderr(
     words: list[str], status: int, stderr: str, tmp_path: Path
 ) -> None:
     ended = run(*words, home=tmp_path)
@@ -82,13 +82,13 @@ def test_nobody_who_only_asks_waits_for_slow_imports(words: list[str], tmp_path:
 @pytest.mark.parametrize(
     "command", ["demo", "doctor", "config", "addon-path", "completion", "check-pattern"]
 )
-def test_each_command_has_help_of_its_own(command: str, tmp_path: Path) -> None:
+def test_each_command_has_its_own_help(command: str, tmp_path: Path) -> None:
     ended = run(command, "--help", home=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("usage: ")
 
 
-def test_who_reads_on_no_more_sees_no_traceback(tmp_path: Path) -> None:
+def test_a_closed_stdout_gives_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mcp_tool_filter", "completion", "fish"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=surroundings(tmp_path)
@@ -103,13 +103,13 @@ def test_who_reads_on_no_more_sees_no_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "module", ["__init__.py", "__main__.py", "errors.py", "cli/__init__.py", "cli/launcher.py"]
 )
-def test_an_older_python_can_read_what_tells_it_that_it_is_too_old(module: str) -> None:
+def test_an_older_python_can_run_the_version_check(module: str) -> None:
     source = (ADDON / "mcp_tool_filter" / module).read_text("utf-8")
     ast.parse(source, feature_version=(3, 9))
 
 
 @pytest.mark.skipif(not shutil.which("python3.11"), reason="there is no Python 3.11 here")
-def test_python_3_11_gets_a_sentence(tmp_path: Path) -> None:
+def test_python_3_11_gets_one_sentence(tmp_path: Path) -> None:
     ended = run("--help", home=tmp_path, python="python3.11")
     if "pyenv" in ended.stderr:
         pytest.skip("there is no Python 3.11 here")

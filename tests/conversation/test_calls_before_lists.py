@@ -24,7 +24,7 @@ def test_a_denied_name_is_not_found_before_any_list_was_seen() -> None:
 
 
 @pytest.mark.parametrize(("tool", "is_there"), [("read", True), ("no_such_tool", False)])
-def test_any_other_name_waits_for_the_askers_list(tool: str, is_there: bool) -> None:
+def test_other_names_wait_for_the_clients_list(tool: str, is_there: bool) -> None:
     between = open_session(policy("read", "more", deny="^rm"))
     waiting = between.from_client(calling(tool), None, Http())
     assert waits(waiting)
@@ -40,7 +40,7 @@ def test_any_other_name_waits_for_the_askers_list(tool: str, is_there: bool) -> 
     assert isinstance(asked(between, calling("more", id="3")), Reply)
 
 
-def test_a_call_goes_on_if_the_upstream_does_not_list() -> None:
+def test_a_call_is_forwarded_if_the_upstream_does_not_list() -> None:
     """Its own answer then says why, such as a 401 that says where to log in."""
     between = open_session(policy("read", deny="^rm"))
     waiting = between.from_client(calling("read"), None, Http())
@@ -62,7 +62,7 @@ def test_an_upstream_that_lists_only_to_users_has_no_snapshot_at_start() -> None
 
 @pytest.mark.parametrize("seconds", [None, 2.0], ids=["at once", "waiting"])
 @pytest.mark.parametrize("form", [b"%b", b"[%b]"], ids=["alone", "in a batch"])
-def test_a_kinds_first_list_is_filtered_also_where_it_waits(
+def test_the_first_list_of_a_kind_is_filtered_even_while_waiting(
     form: bytes, seconds: float | None
 ) -> None:
     """Only its page says what the tools are: the list that would be in force is not whole yet."""

@@ -11,7 +11,7 @@ from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, 
 from tests.make import answering, asking, calling, definition, listing, policy, text_of
 
 
-def test_when_the_list_changed_a_removed_tool_is_gone_and_a_new_one_stays_hidden() -> None:
+def test_after_a_list_change_a_removed_tool_is_gone_and_a_new_one_hidden() -> None:
     between = open_session(policy("x"))
     listed(between, listing("stays", "goes"))
     between.from_upstream(CHANGED)
@@ -21,7 +21,7 @@ def test_when_the_list_changed_a_removed_tool_is_gone_and_a_new_one_stays_hidden
         assert isinstance(asked(between, calling(tool, id="4")), Reply)
 
 
-def test_a_changed_list_of_one_session_is_not_that_of_others() -> None:
+def test_a_changed_list_of_one_session_does_not_affect_others() -> None:
     """Some upstreams switch tools on and off for one session."""
     in_force = policy("x")
     one, other = open_session(in_force), open_session(in_force)
@@ -33,7 +33,7 @@ def test_a_changed_list_of_one_session_is_not_that_of_others() -> None:
     assert asked(other, calling("b", id="3")) == Forward()
 
 
-def test_new_tools_may_be_judged_by_the_patterns_and_are_pinned_then() -> None:
+def test_new_tools_can_be_judged_by_the_patterns_and_are_then_pinned() -> None:
     in_force = policy("x")
     in_force.adopt(parse_config(deny=["^rm"], new_tools="judge"))
     between = open_session(in_force)
@@ -48,7 +48,7 @@ def test_new_tools_may_be_judged_by_the_patterns_and_are_pinned_then() -> None:
     assert listed(between, other, id="5") == listing("comes", id="5")
 
 
-def test_sessions_that_cannot_be_told_of_a_change_see_it_in_their_next_list() -> None:
+def test_sessions_without_notifications_see_a_change_in_their_next_list() -> None:
     """Not every client keeps a stream open, and one that connects later was never told."""
     in_force = policy("x")
     told, untold = open_session(in_force), open_session(in_force)
@@ -72,7 +72,7 @@ def test_a_tool_that_one_session_has_lost_stays_for_others() -> None:
     assert asked(other, calling("b", id="3")) == Forward()
 
 
-def test_a_client_without_a_session_sees_a_change_whatever_its_capabilities_are() -> None:
+def test_a_client_without_a_session_sees_a_change_with_any_capabilities() -> None:
     """Each message of 2026-07-28 declares them, but not the notification that the list changed."""
     in_force = policy("x")
 

@@ -83,7 +83,7 @@ def test_observers_get_a_batch_once_with_the_verdict_of_each_member() -> None:
     assert between.waiting == ["1"]
 
 
-def test_who_waits_is_known_until_the_answer_comes_or_the_upstream_is_lost() -> None:
+def test_waiting_requests_are_known_until_the_answer_or_the_loss() -> None:
     between = conversation()
     said(between, calling("read", id='"a"'))
     said(between, asking("ping", id="2"))
@@ -95,7 +95,7 @@ def test_who_waits_is_known_until_the_answer_comes_or_the_upstream_is_lost() -> 
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"{", b'{"jsonrpc":"2.0","id":4,"method":1}', b""])
-def test_what_a_client_says_that_cannot_be_read_is_refused(raw: bytes) -> None:
+def test_unreadable_client_messages_are_refused(raw: bytes) -> None:
     told: list[Judged] = []
     judged = said(conversation(told=told), raw)
     assert isinstance(judged.verdict, Reply)
@@ -103,7 +103,7 @@ def test_what_a_client_says_that_cannot_be_read_is_refused(raw: bytes) -> None:
     assert told == [judged]
 
 
-def test_what_is_too_large_is_refused_with_its_id_in_both_directions() -> None:
+def test_too_large_messages_are_refused_with_their_id_in_both_directions() -> None:
     between = conversation()
     between.policy.config = parse_config(deny=["^rm"], message_limit="1KB")
     too_large = said(between, asking("ping", id="5", params='{"x":"' + "x" * 2000 + '"}'))
@@ -118,7 +118,7 @@ def test_what_is_too_large_is_refused_with_its_id_in_both_directions() -> None:
     assert json.loads(answer.verdict.text)["error"]["code"] == -32603
 
 
-def test_from_upstream_raises_where_the_transport_may_know_better() -> None:
+def test_from_upstream_raises_for_unreadable_messages() -> None:
     """A body that is no message may be a page of a login."""
     with pytest.raises(ProtocolError):
         conversation().from_upstream(b"<html>")
@@ -140,14 +140,14 @@ def test_links_never_see_what_the_tool_filter_refuses() -> None:
     assert link.seen == []
 
 
-def test_links_see_a_message_in_order_until_one_of_them_refuses_it() -> None:
+def test_links_see_a_message_in_order_until_one_refuses_it() -> None:
     no = Reply(b"no", Reason(Why.MALFORMED))
     first, second, third = Linked(), Linked(ping=no), Linked()
     assert said(conversation(first, second, third), asking("ping")).verdict == no
     assert [len(link.seen) for link in (first, second, third)] == [1, 1, 0]
 
 
-def test_what_a_link_rewrites_is_judged_by_the_tool_filter_again() -> None:
+def test_a_rewritten_message_is_judged_by_the_tool_filter_again() -> None:
     """No link can make a denied tool callable."""
     link = Linked(ping=Rewrite(calling("rm"), Reason(Why.HIDDEN)))
     verdict = said(conversation(link), asking("ping")).verdict
@@ -155,7 +155,7 @@ def test_what_a_link_rewrites_is_judged_by_the_tool_filter_again() -> None:
     assert b"Tool not found: rm" in verdict.text
 
 
-def test_what_a_link_rewrites_reaches_the_next_link_and_the_upstream() -> None:
+def test_a_rewritten_message_reaches_the_next_link_and_the_upstream() -> None:
     changed = calling("read", id="1", arguments='{"x":1}')
     link, after = Linked(ping=Rewrite(changed, Reason(Why.HIDDEN))), Linked()
     between = conversation(link, after)
@@ -164,7 +164,7 @@ def test_what_a_link_rewrites_reaches_the_next_link_and_the_upstream() -> None:
     assert between.waiting == ["1"]
 
 
-def test_a_denied_tool_that_a_link_puts_into_a_list_is_taken_out() -> None:
+def test_a_denied_tool_added_to_a_list_by_a_link_is_removed() -> None:
     link = Linked(to_tools_list=Rewrite(listing("rm", "read"), Reason(Why.HIDDEN)))
     between = conversation(link)
     said(between, LIST)
@@ -186,7 +186,7 @@ def test_a_list_from_the_snapshot_passes_the_links_as_a_request_and_as_a_respons
     ]
 
 
-def test_a_link_that_needs_nothing_costs_no_waiting() -> None:
+def test_a_link_without_effects_does_not_wait() -> None:
     class YieldsNothing:
         def decide(self, message: Single, situation: Situation) -> Deciding[Verdict]:
             yield from ()
@@ -198,7 +198,7 @@ def test_a_link_that_needs_nothing_costs_no_waiting() -> None:
     assert isinstance(judged.verdict, Drop)
 
 
-def test_a_decision_that_waits_yields_its_effects_and_only_then_is_remembered() -> None:
+def test_a_waiting_decision_is_remembered_only_after_its_effects() -> None:
     told: list[Judged] = []
     between = conversation(Linked(ping=2.5), told=told)
     waiting = between.from_client(asking("ping"))

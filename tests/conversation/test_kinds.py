@@ -14,7 +14,7 @@ from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, 
 from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
 
 
-def test_a_client_that_declares_all_is_answered_from_the_fetched_list() -> None:
+def test_a_client_with_all_capabilities_is_answered_from_the_fetched_list() -> None:
     between = open_session(policy("read", "rm", deny="^rm"), ALL_CAPABILITIES)
     assert text_of(asked(between, LIST)) == listing("read")
 
@@ -43,7 +43,7 @@ def test_each_revision_has_its_own_form_of_the_definitions() -> None:
     assert text_of(asked(other, LIST)) == raw
 
 
-def test_a_users_list_is_never_anothers() -> None:
+def test_a_users_list_is_never_given_to_another() -> None:
     in_force = policy("read")
     ann, bob = (open_session(in_force, like_the_fetch=False) for _ in "ab")
     assert listed(ann, listing("read", "of_ann")) == listing("read", "of_ann")
@@ -55,7 +55,7 @@ def test_a_users_list_is_never_anothers() -> None:
         assert f"Tool not found: {tool}".encode() in verdict.text
 
 
-def test_a_client_without_a_session_is_known_by_its_credentials() -> None:
+def test_a_client_without_a_session_is_identified_by_its_credentials() -> None:
     in_force = policy("read")
     ann, again, bob = (
         Conversation(in_force, Client(said_revision=R2025_11_25, credential=one))
@@ -76,7 +76,7 @@ def test_a_pinned_definition_stays_within_its_kind() -> None:
     assert listed(bob, changed) == changed
 
 
-def test_a_list_of_several_pages_is_whole_with_its_last() -> None:
+def test_a_list_of_several_pages_is_complete_with_its_last_page() -> None:
     in_force = policy()
     between = open_session(in_force)
     listed(between, listing("one", more=',"nextCursor":"2"'))
@@ -98,7 +98,7 @@ def test_other_patterns_apply_to_every_kind() -> None:
     assert asked(ann, calling("read", id="4")) == Forward()
 
 
-def test_any_number_of_askers_costs_no_more_than_a_thousand() -> None:
+def test_the_number_of_remembered_kinds_is_bounded_and_equal_lists_are_shared() -> None:
     in_force = policy("read")
     names = [f"tool_{number}" for number in range(5)]
     for number in range(MOST_KINDS + 500):
@@ -125,7 +125,7 @@ def test_the_bytes_of_all_lists_are_bounded() -> None:
     assert in_force.kinds.size < 1000
 
 
-def test_a_forgotten_kind_costs_one_list() -> None:
+def test_a_forgotten_kind_is_known_again_after_one_list() -> None:
     in_force = policy("read")
     client = Client(said_revision=R2025_11_25, credential="ann")
     listed(Conversation(in_force, client), listing("of_ann"))
@@ -158,7 +158,7 @@ def test_made_up_tokens_do_not_push_out_known_lists() -> None:
     assert all(in_force.kinds.of(client).is_listed for client in known)
 
 
-def test_many_users_with_lists_push_out_the_one_used_least_recently() -> None:
+def test_many_lists_push_out_the_least_recently_used_one() -> None:
     in_force = policy("x")
     users = [Client(said_revision=R2025_11_25, credential=f"{n}") for n in range(MOST_KINDS + 1)]
     for user in users:

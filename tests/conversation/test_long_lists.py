@@ -56,7 +56,7 @@ def test_a_list_of_ten_thousand_tools_is_rewritten_in_steps() -> None:
     assert opened.waiting == []
 
 
-def test_the_result_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_in_steps_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, raw = policy_of(*NAMES), listing(*NAMES, more=',"ttlMs":5')
     judged, _ = last_of(asking_for_a_list(policy).from_upstream(raw))
     monkeypatch.setattr(from_upstream, "_LONG", 1 << 40)
@@ -65,13 +65,13 @@ def test_the_result_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert judged.verdict == at_once.verdict
 
 
-def test_a_list_that_is_known_needs_no_steps() -> None:
+def test_a_known_list_needs_no_steps() -> None:
     policy, raw = policy_of(*NAMES), listing(*NAMES)
     last_of(asking_for_a_list(policy).from_upstream(raw))
     assert isinstance(asking_for_a_list(policy).from_upstream(raw), Judged)
 
 
-def test_patterns_that_change_meanwhile_are_in_force() -> None:
+def test_patterns_changed_meanwhile_apply() -> None:
     policy = policy_of(*NAMES)
     decision = asking_for_a_list(policy).from_upstream(listing(*NAMES))
     assert waits(decision)

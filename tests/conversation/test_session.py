@@ -66,14 +66,14 @@ def test_the_bytes_of_remembered_ids_are_bounded() -> None:
     assert exchanges.take_all() == ids[-3:]
 
 
-def test_an_id_that_is_used_again_is_counted_once() -> None:
+def test_a_reused_id_is_counted_once() -> None:
     exchanges = Exchanges(most_bytes=10)
     for _ in range(100):
         begin(exchanges, asking("ping", id="12345"))
     assert exchanges.take_all() == ["12345"]
 
 
-def test_a_long_method_is_not_kept_whole() -> None:
+def test_a_long_method_is_cut() -> None:
     exchanges = Exchanges()
     begin(exchanges, asking("x" * 1000))
     assert max(map(len, exchanges.methods)) < 100
@@ -92,7 +92,7 @@ def test_an_overlong_envelope_is_not_remembered() -> None:
     assert envelopes.get("2025-06-18") is None
 
 
-def test_who_is_answered_waits_no_more() -> None:
+def test_an_answered_request_no_longer_waits() -> None:
     exchanges = waiting("1", "2")
     answered = exchanges.answered_by(message(ANSWER))
     assert answered
@@ -118,24 +118,24 @@ def test_each_member_of_a_batch_waits() -> None:
     assert list(exchanges.methods) == ["a", "b"]
 
 
-def test_notifications_and_answers_wait_for_nothing() -> None:
+def test_notifications_and_answers_do_not_wait() -> None:
     exchanges = Exchanges()
     begin(exchanges, b'{"jsonrpc":"2.0","method":"x"}')
     begin(exchanges, ANSWER)
     assert len(exchanges) == 0
 
 
-def test_of_too_many_exchanges_the_oldest_are_forgotten() -> None:
+def test_the_oldest_of_too_many_exchanges_are_forgotten() -> None:
     assert waiting("1", "2", "3", most=2).take_all() == ["2", "3"]
 
 
-def test_only_who_waits_can_be_taken_and_only_once() -> None:
+def test_a_waiting_request_can_be_taken_only_once() -> None:
     exchanges = waiting("1", "2")
     assert exchanges.take(["1", "3", "1"]) == ["1"]
     assert exchanges.take(["1"]) == []
 
 
-def test_of_too_many_sessions_the_least_recently_used_is_forgotten() -> None:
+def test_the_least_recently_used_of_too_many_sessions_is_forgotten() -> None:
     sessions = Sessions(Limits(sessions=2))
     first = sessions.open("a", 0)
     sessions.open("b", 1)
@@ -170,7 +170,7 @@ def test_a_closed_session_is_forgotten() -> None:
     assert sessions.get("a", 0) is None
 
 
-def test_the_first_list_of_a_revision_gives_the_frame() -> None:
+def test_the_first_list_of_a_revision_sets_the_envelope() -> None:
     envelopes = Envelopes()
     envelopes.learn("2025-06-18", page(listing("a", more=',"ttlMs":1')))
     envelopes.learn("2025-06-18", page(listing("a")))

@@ -70,7 +70,7 @@ def bodies() -> Iterator[bytes]:
     yield from (seed[2:] for seed in seeds())
 
 
-def test_both_ways_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_paths_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = calling("read_file"), asking("tools/list", id="2")
     calls = [one.replace(b'"id":2', b'"id":1') for one in dict.fromkeys(bodies())]
     monkeypatch.setattr(from_upstream, "_LEAST", 0)
@@ -80,7 +80,7 @@ def test_both_ways_agree_on_every_attack(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(calls) > 500
 
 
-def test_each_attack_is_judged_alike_when_the_ends_of_its_values_are_known(
+def test_each_attack_is_judged_alike_with_known_value_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = calling("read_file"), asking("tools/list", id="2")
@@ -93,7 +93,7 @@ def test_each_attack_is_judged_alike_when_the_ends_of_its_values_are_known(
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
-def test_both_ways_agree_on_every_recording(
+def test_both_paths_agree_on_every_recording(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = read_recording(recording)
@@ -116,7 +116,7 @@ def took_the_short_way(judged: object) -> bool:
     return result is not None and result.members is None
 
 
-def test_only_a_known_answer_to_a_call_takes_the_short_way() -> None:
+def test_only_known_answers_to_calls_take_the_fast_path() -> None:
     long = b"x" * LEAST
     for asked, id, is_short in (
         (calling("read_file"), b"1", True),
@@ -132,7 +132,7 @@ def test_only_a_known_answer_to_a_call_takes_the_short_way() -> None:
         assert judged.verdict == Forward()
 
 
-def test_who_waits_has_been_answered() -> None:
+def test_the_fast_path_marks_the_request_as_answered() -> None:
     opened = conversation(calling("read_file"))
     judged = opened.from_upstream(RESULT % (b"1", b"x" * LEAST))
     assert took_the_short_way(judged)
@@ -141,7 +141,7 @@ def test_who_waits_has_been_answered() -> None:
     assert not took_the_short_way(again)
 
 
-def test_a_definition_beside_the_content_is_refused_however_long_the_result() -> None:
+def test_a_definition_beside_the_content_is_refused_at_any_length() -> None:
     hidden = b'"_meta":{"x":{"name":"%s","inputSchema":{}}},"content"' % DENIED.encode()
     raw = (RESULT % (b"1", b"x" * LEAST)).replace(b'"content"', hidden)
     with pytest.raises(ProtocolError):

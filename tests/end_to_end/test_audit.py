@@ -77,7 +77,7 @@ async def _started(host: str, *words: str, home: Path) -> AsyncIterator[tuple[Ru
 
 
 @pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
-async def test_each_message_that_matters_is_one_line(host: str, tmp_path: Path) -> None:
+async def test_each_relevant_message_is_one_line(host: str, tmp_path: Path) -> None:
     entries = await audited(host, tmp_path)
     rows = [
         (one.get("method"), one.get("tool") or one.get("uri"), one["verdict"], one.get("why"))
@@ -102,7 +102,7 @@ async def test_each_message_that_matters_is_one_line(host: str, tmp_path: Path) 
     assert main(["audit", "verify", str(tmp_path / "audit.jsonl")]) == 0
 
 
-async def test_arguments_can_be_entered_in_full_but_for_secrets(tmp_path: Path) -> None:
+async def test_arguments_can_be_logged_in_full_except_secrets(tmp_path: Path) -> None:
     call = (await audited("mcp-tool-filter", tmp_path, "audit_arguments=full"))[0]
     assert isinstance(call["arguments"], dict)
     assert isinstance(call["result"], dict)
@@ -130,7 +130,7 @@ interceptor:
 
 
 @pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
-async def test_what_rules_log_is_entered(host: str, tmp_path: Path) -> None:
+async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text(LOGS)
     entries = await audited(host, tmp_path, f"rules={rules}")

@@ -45,7 +45,7 @@ def refusal(player: Client, name: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("new_tools", ["hide", "judge"])
 @pytest.mark.parametrize(("server", "name", "flags"), PAIRS)
-def test_clients_see_what_is_removed_and_only_with_judge_what_is_new(
+def test_clients_see_removed_tools_go_and_new_ones_only_with_judge(
     server: str, name: str, flags: tuple[str, ...], new_tools: str
 ) -> None:
     judges = new_tools == "judge"

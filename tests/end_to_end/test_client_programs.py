@@ -74,7 +74,7 @@ def test_a_server_that_is_down_does_not_connect(client: ClientProgram) -> None:
     assert not client.connects("files")
 
 
-def test_what_config_prints_for_a_command_works(client: ClientProgram) -> None:
+def test_the_configuration_printed_for_a_command_works(client: ClientProgram) -> None:
     words = ["config", client.name, "--deny", "^delete_", "--env", "KEY=a b", "--", *SERVER]
     client.shell(client.filter(*words))
     [entry] = listed(client)
@@ -82,7 +82,7 @@ def test_what_config_prints_for_a_command_works(client: ClientProgram) -> None:
     assert client.connects(entry["server"])
 
 
-def test_what_config_prints_for_a_url_works(client: ClientProgram) -> None:
+def test_the_configuration_printed_for_a_url_works(client: ClientProgram) -> None:
     with upstream("mcp1") as server:
         port = str(server.port)
         printed = client.filter("config", client.name, "-u", "http://localhost:1/mcp", "-p", port)

@@ -61,7 +61,7 @@ def names_in(document: Document) -> list[str]:
     return [tool["name"] for tool in document.outcomes[0]["result"]["tools"]]
 
 
-def test_a_client_that_can_do_everything_gets_all_tools_of_server_everything() -> None:
+def test_a_client_with_all_capabilities_gets_all_tools_of_server_everything() -> None:
     """server-everything lists some tools only to clients that declare a capability for them."""
     call: Step = {"call": "get-roots-list", "arguments": {}}
     with everything() as origin, mitmdump(origin, deny="^get-env$", endpoint="/mcp") as between:

@@ -47,7 +47,7 @@ async def fetched(running: Upstream, endpoint: str | None) -> Fetched:
 
 
 @every_upstream
-async def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
+async def test_all_tools_are_fetched_from_a_discovered_endpoint(
     running: Upstream, server: Server
 ) -> None:
     found = await fetched(running, None)
@@ -59,7 +59,7 @@ async def test_all_tools_are_fetched_from_an_endpoint_that_we_found(
 
 
 @every_upstream
-async def test_the_way_it_speaks_is_found_too(running: Upstream, server: Server) -> None:
+async def test_the_transport_is_discovered_too(running: Upstream, server: Server) -> None:
     found = await fetched(running, running.path)
     assert found.revision == (MODERN if server.speaks_modern else LEGACY)
     assert found.transport == transport_of(server)

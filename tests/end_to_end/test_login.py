@@ -46,7 +46,9 @@ def login(url: str, home: Path) -> None:
 
 
 @pytest.mark.parametrize(("client", "server"), combinations(SERVERS, PLAYERS))
-async def test_a_client_that_knows_no_login(tmp_path: Path, client: str, server: str) -> None:
+async def test_a_client_without_login_support_works(
+    tmp_path: Path, client: str, server: str
+) -> None:
     with upstream(server, "--lifetime=3") as behind:
         await asyncio.to_thread(login, behind.url, tmp_path)
         flags = ("--upstream", behind.url, "--deny", "^delete_")
@@ -61,7 +63,9 @@ async def test_a_client_that_knows_no_login(tmp_path: Path, client: str, server:
 @pytest.mark.parametrize(
     ("client", "server"), combinations(SERVERS[-1:], PLAYERS if ALL else PLAYERS[1::2])
 )
-async def test_a_client_behind_a_pipe(tmp_path: Path, client: str, server: str) -> None:
+async def test_a_client_behind_a_pipe_uses_the_login(
+    tmp_path: Path, client: str, server: str
+) -> None:
     with upstream(server, "--lifetime=3") as behind:
         await asyncio.to_thread(login, behind.url, tmp_path)
         own = ("env", f"XDG_CONFIG_HOME={tmp_path}")  # clients pass on next to nothing
@@ -82,7 +86,7 @@ def assert_served(document: Document) -> None:
 
 
 @pytest.mark.parametrize(("client", "place"), combinations(tuple(PLACES)))
-async def test_a_client_that_could_log_in_need_not(
+async def test_a_client_with_login_support_need_not_log_in(
     tmp_path: Path, client: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the authorization server is; over https, and after the token has expired."""

@@ -39,7 +39,7 @@ async def through(home: Path, origin: str, **options: Any) -> AsyncIterator[Runn
 
 
 @pytest.mark.parametrize(("client", "place"), combinations(tuple(PLACES)))
-async def test_a_client_logs_in(
+async def test_a_client_logs_in_through_us(
     client: str, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And again with the refresh token, for an access token lives three seconds."""
@@ -65,7 +65,7 @@ async def test_a_client_logs_in(
 @pytest.mark.parametrize(
     ("client", "kind"), combinations(SERVERS, CLIENTS if ALL else ("ts2", "remote", "fastmcp"))
 )
-async def test_a_client_logs_in_to_a_server_of_an_sdk(
+async def test_a_client_logs_in_to_an_sdk_server_through_us(
     client: str, kind: str, tmp_path: Path
 ) -> None:
     """With that SDK's own authorization server and its check of each token."""
@@ -99,7 +99,7 @@ async def test_https_on_both_sides(client: str, place: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("one", CLIENTS if ALL else ("mcp1", "ts1"))
-async def test_each_user_has_the_list_and_the_rights_of_their_own(one: str, tmp_path: Path) -> None:
+async def test_each_user_has_their_own_list_and_rights(one: str, tmp_path: Path) -> None:
     """At once, through one proxy, and also after their tokens were renewed."""
     has = (("read_file", "delete_file"), ("read_file", "write_file", "delete_file"))
     with oauth_upstream(lifetime=3, elsewhere=True, tools_of=has) as server:

@@ -154,9 +154,7 @@ class TestBrowser:
             page.until(lambda: "no <b>etc</b>" not in rule_table(page), "edit")
             assert page.errors() == []
 
-    def test_mitmwebs_menu_leads_to_it_and_its_list_has_room_for_comments(
-        self, web: Web, page: Page
-    ) -> None:
+    def test_mitmweb_links_to_the_page_and_shows_comments(self, web: Web, page: Page) -> None:
         web.client.call("file_read")
         page.go(web.url(f"/?token={PASSWORD}"))
         page.wait_for("tools/call file_read: forwarded")
@@ -168,7 +166,9 @@ class TestBrowser:
         page.wait_for("Live", "Exposed tools")
 
     @pytest.mark.parametrize("width", [390, 1440])
-    def test_nothing_is_cut_at_the_width_of(self, width: int, web: Web, page: Page) -> None:
+    def test_no_text_is_cut_and_nothing_overflows_at_the_width_of(
+        self, width: int, web: Web, page: Page
+    ) -> None:
         """No name is broken beside empty space, and nothing reaches out of the page."""
         web.client.call("file_read")
         web.client.call("no_such_tool_" + "with_a_long_name_" * 5)
@@ -195,7 +195,7 @@ class TestBrowser:
         page.find('button[aria-label="Discard the changes"]').click()
         page.find(button)
 
-    def test_it_shows_who_calls_what_and_the_context_saved(self, web: Web, page: Page) -> None:
+    def test_the_page_shows_callers_and_the_saved_context(self, web: Web, page: Page) -> None:
         web.client.tools()
         for name in ("file_read", "file_read", "file_delete"):
             web.client.call(name)
@@ -208,7 +208,7 @@ class TestBrowser:
             "Context saved",
         ]
 
-    def test_it_can_be_read_by_light_and_by_dark(
+    def test_the_page_is_readable_in_light_and_dark_mode(
         self, web: Web, page: Page, tmp_path: Path
     ) -> None:
         """With MCP_TOOL_FILTER_PICTURES in the environment it makes the README's picture."""
@@ -232,7 +232,9 @@ class TestBrowser:
         assert picture.stat().st_size > 10_000
 
     @pytest.mark.parametrize("width", [390, 1440])
-    def test_nothing_is_cut_off(self, width: int, web: Web, page: Page, tmp_path: Path) -> None:
+    def test_no_text_on_the_page_is_cut_off(
+        self, width: int, web: Web, page: Page, tmp_path: Path
+    ) -> None:
         web.client.call("file_read")
         page.resize(width, 900)
         page.go(web.url(f"/mcp?token={PASSWORD}"))
@@ -241,9 +243,7 @@ class TestBrowser:
         assert page.run(CUT_NAMES) == []
         page.screenshot(tmp_path / "page.png")
 
-    def test_messages_are_shown_as_they_happen_and_lead_to_their_flow(
-        self, web: Web, page: Page
-    ) -> None:
+    def test_messages_appear_at_once_and_link_to_their_flow(self, web: Web, page: Page) -> None:
         page.go(web.url(f"/mcp?token={PASSWORD}"))
         page.wait_for("Live", "Nothing has passed yet." if not web.state()["recent"] else "ms")
         web.client.call("file_read")
@@ -255,7 +255,7 @@ class TestBrowser:
         assert sum(step["calls"] for step in steps) >= 1
         assert sum(step["refused"] for step in steps) >= 1
 
-    def test_a_click_hides_a_tool_and_another_takes_it_back(self, web: Web, page: Page) -> None:
+    def test_a_click_hides_a_tool_and_can_be_undone(self, web: Web, page: Page) -> None:
         before = web.option("deny")
         page.go(web.url(f"/mcp?token={PASSWORD}"))
         page.wait_for("Live", "file_read")

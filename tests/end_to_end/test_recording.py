@@ -111,7 +111,7 @@ def test_the_launcher_records_the_same(tmp_path: Path) -> None:
     assert messages(heard) == messages(recording.flows[0].heard)
 
 
-def test_what_was_recorded_without_the_filter_can_be_replayed_too(tmp_path: Path) -> None:
+def test_a_recording_made_without_the_filter_can_be_replayed(tmp_path: Path) -> None:
     """Somebody has a dump already, and wonders what a policy would have done."""
     need("mcp1")
     file = tmp_path / "plain.flow"

@@ -176,7 +176,7 @@ class DevServer:
 
 @pytest.mark.parametrize("server", ["mcp1", "ts2"])
 @pytest.mark.parametrize("filtered", [mitmdump, launcher])
-async def test_no_call_is_lost_that_was_not_in_flight(
+async def test_only_calls_in_flight_are_lost_at_a_restart(
     filtered: Filtered, server: str, tmp_path: Path
 ) -> None:
     with closing(DevServer(server)) as upstream:

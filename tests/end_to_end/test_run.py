@@ -130,7 +130,7 @@ async def test_a_login_works_and_nothing_is_rewritten(
     assert "WARNING" not in ran.stderr
 
 
-async def test_it_says_which_server_did_not_come_through(tmp_path: Path) -> None:
+async def test_run_names_servers_that_did_not_come_through(tmp_path: Path) -> None:
     """Node without support for the variables goes around us."""
     need("ts1")
     with upstream("mcp1") as server:
@@ -144,7 +144,7 @@ async def test_it_says_which_server_did_not_come_through(tmp_path: Path) -> None
     assert "secret" not in ran.stderr
 
 
-async def test_old_node_is_noticed(tmp_path: Path) -> None:
+async def test_an_old_node_version_is_reported(tmp_path: Path) -> None:
     """Node 20 never uses the proxy. (Where the machine's own is newer, it does.)"""
     node = shutil.which("node")
     assert node, "the machine has no Node of its own"
@@ -165,7 +165,7 @@ async def test_old_node_is_noticed(tmp_path: Path) -> None:
     assert ("WARNING: 1 MCP server" in ran.stderr) is not is_new
 
 
-async def test_a_client_that_does_not_trust_us_is_noticed(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_trust_our_certificate_is_reported(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a")], tls=certified(tmp_path)) as there:
         url = there.url.replace("127.0.0.1", "localhost") + "/mcp"
         words = ["env", "-u", "SSL_CERT_FILE", "-u", "CURL_CA_BUNDLE", "curl", "-s", url]
@@ -175,14 +175,14 @@ async def test_a_client_that_does_not_trust_us_is_noticed(tmp_path: Path) -> Non
     assert f"{url}  (named by --server): the client does not trust our certificate" in ran.stderr
 
 
-async def test_a_server_that_we_do_not_trust_is_named(tmp_path: Path) -> None:
+async def test_a_server_with_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a")], tls=certified(tmp_path)) as there:
         ran = await run(tmp_path, "--", "curl", "-sS", there.url + "/mcp")
     assert "Warning: No connection to 127.0.0.1: " in ran.stderr
     assert "--ca FILE" in ran.stderr
 
 
-async def test_a_server_that_is_a_command_is_named(tmp_path: Path) -> None:
+async def test_a_server_started_as_a_command_is_named(tmp_path: Path) -> None:
     list_servers(
         tmp_path,
         files={"command": "npx", "args": ["a-server"]},
@@ -196,7 +196,7 @@ async def test_a_server_that_is_a_command_is_named(tmp_path: Path) -> None:
     assert "mcp-remote uses the filter only with --enable-proxy" in ran.stderr
 
 
-async def test_the_doctor_says_what_was_not_seen(tmp_path: Path) -> None:
+async def test_the_doctor_names_servers_that_were_not_seen(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("a")]) as there:
         list_servers(
             tmp_path,
@@ -290,7 +290,7 @@ async def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> Non
     assert "Traceback" not in ran.stderr
 
 
-async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     ran = await run(tmp_path, "--deny", "x", "--cwd", "/no/such", "--", "true")
     assert ran.status == 1
     assert "Error: Cannot start true in /no/such\nThere is no such folder" in ran.stderr

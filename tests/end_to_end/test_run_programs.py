@@ -54,7 +54,7 @@ def run(client: ClientProgram, *flags: str) -> str:
 
 @pytest.mark.parametrize("is_https", [False, True], ids=["http", "https"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_goes_through_us(program: str, is_https: bool, tmp_path: Path) -> None:
+def test_a_program_uses_our_proxy(program: str, is_https: bool, tmp_path: Path) -> None:
     """Its list comes filtered, and nothing says that it went around us."""
     need("clients")
     (tmp_path / "project").mkdir()

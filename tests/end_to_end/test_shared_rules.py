@@ -39,7 +39,7 @@ async def outcome(client: RawClient, method: str) -> str:
     return action
 
 
-async def test_limits_and_caches_are_shared_and_a_lost_redis_is_told(tmp_path: Path) -> None:
+async def test_limits_and_caches_are_shared_and_a_lost_redis_is_reported(tmp_path: Path) -> None:
     redis = Server(tmp_path)
     redis.start()
     rules = tmp_path / "rules.yaml"

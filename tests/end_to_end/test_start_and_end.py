@@ -64,14 +64,14 @@ def assert_says(said: tuple[int, str], text: str, name: str = "mitmdump") -> Non
         ),
     ],
 )
-async def test_a_start_that_cannot_be_says_why_in_two_lines(
+async def test_a_failed_start_says_why_in_two_lines(
     name: str, option: str, text: str, tmp_path: Path
 ) -> None:
     said = await end(name, tmp_path, NOBODY, option)
     assert_says(said, text, name)
 
 
-async def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
+async def test_a_silent_upstream_times_out(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 
@@ -82,7 +82,7 @@ async def test_a_silent_upstream_runs_into_the_time_out(tmp_path: Path) -> None:
     assert_says((code, stderr), f"{what}\nConnection timeout after 300ms")
 
 
-async def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) -> None:
+async def test_a_missing_tool_list_has_its_own_timeout(tmp_path: Path) -> None:
     text = "Error: Failed to fetch tool list from upstream MCP\nRequest timeout after 300ms"
     async with mcp_upstream(tools=[], lists=lambda _request, _id: b"") as upstream:
         mode = f"reverse:{upstream.url}"
@@ -90,7 +90,7 @@ async def test_a_tool_list_that_does_not_come_runs_into_its_own(tmp_path: Path) 
     assert_says(found, text)
 
 
-async def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
+async def test_a_refused_tool_list_is_reported(tmp_path: Path) -> None:
     def lists(_request: RawRequest, _id: str) -> bytes:
         return answer(b"no", status="503 Service Unavailable", kind="text/plain")
 
@@ -104,7 +104,7 @@ async def test_a_refused_tool_list_is_told(tmp_path: Path) -> None:
     assert len(stderr.split("\n")) == 3
 
 
-async def test_a_file_that_overrules_the_command_line_is_not_silently_obeyed(
+async def test_a_configuration_file_that_overrides_a_flag_stops_the_start(
     tmp_path: Path,
 ) -> None:
     """mitmproxy would let config.yaml win over --set."""
@@ -126,7 +126,7 @@ async def serving(
 
 
 @pytest.mark.parametrize("name", TOOLS)
-async def test_a_lost_upstream_ends_the_process_when_all_who_wait_are_answered(
+async def test_a_lost_upstream_ends_the_process_after_all_waiting_clients_are_answered(
     name: str, tmp_path: Path
 ) -> None:
     async def silent(_request: RawRequest, peer: Peer) -> None:
@@ -163,7 +163,7 @@ async def test_a_debugging_session_outlives_its_upstream(tmp_path: Path) -> None
                 assert (await client.ask(post(CALL % number))).body == LOST % number
 
 
-async def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
+async def test_a_signal_ends_the_process_with_success(tmp_path: Path) -> None:
     async with (
         mcp_upstream(tools=[tool("read_file")]) as upstream,
         serving("mitmdump", tmp_path, upstream) as it,
@@ -175,7 +175,7 @@ async def test_a_signal_ends_it_with_success(tmp_path: Path) -> None:
     assert found == 0
 
 
-async def test_the_report_says_what_is_gone_and_why(tmp_path: Path) -> None:
+async def test_the_report_names_hidden_tools_and_why(tmp_path: Path) -> None:
     saved = len(tool("delete_file")) + len(tool("drop_database"))
     tools = [tool(name) for name in ("read_file", "delete_file", "drop_database", "odd\n")]
     async with (

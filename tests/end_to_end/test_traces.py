@@ -90,7 +90,7 @@ async def test_each_request_is_a_span_in_the_clients_trace(host: str, tmp_path: 
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_the_upstream_reads_our_span_where_it_would_read_the_clients(
+async def test_our_span_replaces_the_clients_as_the_upstreams_parent(
     host: str, tmp_path: Path
 ) -> None:
     """Nothing else of the message changes."""
@@ -114,7 +114,7 @@ async def test_the_upstream_reads_our_span_where_it_would_read_the_clients(
         assert third.all("traceparent") == [ours[2].removesuffix("01") + "03"]
 
 
-async def test_a_message_and_its_request_may_belong_to_two_traces(tmp_path: Path) -> None:
+async def test_a_message_and_its_http_request_may_belong_to_two_traces(tmp_path: Path) -> None:
     """The message's own is the parent, the request's is linked, and goes on as it came."""
     other = f"00-{'a' * 32}-{'b' * 16}-01"
     with collector() as sent_to:
@@ -127,7 +127,7 @@ async def test_a_message_and_its_request_may_belong_to_two_traces(tmp_path: Path
         assert upstream.of("tools/call")[0].all("traceparent") == [other]
 
 
-async def test_a_trace_that_is_not_recorded_passes_as_it_is(tmp_path: Path) -> None:
+async def test_an_unrecorded_trace_passes_unchanged(tmp_path: Path) -> None:
     not_sampled = f"00-{TRACE}-{PARENT}-00"
     with collector() as sent_to:
         async with filtering("mcp-tool-filter", tmp_path, sent_to, FAILED) as (port, upstream):
@@ -138,7 +138,7 @@ async def test_a_trace_that_is_not_recorded_passes_as_it_is(tmp_path: Path) -> N
         assert len(sent_to.spans) == 1
 
 
-async def test_a_collector_that_fails_is_told_of_once_and_delays_nothing(tmp_path: Path) -> None:
+async def test_a_failing_collector_is_reported_once_and_delays_nothing(tmp_path: Path) -> None:
     with collector(status=400) as sent_to:
         async with mcp_upstream(tools=[tool("read")], respond=saying(FAILED)) as upstream:
             words = ["-u", f"{upstream.url}/mcp", "-d", "^rm$", "--otel"]
@@ -154,7 +154,7 @@ async def test_a_collector_that_fails_is_told_of_once_and_delays_nothing(tmp_pat
                 assert "Traceback" not in it.stderr
 
 
-def test_over_stdio_the_upstream_reads_our_span_too(tmp_path: Path) -> None:
+def test_our_span_reaches_the_upstream_over_stdio_too(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(
         SERVER.replace(
             'if "id" not in said:', 'open("seen", "a").write(line)\n    if "id" not in said:'
@@ -178,7 +178,7 @@ def test_over_stdio_the_upstream_reads_our_span_too(tmp_path: Path) -> None:
     assert (tmp_path / "seen").read_bytes() == said[0].replace(CONTEXT.encode(), ours) + b"\n"
 
 
-def test_a_protocol_that_we_do_not_speak_stops_the_start(tmp_path: Path) -> None:
+def test_an_unsupported_trace_protocol_stops_the_start(tmp_path: Path) -> None:
     env = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     done = run("-d", "x", "--otel", "--", "true", home=tmp_path, environment=env)
     assert done.returncode == 1
@@ -188,7 +188,7 @@ def test_a_protocol_that_we_do_not_speak_stops_the_start(tmp_path: Path) -> None
     )
 
 
-def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_extra_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "opentelemetry.py").write_text("raise ImportError")
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
@@ -205,7 +205,7 @@ def test_without_the_extra_one_sentence_says_what_to_install(tmp_path: Path) -> 
     )
 
 
-def test_nothing_of_it_is_imported_where_nobody_wants_it() -> None:
+def test_tracing_is_not_imported_unless_it_is_on() -> None:
     script = (
         "import sys, mcp_tool_filter.adapters.mitmproxy.addon, mcp_tool_filter.cli.commands.relay,"
         "mcp_tool_filter.adapters.stdio.relay;"

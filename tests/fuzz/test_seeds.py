@@ -75,7 +75,7 @@ def _nothing_added(_: object, body: bytes) -> bytes:
         ("policy.rules.chain._Walk._follow_rules", _nothing_found),
     ],
 )
-def test_a_filter_that_is_weaker_in_one_place_is_noticed(
+def test_a_weakened_filter_is_detected(
     where: str, instead: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(Where another place would refuse the same, it takes both, and is not in this list.)"""
@@ -91,5 +91,5 @@ def _noticed() -> Iterator[str]:
             yield str(violation)
 
 
-def test_the_dictionary_is_one_that_libfuzzer_reads() -> None:
+def test_the_dictionary_is_valid_for_libfuzzer() -> None:
     assert all(re.fullmatch(r'"(?:\\x[0-9a-f]{2})+"', line) for line in tokens().splitlines())

@@ -128,7 +128,7 @@ async def test_the_script_without_its_package_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
-async def test_another_mitmproxy_is_refused(version: str, checkout: Path) -> None:
+async def test_another_version_of_mitmproxy_is_refused(version: str, checkout: Path) -> None:
     patch = f"import mitmproxy.version; mitmproxy.version.VERSION = {version!r}"
     (checkout / "sitecustomize.py").write_text(patch)
     reason = CANNOT_START + f"It needs mitmproxy 12.2, from 12.2.2 on; this is {version}\n"

@@ -49,7 +49,7 @@ def said(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_it_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_counts_all_entries(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = json.loads(said([str(file), "--json"], capsys))
     assert summary["calls"] == {"read": 2, "slow": 1}
     assert summary["refused"] == {"rm": 1}
@@ -60,7 +60,7 @@ def test_it_adds_up(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "slowest calls" in said([str(file)], capsys)
 
 
-def test_entries_before_a_time_can_be_left_out(
+def test_entries_before_a_given_time_can_be_left_out(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [str(file), "--json", "--since", "2026-11-18T10:30:00+00:00"]
@@ -68,7 +68,7 @@ def test_entries_before_a_time_can_be_left_out(
     assert json.loads(said([str(file), "--json", "--since", "1d"], capsys))["entries"] in (0, 4)
 
 
-def test_compressed_files_come_before_the_one_in_use(
+def test_compressed_files_are_read_before_the_current_one(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
@@ -81,7 +81,7 @@ def test_compressed_files_come_before_the_one_in_use(
 
 @pytest.mark.parametrize("number", range(len(ENTRIES) - 1))
 @pytest.mark.parametrize("change", ["changed", "gone"])
-def test_verify_names_the_line_behind_a_change(
+def test_verify_names_the_line_after_a_change(
     number: int, change: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
@@ -125,7 +125,7 @@ def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
         (["x", "--sinc", "1d"], "did you mean --since?"),
     ],
 )
-def test_a_mistake_is_a_sentence(
+def test_a_mistake_gives_one_sentence(
     argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", *argv]) in (1, 2)
@@ -134,7 +134,7 @@ def test_a_mistake_is_a_sentence(
     assert "Traceback" not in err
 
 
-def test_it_follows_a_file_and_the_one_that_takes_its_place(file: Path) -> None:
+def test_tail_follows_a_file_and_its_replacement(file: Path) -> None:
     command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(file), "--follow"]
     environment = os.environ | {"PYTHONPATH": str(ADDON)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
@@ -152,7 +152,7 @@ def test_it_follows_a_file_and_the_one_that_takes_its_place(file: Path) -> None:
 
 @pytest.mark.parametrize("argv", [[], ["verify"], ["suggest"], ["--json"], ["--follow"]])
 @pytest.mark.parametrize("text", ["# Read me\n", '{"name": "package"}\n', "\x00\xff\n\n"])
-def test_what_is_no_audit_log_is_said_in_a_sentence(
+def test_a_file_that_is_no_audit_log_gives_one_sentence(
     argv: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
@@ -163,7 +163,7 @@ def test_what_is_no_audit_log_is_said_in_a_sentence(
     assert f"{other} is not an audit log" in err
 
 
-def test_a_log_without_a_line_is_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_log_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "audit.jsonl"
     empty.touch()
     assert "0 entries" in said([str(empty)], capsys)
@@ -171,7 +171,7 @@ def test_a_log_without_a_line_is_a_log(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("change", ["none", "cut", "changed"])
-def test_a_hash_kept_elsewhere_shows_what_the_file_alone_does_not(
+def test_a_hash_kept_elsewhere_reveals_a_change_of_the_last_line(
     change: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = said(["verify", str(file)], capsys)
@@ -204,7 +204,7 @@ def test_files_can_be_named_in_any_order(
     assert f"The first line follows the last line of {last}" in said(["verify", str(file)], capsys)
 
 
-def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
+def test_text_of_a_log_is_escaped_for_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "audit.jsonl"
@@ -215,7 +215,7 @@ def test_no_text_of_a_log_reaches_the_terminal_as_a_command(
         assert "\x1b" not in said(argv, capsys)
 
 
-async def test_a_tool_that_was_refused_is_not_called_unused(
+async def test_a_refused_tool_is_not_reported_as_unused(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is suggested hides it all the same: nothing that is hidden comes back."""
@@ -232,7 +232,7 @@ async def test_a_tool_that_was_refused_is_not_called_unused(
     assert (found["never_called"], found["only_refused"]) == (["unused"], ["rm"])
 
 
-def test_a_log_of_one_line_that_was_cut_is_still_a_log(
+def test_a_log_with_one_cut_line_is_still_a_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut = tmp_path / "audit.jsonl"

@@ -66,7 +66,7 @@ def test_messages_before_an_answer_come_before_it(client: Served) -> None:
     assert [one.get("method") for one in said] == ["notifications/message"] * 3 + [None]
 
 
-def test_a_question_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
+def test_a_request_of_the_command_reaches_the_client_on_its_stream(client: Served) -> None:
     with client.stream() as said:
         connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
         connection.request("POST", "/mcp", calling("ask"), client.usual())
@@ -96,7 +96,7 @@ def test_batches_are_answered_as_batches(client: Served) -> None:
     assert sorted(one["id"] for one in client.post(batch).json()) == [1, 2]
 
 
-def test_each_session_has_a_process_of_its_own(serving: Served) -> None:
+def test_each_session_has_its_own_process(serving: Served) -> None:
     before = len(serving.children())
     one, other = serving.another(), serving.another()
     one.opens()
@@ -195,7 +195,7 @@ def test_a_command_of_2025_does_not_speak_2026(serving: Served) -> None:
     assert (refused.status, refused.json()["error"]["code"]) == (404, -32601)
 
 
-def test_clients_of_the_stateless_revision_share_a_command_but_no_ids(tmp_path: Path) -> None:
+def test_stateless_clients_share_a_command_but_no_ids(tmp_path: Path) -> None:
     with served(tmp_path, "--modern") as serving:
         headers = {"mcp_protocol_version": "2026-07-28"}
         asked = asking("server/discover", params=f"{{{META % ''}}}")
@@ -213,7 +213,7 @@ def test_clients_of_the_stateless_revision_share_a_command_but_no_ids(tmp_path: 
         assert serving.has_children(1)
 
 
-def test_no_more_children_than_allowed(tmp_path: Path) -> None:
+def test_the_number_of_children_is_bounded(tmp_path: Path) -> None:
     with served(tmp_path, words=("--max-children", "2")) as serving:
         clients = [serving.another() for _ in range(3)]
         clients[0].opens()
@@ -229,7 +229,7 @@ def test_no_more_children_than_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_no_child_is_left_behind(number: signal.Signals, tmp_path: Path) -> None:
+def test_no_child_is_left_running(number: signal.Signals, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with served(tmp_path, "--grandchild", str(file)) as serving:
         for _ in range(3):

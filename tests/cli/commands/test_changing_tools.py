@@ -29,7 +29,7 @@ def is_found(client: StdioClient, name: str, id: str) -> bool:
 @pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["usual", "quiet"])
 @pytest.mark.parametrize("source", ["auto", "cache"])
 @pytest.mark.parametrize("new_tools", ["hide", "judge"])
-def test_a_client_sees_what_is_removed_and_only_with_judge_what_is_new(
+def test_a_client_sees_removed_tools_go_and_new_ones_only_with_judge(
     new_tools: str, source: str, quiet: tuple[str, ...], tmp_path: Path
 ) -> None:
     judges = new_tools == "judge"

@@ -30,11 +30,11 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return ask
 
 
-def test_a_pattern_that_may_be_used_is_ok(ask: Ask) -> None:
+def test_a_usable_pattern_is_ok(ask: Ask) -> None:
     assert ask("^delete_") == (0, [{"pattern": "^delete_", "verdict": "ok"}])
 
 
-def test_one_pattern_that_may_not_be_used_is_enough_to_fail(ask: Ask) -> None:
+def test_one_unusable_pattern_is_enough_to_fail(ask: Ask) -> None:
     status, answers = ask("^(a+)+$", "[", "ok")
     assert status == 1
     assert [answer["verdict"] for answer in answers] == ["unsafe", "invalid", "ok"]
@@ -44,7 +44,7 @@ def test_an_argument_is_one_pattern_commas_and_all(ask: Ask) -> None:
     assert ask("a,b")[1] == [{"pattern": "a,b", "verdict": "ok"}]
 
 
-def test_it_says_why_and_what_may_be_meant(ask: Ask) -> None:
+def test_a_refused_pattern_says_why_and_what_may_be_meant(ask: Ask) -> None:
     _, [answer] = ask("*delete*")
     assert answer["why"] == "there is nothing to repeat"
     assert str(answer["hint"]).endswith("delete")
@@ -67,7 +67,7 @@ def test_a_line_with_a_name_is_answered_with_a_match(ask: Ask, line: bytes, matc
     assert (status, answer["verdict"], answer["match"]) == (0, "ok", match)
 
 
-def test_what_may_not_be_used_is_not_matched(ask: Ask) -> None:
+def test_an_unusable_pattern_is_not_matched(ask: Ask) -> None:
     _, [answer] = ask(stdin=b'{"pattern": "(a+)+", "name": "a"}')
     assert "match" not in answer
 
@@ -87,7 +87,7 @@ def test_what_may_not_be_used_is_not_matched(ask: Ask) -> None:
         b"9" * 5_000,
     ],
 )
-def test_a_line_that_asks_nothing_is_answered_with_an_error(ask: Ask, line: bytes) -> None:
+def test_a_line_that_is_no_question_gets_an_error(ask: Ask, line: bytes) -> None:
     status, answers = ask(stdin=line + b'\n\n{"pattern": "a"}\n')
     assert status == 1
     assert [answer["verdict"] for answer in answers] == ["error", "ok"]
@@ -111,7 +111,7 @@ def test_every_line_is_answered_before_the_next_is_read() -> None:
         assert process.wait() == 1
 
 
-def test_a_reader_that_leaves_is_no_error_of_ours() -> None:
+def test_a_closed_stdout_is_not_reported_as_our_error() -> None:
     command = [sys.executable, "-m", "mcp_tool_filter", "check-pattern"]
     questions = b'{"pattern": "a"}\n' * 10_000
     with subprocess.Popen(
@@ -128,7 +128,7 @@ def test_a_reader_that_leaves_is_no_error_of_ours() -> None:
         assert process.returncode == 1
 
 
-def test_nobody_waits_for_mitmproxy_to_be_imported() -> None:
+def test_mitmproxy_is_not_imported() -> None:
     script = (
         "import sys; from mcp_tool_filter.cli.launcher import main; main(['check-pattern', 'a']);"
         "print('mitmproxy' in sys.modules, 'asyncio' in sys.modules)"

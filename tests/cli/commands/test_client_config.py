@@ -54,7 +54,7 @@ def test_clients_with_a_command_get_a_command(
         ),
     ],
 )
-def test_clients_with_a_file_get_what_goes_into_it(
+def test_clients_with_a_file_get_its_content(
     client: str, document: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert json.loads(snippet(capsys, client, "-u", URL)) == document
@@ -71,13 +71,13 @@ def test_clients_with_a_file_get_what_goes_into_it(
         ("zed", '"mcp-remote"'),
     ],
 )
-def test_an_upstream_of_the_older_transport_is_one_for_the_client_too(
+def test_the_older_transport_is_used_by_the_client_too(
     client: str, part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert part in snippet(capsys, client, "-u", "http://localhost:3000/sse")
 
 
-def test_the_filters_own_command_is_said_on_stderr_without_secrets(
+def test_the_filters_own_command_is_printed_to_stderr_without_secrets(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "hunter1")
@@ -104,13 +104,13 @@ def test_the_command_works_in_a_shell_that_has_the_key(capsys: pytest.CaptureFix
     assert ended.stdout.splitlines() == ["--upstream", url, "--deny", "^a$"]
 
 
-def test_an_address_for_everybody_is_the_loopback_for_a_client_here(
+def test_a_wildcard_address_becomes_the_loopback_for_clients(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert MINE in snippet(capsys, "cursor", "-u", URL, "--host", "0.0.0.0")
 
 
-def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_path_is_guessed_without_an_upstream(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "cursor", "-u", "http://127.0.0.1:1"]) == 0
     said = capsys.readouterr()
     assert MINE in said.out
@@ -126,7 +126,7 @@ def test_without_a_path_and_an_upstream_it_is_guessed(capsys: pytest.CaptureFixt
         (["cursor"], "Missing --upstream URL"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_arguments_are_named(
     words: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", *words]) == 2

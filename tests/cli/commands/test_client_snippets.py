@@ -17,7 +17,7 @@ PROGRAM = ServerCommand("files", ["mcp-tool-filter", "--", "npx", "server"], {"K
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("server", [ServerUrl(URL, is_sse=False, name="files"), SSE, PROGRAM])
-def test_each_client_has_one_that_names_the_server(
+def test_each_clients_snippet_names_the_server(
     client: str, server: ServerUrl | ServerCommand
 ) -> None:
     snippet = snippet_for(client, server)
@@ -28,13 +28,13 @@ def test_each_client_has_one_that_names_the_server(
 
 
 @pytest.mark.parametrize("client", ["claude-code", "gemini"])
-def test_clients_that_know_http_sse_are_told(client: str) -> None:
+def test_clients_that_support_http_sse_get_its_type(client: str) -> None:
     words = shlex.split(snippet_for(client, SSE).text)
     assert words[words.index("--transport") + 1] == "sse"
 
 
 @pytest.mark.parametrize("client", ["claude-desktop", "codex", "zed"])
-def test_clients_that_do_not_get_it_carried_over(client: str) -> None:
+def test_other_clients_reach_http_sse_through_mcp_remote(client: str) -> None:
     snippet = snippet_for(client, SSE)
     assert "mcp-remote" in snippet.text
     assert "eeds Node.js" in snippet.where
@@ -43,7 +43,7 @@ def test_clients_that_do_not_get_it_carried_over(client: str) -> None:
 @pytest.mark.parametrize(
     ("url", "allows"), [("http://127.0.0.1:1/mcp", False), ("http://10.0.0.1:1/mcp", True)]
 )
-def test_mcp_remote_is_told_where_http_leaves_this_machine(url: str, allows: bool) -> None:
+def test_mcp_remote_gets_allow_http_for_other_machines(url: str, allows: bool) -> None:
     text = snippet_for("claude-desktop", ServerUrl(url, is_sse=False, name="files")).text
     [entry] = json.loads(text)["mcpServers"].values()
     assert ("--allow-http" in entry["args"]) is allows

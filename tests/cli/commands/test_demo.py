@@ -19,19 +19,19 @@ def test_an_agent_sees_half_of_the_tools_and_calls_no_other(tmp_path: Path) -> N
     assert "file_read was called with" in ended.stdout
 
 
-def test_it_takes_other_patterns(tmp_path: Path) -> None:
+def test_the_demo_accepts_other_patterns(tmp_path: Path) -> None:
     ended = run("demo", "--deny", "^file_", home=tmp_path)
     assert "now it sees 15 tools" in ended.stdout
     assert "Tool not found: file_search" in ended.stdout
 
 
-def test_a_pattern_that_cannot_be_used_is_refused_as_ever(tmp_path: Path) -> None:
+def test_the_demo_refuses_unusable_patterns(tmp_path: Path) -> None:
     ended = run("demo", "--deny", "(a+)+", home=tmp_path)
     assert ended.returncode == 1
     assert ended.stderr.startswith('Error: Unsafe regex pattern detected: "(a+)+"\n')
 
 
-async def test_it_can_stay_for_a_client_of_ones_own(tmp_path: Path) -> None:
+async def test_the_demo_can_stay_open_for_other_clients(tmp_path: Path) -> None:
     async with launched("demo", "--stay", home=tmp_path) as it:
         found = await it.says(r"The filter listens at http://127\.0\.0\.1:(\d+)/mcp")
         async with raw_client(int(found[1])) as client:

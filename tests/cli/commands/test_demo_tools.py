@@ -5,7 +5,7 @@ from __future__ import annotations
 from mcp_tool_filter.cli.commands.demo_tools import TOOLS
 
 
-def test_its_tools_look_like_those_of_a_real_server() -> None:
+def test_the_demos_tools_look_like_those_of_a_real_server() -> None:
     for tool in TOOLS:
         schema = tool["inputSchema"]
         assert schema["type"] == "object"

@@ -22,7 +22,7 @@ async def ask(upstream: DemoUpstream, message: object) -> Answer:
         return await client.ask(post(json.dumps(message).encode()))
 
 
-async def test_its_server_speaks_the_newest_revision() -> None:
+async def test_the_demos_server_speaks_the_newest_revision() -> None:
     async with demo_upstream() as upstream:
         result = json.loads((await ask(upstream, DISCOVER)).body)["result"]
         assert "2026-07-28" in result["supportedVersions"]
@@ -50,13 +50,15 @@ async def test_its_server_speaks_the_newest_revision() -> None:
         (["no message"], 400, -32600),
     ],
 )
-async def test_its_server_refuses_as_a_real_one(message: object, status: int, code: int) -> None:
+async def test_the_demos_server_refuses_like_a_real_one(
+    message: object, status: int, code: int
+) -> None:
     async with demo_upstream() as upstream:
         answer = await ask(upstream, message)
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
 
 
-async def test_its_server_has_no_stream_and_no_other_path() -> None:
+async def test_the_demos_server_has_no_stream_and_no_other_path() -> None:
     async with demo_upstream() as upstream, raw_client(upstream.port) as client:
         asked = [get(), post(b"{}", path="/other")]
         found = [(await client.ask(one)).status for one in asked]

@@ -32,7 +32,7 @@ def failures(lines: list[str]) -> list[str]:
     ]
 
 
-async def test_all_is_well(tmp_path: Path) -> None:
+async def test_a_working_setup_has_no_findings(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, "-d", "^a$")
     assert status == 0
     assert failures(lines) == []
@@ -40,7 +40,7 @@ async def test_all_is_well(tmp_path: Path) -> None:
     assert any("speaks MCP 2025-06-18 over Streamable HTTP: raw 1" in line for line in lines)
 
 
-async def test_programs_can_read_it(tmp_path: Path) -> None:
+async def test_the_findings_are_available_as_json(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, "-d", "^delete", "--json")
     found = json.loads("\n".join(lines))
     assert (status, found["ok"]) == (1, False)
@@ -56,7 +56,7 @@ async def test_programs_can_read_it(tmp_path: Path) -> None:
     assert (status, json.loads("\n".join(lines))["ok"]) == (0, True)
 
 
-async def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
+async def test_a_pattern_that_matches_no_tool_is_a_finding(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, "-d", "^delete")
     assert status == 1
     assert failures(lines) == [
@@ -65,7 +65,7 @@ async def test_a_pattern_that_matches_nothing(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_pattern_that_cannot_be_used(tmp_path: Path) -> None:
+async def test_an_unusable_pattern_is_a_finding(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, "-d", "(a+)+")
     assert status == 1
     assert failures(lines) == [
@@ -73,7 +73,7 @@ async def test_a_pattern_that_cannot_be_used(tmp_path: Path) -> None:
     ]
 
 
-async def test_nobody_there(tmp_path: Path) -> None:
+async def test_an_unreachable_upstream_is_a_finding(tmp_path: Path) -> None:
     status, lines = await examined(tmp_path, url="http://127.0.0.1:1/mcp")
     assert status == 1
     assert failures(lines) == [
@@ -89,7 +89,9 @@ async def test_nobody_there(tmp_path: Path) -> None:
         ("https://127.0.0.1:{}/mcp", "Does it speak"),
     ],
 )
-async def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path: Path) -> None:
+async def test_a_wrong_host_name_or_scheme_is_a_finding(
+    url: str, advice: str, tmp_path: Path
+) -> None:
     async with demo_upstream() as upstream:
         there = url.format(upstream.port)
         async with launched("doctor", "-u", there, home=tmp_path) as it:
@@ -98,7 +100,7 @@ async def test_a_name_or_a_scheme_that_is_wrong(url: str, advice: str, tmp_path:
     assert advice in said
 
 
-async def test_credentials_are_wanted(tmp_path: Path) -> None:
+async def test_missing_credentials_are_a_finding(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -114,7 +116,7 @@ async def test_credentials_are_wanted(tmp_path: Path) -> None:
     assert "--header 'Authorization: Bearer $TOKEN'" in said
 
 
-async def test_a_variable_that_is_not_set(tmp_path: Path) -> None:
+async def test_an_unset_variable_is_a_finding(tmp_path: Path) -> None:
     _, lines = await examined(tmp_path, "-H", "Authorization: $NO_SUCH")
     assert failures(lines) == [
         "Invalid value for --header: 'Authorization' | The environment variable NO_SUCH is not set"

@@ -71,7 +71,7 @@ def over(client: StdioClient) -> Ask:
     return ask
 
 
-async def test_before_a_command(tmp_path: Path) -> None:
+async def test_every_rule_works_before_a_command(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     journal.clear()
     command = (sys.executable, "-c", ECHO, str(journal.path))
@@ -82,7 +82,7 @@ async def test_before_a_command(tmp_path: Path) -> None:
         assert client.leaves() == 0
 
 
-async def test_before_a_url(tmp_path: Path) -> None:
+async def test_every_rule_works_before_a_url(tmp_path: Path) -> None:
     echo = Echo()
     async with mcp_upstream(tools=TOOLS, respond=echo.respond) as upstream:
         words = ("--deny", "^never$", "--rules", policy(tmp_path))

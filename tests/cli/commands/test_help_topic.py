@@ -26,7 +26,7 @@ def shown_commands() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("line", sorted(set(shown_commands())))
-def test_every_command_line_that_is_shown_can_be_typed(line: str) -> None:
+def test_every_command_line_shown_in_help_is_valid(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     if words[0] in COMMANDS:
         COMMANDS[words[0]].parse(words[1:])
@@ -35,7 +35,7 @@ def test_every_command_line_that_is_shown_can_be_typed(line: str) -> None:
     settle(given).config  # noqa: B018  it raises for what cannot be
 
 
-def test_there_are_some() -> None:
+def test_help_shows_command_lines() -> None:
     assert len(set(shown_commands())) > 20
 
 
@@ -45,7 +45,7 @@ def test_each_topic_is_a_page(topic: str, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("# ")
 
 
-def test_without_a_topic_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_without_a_topic_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help"]) == 0
     assert "patterns" in capsys.readouterr().out
 
@@ -55,6 +55,6 @@ def test_an_unknown_topic_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> No
     assert "did you mean patterns?" in capsys.readouterr().err
 
 
-def test_an_unknown_topic_leads_to_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_topic_lists_the_topics(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", "nope"]) == 2
     assert capsys.readouterr().err == "Error: There is no topic nope\nSee mcp-tool-filter help\n"

@@ -34,14 +34,14 @@ async def test_a_denied_tool_is_hidden_and_not_found(tmp_path: Path) -> None:
         assert len(upstream.of("tools/call")) == 1
 
 
-async def test_the_report_says_what_is_gone_and_nothing_goes_to_stdout(tmp_path: Path) -> None:
+async def test_the_report_names_hidden_tools_and_stdout_stays_empty(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
         assert '"^rm_": rm_rf' in it.stderr
         assert it.stdout == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -> None:
+async def test_a_signal_ends_the_process_with_0(number: signal.Signals, tmp_path: Path) -> None:
     async with (
         mcp_upstream(tools=TOOLS, respond=silent) as upstream,
         serving(upstream, tmp_path) as it,
@@ -61,7 +61,7 @@ async def test_a_signal_ends_it_with_0(number: signal.Signals, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_during_the_fetch_ends_it_with_0(
+async def test_a_signal_during_the_fetch_ends_the_process_with_0(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     reached = asyncio.Event()
@@ -80,7 +80,7 @@ async def test_a_signal_during_the_fetch_ends_it_with_0(
         assert it.stderr == ""
 
 
-async def test_a_lost_upstream_ends_it_with_1_after_all_waiting_clients_are_answered(
+async def test_a_lost_upstream_ends_the_process_with_1_after_all_waiting_clients_are_answered(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -118,7 +118,7 @@ async def test_a_taken_port_is_an_error_before_the_upstream_is_asked(tmp_path: P
         assert upstream.raw.requests == []
 
 
-async def test_quiet_reports_no_filter_that_works(tmp_path: Path) -> None:
+async def test_quiet_prints_nothing_for_a_working_filter(tmp_path: Path) -> None:
     port = free_port()
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
@@ -158,7 +158,7 @@ async def test_header_values_are_sent_and_never_printed(tmp_path: Path) -> None:
             assert "hunter3" not in it.stdout + it.stderr
 
 
-async def test_a_path_that_is_wrong_gets_the_right_one(tmp_path: Path) -> None:
+async def test_a_wrong_path_is_answered_with_the_right_one(tmp_path: Path) -> None:
     async with demo_upstream() as upstream:
         wrong = upstream.url.replace("/mcp", "/wrong")
         async with launched("-u", wrong, "-d", "^file", home=tmp_path) as it:

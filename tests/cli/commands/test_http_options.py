@@ -17,7 +17,7 @@ from tests.mcp_upstream import mcp_upstream
 from tests.raw_client import raw_client
 
 
-async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path: Path) -> None:
+async def test_a_recording_holds_the_traffic_and_only_its_user_can_read_it(tmp_path: Path) -> None:
     file = tmp_path / "all.flow"
 
     async with (
@@ -33,7 +33,7 @@ async def test_a_recording_holds_what_passed_and_is_for_the_user_alone(tmp_path:
     assert b"read_file" in flow.get_state()["request"]["content"]
 
 
-async def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None:
+async def test_an_option_of_a_default_addon_loads_that_addon(tmp_path: Path) -> None:
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
         serving(upstream, tmp_path, "--set", "modify_headers=/~q/X-Mine/1") as it,
@@ -53,7 +53,7 @@ async def test_an_option_of_a_default_addon_brings_it_in(tmp_path: Path) -> None
         ("mode=reverse:http://elsewhere", 2, "use --upstream instead"),
     ],
 )
-async def test_an_option_that_cannot_be_set_ends_it(
+async def test_an_option_that_cannot_be_set_ends_the_start(
     option: str, status: int, part: str, tmp_path: Path
 ) -> None:
     """mitmproxy itself would go on without it, or without us."""
@@ -67,7 +67,7 @@ async def test_an_option_that_cannot_be_set_ends_it(
         assert "Traceback" not in it.stderr
 
 
-async def test_a_config_yaml_of_mitmproxy_does_not_overrule_what_was_typed(tmp_path: Path) -> None:
+async def test_mitmproxys_config_yaml_does_not_override_flags(tmp_path: Path) -> None:
     (tmp_path / ".mitmproxy").mkdir()
     (tmp_path / ".mitmproxy" / "config.yaml").write_text("deny: ['^nothing']\n")
 
@@ -90,7 +90,7 @@ async def test_inspect_is_mitmweb_with_the_filter(tmp_path: Path) -> None:
         assert await it.exit_code() == 0
 
 
-async def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> None:
+async def test_settings_can_come_from_the_environment_alone(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream:
         environment = {
             "MCP_TOOL_FILTER_UPSTREAM": f"{upstream.url}/mcp",
@@ -101,7 +101,7 @@ async def test_settings_may_come_from_the_environment_alone(tmp_path: Path) -> N
             assert re.search("1 denied, 1 exposed", it.stderr)
 
 
-def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
+def test_a_recording_does_not_create_folders(tmp_path: Path) -> None:
     file = tmp_path / "none" / "session.flow"
     ended = run("-u", "http://127.0.0.1:1", "-w", str(file), "-p", "0", home=tmp_path)
     said = f"Error: Cannot write the recording {file}\nThere is no folder {file.parent}\n"
@@ -109,7 +109,7 @@ def test_a_recording_makes_no_folders(tmp_path: Path) -> None:
     assert not file.parent.exists()
 
 
-def test_a_web_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_a_taken_web_port_gives_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

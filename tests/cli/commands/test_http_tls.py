@@ -15,13 +15,13 @@ from tests.raw_client import h2_client
 from tests.raw_upstream import Peer, raw_upstream
 
 
-async def test_a_plain_client_costs_no_certificate(tmp_path: Path) -> None:
+async def test_no_certificate_is_made_for_plain_clients(tmp_path: Path) -> None:
     async with mcp_upstream(tools=TOOLS) as upstream, serving(upstream, tmp_path) as it:
         await ask(it.port, LIST)
         assert not (tmp_path / ".mitmproxy").exists()
 
 
-async def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
+async def test_a_client_can_use_tls_and_http2(tmp_path: Path) -> None:
     async with (
         mcp_upstream(tools=TOOLS) as upstream,
         serving(upstream, tmp_path) as it,
@@ -31,7 +31,7 @@ async def test_a_client_may_come_with_tls_and_http2(tmp_path: Path) -> None:
         assert (tmp_path / ".mitmproxy" / "mitmproxy-ca.pem").exists()
 
 
-async def test_a_client_with_tls_gets_the_certificate_that_was_named(tmp_path: Path) -> None:
+async def test_a_client_with_tls_gets_the_configured_certificate(tmp_path: Path) -> None:
     certified(tmp_path)
     pem = tmp_path / "upstream-server.pem"
 
@@ -56,7 +56,7 @@ async def test_an_upstream_with_tls_is_verified(tmp_path: Path) -> None:
         assert "certificate" in it.stderr.lower()
 
 
-async def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> None:
+async def test_an_upstream_with_tls_is_reachable_with_its_ca(tmp_path: Path) -> None:
     tls = certified(tmp_path)
     ca = str(tmp_path / "upstream-ca-cert.pem")
 
@@ -69,7 +69,7 @@ async def test_an_upstream_with_tls_is_reached_with_its_ca(tmp_path: Path) -> No
             assert b"web_search was called" in called.body
 
 
-async def test_a_certificate_that_nobody_knows_gets_the_flag_for_it(tmp_path: Path) -> None:
+async def test_an_unknown_certificate_is_answered_with_the_flag_for_it(tmp_path: Path) -> None:
     async def script(peer: Peer) -> None:
         await peer.left()
 

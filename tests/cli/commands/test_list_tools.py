@@ -27,12 +27,12 @@ async def said(home: Path, *words: str) -> tuple[int, str, str]:
         return await it.exit_code(), it.stdout, it.stderr
 
 
-async def test_names_are_those_that_are_exposed_one_a_line(tmp_path: Path) -> None:
+async def test_names_lists_exposed_tools_one_per_line(tmp_path: Path) -> None:
     status, stdout, stderr = await said(tmp_path, "--list-tools", "--format", "names", "-d", "^rm_")
     assert (status, stdout, stderr) == (0, "read_file\na\\x1b[31m\n", "")
 
 
-async def test_a_table_that_goes_elsewhere_than_to_a_terminal_has_tabs_and_no_colour(
+async def test_a_table_outside_a_terminal_has_tabs_and_no_colour(
     tmp_path: Path,
 ) -> None:
     _, stdout, stderr = await said(tmp_path, "--list-tools", "-d", "^rm_,^nothing")
@@ -86,7 +86,7 @@ async def test_json_has_a_stable_form(tmp_path: Path) -> None:
     assert stderr == ""
 
 
-async def test_a_dry_run_reports_as_the_start_would_and_ends(tmp_path: Path) -> None:
+async def test_a_dry_run_prints_the_start_report_and_ends(tmp_path: Path) -> None:
     status, stdout, stderr = await said(tmp_path, "--dry-run", "-d", "^rm_", "-p", "6273")
     assert status == 0
     assert stdout.splitlines()[0].startswith("MCP tool filter: http://127.0.0.1:6273/mcp?key=… ->")
@@ -102,14 +102,14 @@ async def test_another_format_is_refused(tmp_path: Path) -> None:
     )
 
 
-async def test_an_upstream_that_is_not_there_is_exit_status_1(tmp_path: Path) -> None:
+async def test_an_unreachable_upstream_gives_exit_status_1(tmp_path: Path) -> None:
     async with launched("-u", "http://127.0.0.1:1", "--list-tools", home=tmp_path) as it:
         status, stderr = await it.exit_code(), it.stderr
     assert status == 1
     assert stderr.endswith("at http://127.0.0.1:1\nConnection refused\n")
 
 
-async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
+async def test_listing_tools_does_not_import_mitmproxy(tmp_path: Path) -> None:
     """Most of the waiting would be for its import."""
     (tmp_path / "mitmproxy").mkdir()
     (tmp_path / "mitmproxy" / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -126,7 +126,7 @@ async def test_neither_needs_mitmproxy(tmp_path: Path) -> None:
     assert found[0] == 0
 
 
-async def test_json_can_be_asked_for_with_one_flag(tmp_path: Path) -> None:
+async def test_json_can_be_requested_with_one_flag(tmp_path: Path) -> None:
     _, short, _ = await said(tmp_path, "--list-tools", "--json", "-d", "^rm_")
     _, long, _ = await said(tmp_path, "--list-tools", "--format", "json", "-d", "^rm_")
     one, other = json.loads(short), json.loads(long)
@@ -153,7 +153,7 @@ async def test_json_alone_is_refused(tmp_path: Path) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
 @pytest.mark.parametrize("words", [["--list-tools"], ["--dry-run", "--json"], ["doctor"]], ids=str)
-async def test_who_interrupts_it_gets_no_answer_and_the_usual_status(
+async def test_an_interrupt_gives_no_output_and_the_usual_status(
     words: list[str], number: signal.Signals, status: int, tmp_path: Path
 ) -> None:
     """A script must not take what is not there for "no tools"."""

@@ -59,7 +59,7 @@ def test_a_browser_that_cannot_be_opened_is_no_error(tmp_path: Path) -> None:
         )
 
 
-def test_more_rights_are_asked_for_where_the_server_wants_them(tmp_path: Path) -> None:
+def test_more_scopes_are_requested_where_the_server_wants_them(tmp_path: Path) -> None:
     with oauth_upstream(scope_to_enter="write") as upstream:
         status, _, err = run("login", upstream.url, home=tmp_path)
         assert status == 0, err
@@ -90,7 +90,7 @@ def test_a_clients_secret_is_read_from_a_variable(tmp_path: Path, secret: str) -
         (("http://127.0.0.1:1/mcp", "--ca", "/none"), "/none"),
     ],
 )
-def test_mistakes_are_said_in_two_lines(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
+def test_mistakes_give_two_lines(tmp_path: Path, args: tuple[str, ...], said: str) -> None:
     status, out, err = run("login", *args, home=tmp_path)
     assert (status > 0, out, len(err.splitlines())) == (True, "", 2)
     assert err.startswith("Error: ")
@@ -181,7 +181,7 @@ def test_a_pipe_uses_the_login(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["launcher", "mitmdump"])
-async def test_no_output_and_no_recording_has_a_secret(tmp_path: Path, host: str) -> None:
+async def test_no_output_or_recording_contains_a_secret(tmp_path: Path, host: str) -> None:
     """Neither at the highest verbosity, nor in what the process is called."""
     with oauth_upstream() as upstream:
         status, _, err = await asyncio.to_thread(run, "login", upstream.url, home=tmp_path)

@@ -46,7 +46,9 @@ def keyring(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "fake"), "FAKE_KEYRING": kept}
 
 
-def test_tokens_can_be_in_the_systems_keyring(tmp_path: Path, keyring: dict[str, str]) -> None:
+def test_tokens_can_be_stored_in_the_systems_keyring(
+    tmp_path: Path, keyring: dict[str, str]
+) -> None:
     with oauth_upstream() as upstream:
         listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
         status, _, err = run("login", upstream.url, "--keyring", home=tmp_path, **keyring)
@@ -69,14 +71,16 @@ def test_tokens_can_be_in_the_systems_keyring(tmp_path: Path, keyring: dict[str,
 
 
 @pytest.mark.parametrize("then", ["logout", "login"])
-def test_nothing_stays_in_the_keyring(tmp_path: Path, keyring: dict[str, str], then: str) -> None:
+def test_logging_out_or_in_again_removes_secrets_from_the_keyring(
+    tmp_path: Path, keyring: dict[str, str], then: str
+) -> None:
     with oauth_upstream() as upstream:
         assert run("login", upstream.url, "--keyring", home=tmp_path, **keyring)[0] == 0
         assert run(then, upstream.url, home=tmp_path, **keyring)[0] == 0
         assert json.loads(Path(keyring["FAKE_KEYRING"]).read_text()) == {}
 
 
-def test_without_a_keyring_the_user_is_told_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_keyring_package_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "keyring.py").write_text("raise ImportError")
     args = ("login", "http://127.0.0.1:1/mcp", "--keyring")
     status, _, err = run(*args, home=tmp_path, PYTHONPATH=str(tmp_path))

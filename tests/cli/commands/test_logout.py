@@ -8,7 +8,7 @@ from tests.cli.commands.logging_in import run
 from tests.oauth_upstream import oauth_upstream
 
 
-def test_all_logins_can_be_ended(tmp_path: Path) -> None:
+def test_logout_can_end_all_logins(tmp_path: Path) -> None:
     with oauth_upstream() as first, oauth_upstream() as second:
         for upstream in (first, second):
             assert run("login", upstream.url, home=tmp_path)[0] == 0

@@ -76,13 +76,13 @@ def test_a_script_gets_the_pattern_of_the_tools_it_names(
     assert done.returncode == 0
 
 
-def test_an_unknown_name_is_a_mistake(server: list[str]) -> None:
+def test_an_unknown_tool_name_is_a_mistake(server: list[str]) -> None:
     done = picked("--names", "delete_fil", "--", *server)
     assert "did you mean delete_file?" in done.stderr
     assert done.returncode == 2
 
 
-def test_without_a_terminal_it_says_how_to_name_tools(server: list[str]) -> None:
+def test_pick_without_a_terminal_says_how_to_name_tools(server: list[str]) -> None:
     done = picked("--", *server)
     assert "--names a,b" in done.stderr
     assert done.returncode == 2
@@ -147,7 +147,7 @@ def test_a_person_picks_with_the_keyboard(
     assert result.read_text() == "--deny '^delete_user$'\n"
 
 
-def test_who_quits_gets_no_pattern(server: list[str], terminal: Terminal, tmp_path: Path) -> None:
+def test_quitting_prints_no_pattern(server: list[str], terminal: Terminal, tmp_path: Path) -> None:
     result = tmp_path / "result"
     terminal.press(f"{_command(server)} > {result}; echo status $?", "Enter")
     terminal.wait(lambda screen: "4 of 4 tools remain" in screen)
@@ -156,7 +156,7 @@ def test_who_quits_gets_no_pattern(server: list[str], terminal: Terminal, tmp_pa
     assert result.read_text() == ""
 
 
-def test_an_interrupt_ends_it_and_gives_the_terminal_back(
+def test_an_interrupt_restores_the_terminal(
     server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
     """Also after a change of the window's size."""
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_it_and_gives_the_terminal_back(
     assert modes[0] == modes[1] != ""
 
 
-def test_what_is_picked_is_put_into_the_clients_file(
+def test_picked_patterns_are_written_to_the_clients_file(
     server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
     folder = tmp_path / ".gemini"

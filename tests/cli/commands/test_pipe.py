@@ -52,7 +52,7 @@ def test_a_session_in_front_of_a_url(tmp_path: Path) -> None:
         assert [seen.message["params"]["name"] for seen in upstream.calls()] == ["read_file"]
 
 
-def test_a_session_is_named_in_each_request_and_closed_at_the_end(tmp_path: Path) -> None:
+def test_each_request_names_the_session_and_the_end_closes_it(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.asks("ping", id="2")
@@ -85,7 +85,7 @@ def test_each_message_is_sent_as_it_was_written(tmp_path: Path) -> None:
         ]
 
 
-def test_what_comes_in_events_is_heard_line_by_line(tmp_path: Path) -> None:
+def test_events_become_lines(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.say(calling("stream"))
@@ -102,7 +102,7 @@ def test_a_stream_that_breaks_off_is_resumed(tmp_path: Path) -> None:
         assert resuming.headers["mcp-session-id"] == SESSION
 
 
-def test_a_question_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
+def test_a_request_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.say(calling("ask"))
@@ -119,7 +119,7 @@ def test_unrequested_messages_of_the_upstream_are_heard(tmp_path: Path) -> None:
         assert {"notifications/tools/list_changed", None} == {one.get("method") for one in heard}
 
 
-def test_an_upstream_without_a_stream_of_its_own(tmp_path: Path) -> None:
+def test_an_upstream_without_a_get_stream_works(tmp_path: Path) -> None:
     with session_upstream(offers_stream=False) as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         assert text_in(client.calls("read_file")) == "read_file"
@@ -136,7 +136,7 @@ def test_an_answer_with_line_breaks_becomes_one_line(tmp_path: Path) -> None:
         assert text_in(json.loads(line)) == "a\nb"
 
 
-def test_requests_of_the_stateless_revision_say_themselves_in_headers(tmp_path: Path) -> None:
+def test_stateless_requests_are_mirrored_in_headers(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         arguments = '{"region":"europ\\u00e4","deep":{"n":7}}'
         params = f'{{"name":"mirrored","arguments":{arguments},{META}}}'
@@ -155,7 +155,7 @@ def test_requests_of_the_stateless_revision_say_themselves_in_headers(tmp_path: 
         assert "DELETE" not in upstream.methods()
 
 
-def test_a_cancelled_request_of_the_stateless_revision_is_hung_up_on(tmp_path: Path) -> None:
+def test_a_cancelled_stateless_request_closes_its_connection(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.asks("server/discover", params=f"{{{META}}}")
         client.say(asking("tools/call", id='"s"', params=f'{{"name":"slow",{META}}}'))
@@ -169,7 +169,7 @@ def test_a_cancelled_request_of_the_stateless_revision_is_hung_up_on(tmp_path: P
         assert client.asks("ping", id="9", params=f"{{{META}}}")["id"] == 9
 
 
-def test_an_older_upstream_is_told_of_a_cancelled_request(tmp_path: Path) -> None:
+def test_an_older_upstream_gets_the_cancellation(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.say(
@@ -181,7 +181,7 @@ def test_an_older_upstream_is_told_of_a_cancelled_request(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["drop", "status"])
-def test_one_failure_fails_one_request(name: str, tmp_path: Path) -> None:
+def test_a_failure_fails_only_its_own_request(name: str, tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         refused = client.calls(name, id="5", code=500)
@@ -191,7 +191,7 @@ def test_one_failure_fails_one_request(name: str, tmp_path: Path) -> None:
         assert client.asks("ping", id="6")["id"] == 6
 
 
-def test_an_id_that_is_used_again_at_once(tmp_path: Path) -> None:
+def test_an_id_can_be_used_again_at_once(tmp_path: Path) -> None:
     """The end of the first answer must not be taken for the end of the second."""
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
@@ -199,7 +199,7 @@ def test_an_id_that_is_used_again_at_once(tmp_path: Path) -> None:
             assert client.asks("ping")["result"] == {}
 
 
-def test_a_session_that_the_upstream_has_forgotten(tmp_path: Path) -> None:
+def test_a_session_that_the_upstream_has_forgotten_gives_an_error(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         assert client.calls("status", code=404)["error"]["message"] == "Session terminated"
@@ -233,7 +233,7 @@ def test_an_answer_that_is_too_large_is_replaced_by_an_error(tmp_path: Path) -> 
         assert client.asks("ping", id="8")["id"] == 8
 
 
-def test_an_upstream_that_is_gone_is_lost(tmp_path: Path) -> None:
+def test_a_vanished_upstream_is_lost(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.say(calling("slow", id="3"), calling("die", id="4"))
@@ -245,7 +245,7 @@ def test_an_upstream_that_is_gone_is_lost(tmp_path: Path) -> None:
         )
 
 
-def test_an_upstream_that_cannot_be_reached(tmp_path: Path) -> None:
+def test_an_unreachable_upstream_ends_the_start(tmp_path: Path) -> None:
     found = run("--stdio", *DENY, "-u", "http://127.0.0.1:1/mcp", home=tmp_path)
     assert found.returncode == 1
     assert found.stderr == (
@@ -253,7 +253,7 @@ def test_an_upstream_that_cannot_be_reached(tmp_path: Path) -> None:
     )
 
 
-def test_headers_of_the_operator_are_sent(tmp_path: Path) -> None:
+def test_configured_headers_are_sent(tmp_path: Path) -> None:
     words = ("--stdio", *DENY, "--header", "Authorization: Bearer $TOKEN")
     token = {"TOKEN": "s3cret"}
     with (
@@ -268,7 +268,9 @@ def test_headers_of_the_operator_are_sent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_and_closes_the_session(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_the_process_and_closes_the_session(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
         client.process.send_signal(number)

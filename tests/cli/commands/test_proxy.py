@@ -11,7 +11,7 @@ from mcp_tool_filter.cli.launcher import main
     "server", [["--", "false"], ["--stdio", "--upstream", "http://127.0.0.1:1/mcp"]]
 )
 @pytest.mark.parametrize("flag", ["dashboard"])
-def test_what_stdio_cannot_do_is_refused(
+def test_flags_that_stdio_does_not_support_are_refused(
     flag: str, server: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--deny", "^a", f"--{flag}", "0", *server]) == 2

@@ -30,7 +30,7 @@ def test_a_session_in_front_of_a_command(tmp_path: Path) -> None:
     assert b"delete_file" not in journal.read_bytes()
 
 
-def test_the_upstream_gets_the_clients_lines_and_nothing_else(tmp_path: Path) -> None:
+def test_the_command_gets_only_the_clients_lines(tmp_path: Path) -> None:
     """No foreign request, no foreign id, and each line as it was written."""
     journal = tmp_path / "journal"
     said = [
@@ -60,7 +60,7 @@ def test_line_ends_are_accepted_and_written_as_one_newline(tmp_path: Path) -> No
     assert journal.read_bytes() == asking("ping") + b"\n" + asking("ping", id="2") + b"\n"
 
 
-def test_answers_still_come_after_the_client_has_closed_its_side(tmp_path: Path) -> None:
+def test_answers_still_arrive_after_the_client_has_closed_its_side(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.say(*(calling("sleep", id=str(n), arguments='{"seconds":0.02}') for n in range(20)))
         assert client.leaves() == 0
@@ -73,7 +73,7 @@ def test_a_command_that_starts_slowly_gets_all_earlier_lines(tmp_path: Path) -> 
         assert len(names_in(client.asks("tools/list", id="2"))) == 2
 
 
-def test_a_command_of_the_stateless_revision(tmp_path: Path) -> None:
+def test_a_command_of_the_stateless_revision_works(tmp_path: Path) -> None:
     with filtered(*DENY, "--", *upstream("--modern"), home=tmp_path) as client:
         assert client.asks("server/discover")["result"]["supportedVersions"] == ["2026-07-28"]
         answer = client.asks("tools/list", id="2")
@@ -93,7 +93,7 @@ def test_the_report_comes_with_the_first_whole_list(tmp_path: Path) -> None:
     assert 'the pattern "^nothing" matches no tool' in said
 
 
-def test_nothing_is_reported_if_the_user_wants_quiet(tmp_path: Path) -> None:
+def test_quiet_prints_no_report(tmp_path: Path) -> None:
     with filtered("-q", *DENY, "--", *upstream(), home=tmp_path) as client:
         client.asks("tools/list")
         client.leaves()
@@ -109,12 +109,12 @@ def test_a_bare_carriage_return_hides_no_call(tmp_path: Path) -> None:
     assert b"delete_file" not in journal.read_bytes()
 
 
-def test_a_relay_that_denies_nothing_says_so(tmp_path: Path) -> None:
+def test_a_relay_without_patterns_warns(tmp_path: Path) -> None:
     with filtered("-q", "--", *upstream(), home=tmp_path) as client:
         client.said_on_stderr("Warning: nothing is denied")
 
 
-def test_a_line_that_is_not_json_is_answered(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_gets_an_error(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.say(b"hello")
         assert client.hears() == {
@@ -132,19 +132,19 @@ def test_text_that_a_command_prints_between_messages_goes_to_stderr(tmp_path: Pa
         assert "[not JSON, from the command] Loading the model ...\n" in said
 
 
-def test_a_terminal_is_safe_from_what_a_command_prints(tmp_path: Path) -> None:
+def test_text_of_a_command_is_escaped_for_the_terminal(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.calls("say", raw="\x1b[31mred\x07")
         assert "\\x1b[31mred\\x07" in client.said_on_stderr("red")
 
 
-def test_the_stderr_of_the_command_is_ours(tmp_path: Path) -> None:
+def test_the_commands_stderr_is_passed_on(tmp_path: Path) -> None:
     with filtered("--", *upstream("--stderr", "ready to serve"), home=tmp_path) as client:
         client.asks("ping")
         assert "ready to serve\n" in client.said_on_stderr("ready")
 
 
-def test_a_question_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
+def test_a_request_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.say(calling("ask"))
         assert client.hears()["method"] == "roots/list"
@@ -176,14 +176,14 @@ def test_a_large_answer_passes(tmp_path: Path) -> None:
         assert len(text_in(client.calls("big", bytes=9_000_000))) == 9_000_000
 
 
-def test_the_words_of_upstream_cmd_are_split_but_no_shell_runs(tmp_path: Path) -> None:
+def test_upstream_cmd_is_split_into_words_without_a_shell(tmp_path: Path) -> None:
     python, script = upstream()
     words = f"'{python}' {script} --tools 'a b,$HOME' --exit 0"
     with filtered("--upstream-cmd", words, "--stdio", home=tmp_path) as client:
         assert names_in(client.asks("tools/list")) == ["a b", "$HOME"]
 
 
-def test_variables_and_folder_reach_the_command_and_no_argv(tmp_path: Path) -> None:
+def test_variables_and_folder_reach_the_command_and_stay_out_of_argv(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     words = ("--env", "SECRET=a=$b", "--env", "EMPTY=", "--cwd", str(folder))
@@ -231,7 +231,7 @@ def test_neither_mitmproxy_nor_asyncio_is_imported(tmp_path: Path) -> None:
         (["--deny-glob", "delete_*"], ""),
     ],
 )
-def test_with_strict_a_pattern_that_matches_nothing_ends_it_before_any_list(
+def test_strict_ends_the_session_before_a_list_if_a_pattern_matches_nothing(
     words: list[str], said: str, tmp_path: Path
 ) -> None:
     with filtered("--strict", *words, "--", *upstream(), home=tmp_path) as client:
@@ -244,7 +244,7 @@ def test_with_strict_a_pattern_that_matches_nothing_ends_it_before_any_list(
             assert said in client.stderr()
 
 
-def test_strict_wants_a_pattern_before_the_command_starts(tmp_path: Path) -> None:
+def test_strict_requires_a_pattern_before_the_command_starts(tmp_path: Path) -> None:
     ended = run("--strict", "--", *upstream(), home=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("Error: Nothing is denied: there is no deny or allow pattern\n")

@@ -19,13 +19,13 @@ from tests.stdio_client import StdioClient, filtered, upstream
 
 
 @pytest.mark.parametrize("code", [0, 1, 42])
-def test_the_exit_code_of_the_command_is_ours(code: int, tmp_path: Path) -> None:
+def test_the_commands_exit_code_is_ours(code: int, tmp_path: Path) -> None:
     with filtered("--", *upstream("--exit", str(code)), home=tmp_path) as client:
         client.asks("ping")
         assert client.leaves() == code
 
 
-def test_every_waiting_request_is_told_of_a_crash(tmp_path: Path) -> None:
+def test_every_waiting_request_gets_an_error_at_a_crash(tmp_path: Path) -> None:
     with filtered(*DENY, "--", *upstream(), home=tmp_path) as client:
         client.say(
             asking("ping"), calling("crash", id='"c"'), asking("ping", id="3"), b"no message"
@@ -42,7 +42,9 @@ def test_every_waiting_request_is_told_of_a_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_a_command_that_ends_by_itself_is_lost_whatever_its_code(code: int, tmp_path: Path) -> None:
+def test_a_command_that_ends_by_itself_is_lost_with_any_exit_code(
+    code: int, tmp_path: Path
+) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.say(calling("crash", arguments=json.dumps({"code": code})))
         assert client.ends() == 1
@@ -100,7 +102,7 @@ def test_a_wrong_pattern_starts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_passed_on_and_the_exit_code_is_the_commands(
+def test_signals_are_passed_on_and_the_commands_exit_code_is_ours(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     flags = upstream("--exit-on-term", "5", "--exit-on-int", "6")
@@ -129,7 +131,7 @@ def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         assert "Warning: The command did not end, so it was killed" in client.stderr()
 
 
-def test_a_command_that_ignores_the_end_of_its_input_is_ended(tmp_path: Path) -> None:
+def test_a_command_that_ignores_the_end_of_its_input_is_terminated(tmp_path: Path) -> None:
     """5 seconds later with SIGTERM; its grandchildren too."""
     file = tmp_path / "pid"
     flags = upstream("--ignore-eof", "--exit-on-term", "9", "--grandchild", str(file))
@@ -165,7 +167,7 @@ def test_a_client_that_stops_listening_ends_the_session(tmp_path: Path) -> None:
         process.stdin.close()
 
 
-def test_a_client_that_leaves_more_than_the_command_reads_ends_the_session(tmp_path: Path) -> None:
+def test_a_client_that_leaves_with_unread_input_ends_the_session(tmp_path: Path) -> None:
     """The end of what it said stands behind bytes that nobody takes."""
     file = tmp_path / "pid"
     program = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"

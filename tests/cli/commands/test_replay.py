@@ -24,7 +24,7 @@ def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_replay_says_what_a_policy_would_have_done() -> None:
+def test_a_replay_shows_what_a_policy_would_have_done() -> None:
     done = run("replay", RECORDINGS / "mcp1-sse.flow", "--deny", "^read_")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
@@ -38,7 +38,7 @@ def test_a_replay_says_what_a_policy_would_have_done() -> None:
     )
 
 
-def test_json_is_for_scripts() -> None:
+def test_a_replay_can_print_json() -> None:
     done = run("replay", RECORDINGS / "ts1-batch.flow", "--allow", "^read_", "--json")
     outcome = json.loads(done.stdout)
     assert outcome["exposed"] == ["read_file"]
@@ -49,7 +49,7 @@ def test_json_is_for_scripts() -> None:
 
 
 @pytest.mark.parametrize(("deny", "status"), [("^read_", 3), ("^write_", 0)])
-def test_a_gate_closes_when_a_call_would_be_refused(deny: str, status: int) -> None:
+def test_a_replay_can_fail_if_a_call_would_be_refused(deny: str, status: int) -> None:
     recording = RECORDINGS / "mcp1-streamable-json.flow"
     assert run("replay", recording, "--deny", deny, "--gate").returncode == status
 
@@ -71,7 +71,7 @@ def test_a_transcript_shows_both_sides() -> None:
         ),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(args: list[str | Path], said: str) -> None:
+def test_an_unreplayable_recording_is_refused(args: list[str | Path], said: str) -> None:
     done = run("replay", *args)
     assert done.returncode == 1
     assert said in done.stderr
@@ -92,7 +92,7 @@ def test_rules_are_tried_on_a_recording_and_send_nothing(tmp_path: Path) -> None
     assert said["unknown"] == {"delete_file": 1}
 
 
-def test_a_bad_rules_file_is_told(tmp_path: Path) -> None:
+def test_a_bad_rules_file_is_reported(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("interceptor: {rulez: 1}")
     done = run("replay", RECORDINGS / "mcp1-streamable-json.flow", "--rules", rules)

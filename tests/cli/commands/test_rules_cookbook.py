@@ -18,7 +18,9 @@ EXAMPLES = sorted(
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_does_what_it_says(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cookbook_example_does_what_it_says(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cases = example.with_suffix(".cases.yaml")
     assert main(["rules", "test", str(example), str(cases)]) == 0, capsys.readouterr().out
 
@@ -28,7 +30,7 @@ def test_the_page_names_each_example(example: Path) -> None:
     assert f"(rules/{example.name})" in (DOCS / "rules.md").read_text()
 
 
-def test_there_are_examples() -> None:
+def test_the_cookbook_has_examples() -> None:
     assert len(EXAMPLES) >= 11
 
 

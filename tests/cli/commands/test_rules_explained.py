@@ -12,7 +12,7 @@ SEED = "tests/policy/rules/seed.yaml"
 CALL = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"delete_file"}}'
 
 
-def test_explain_tells_what_was_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_which_rules_were_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "explain", SEED, CALL.replace("delete", "read")]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "tools/call (method interceptor): let it pass",
@@ -26,7 +26,7 @@ def test_explain_tells_what_was_evaluated(capsys: pytest.CaptureFixture[str]) ->
     assert "block by tools/call: -32001 \"Tool 'delete_file' not allowed\"" in shown
 
 
-def test_explain_refuses_what_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_refuses_text_that_is_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "explain", SEED, "{}"]) == 2
     assert "no message" in capsys.readouterr().err
 

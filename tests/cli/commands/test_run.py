@@ -48,7 +48,7 @@ def eventually(file: Path) -> str:
     raise AssertionError(f"{file} was not written")
 
 
-def test_the_client_is_surrounded_by_us(tmp_path: Path) -> None:
+def test_the_clients_environment_names_our_proxy_and_certificate_only(tmp_path: Path) -> None:
     """Whatever the user had set: NO_PROXY would lead around us."""
     show = "import json, os; print(json.dumps(dict(os.environ)))"
     ran = run(tmp_path, "--", PYTHON, "-c", show, NO_PROXY="localhost,*", no_proxy="*")
@@ -63,7 +63,7 @@ def test_the_client_is_surrounded_by_us(tmp_path: Path) -> None:
     assert not Path(found["SSL_CERT_FILE"]).exists()  # any more
 
 
-def test_the_client_trusts_what_it_would_have_trusted(tmp_path: Path) -> None:
+def test_the_client_still_trusts_its_other_certificates(tmp_path: Path) -> None:
     own = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----\n"
     (tmp_path / "corporate.pem").write_text(own)
     show = "import os; print(open(os.environ['SSL_CERT_FILE']).read())"
@@ -76,11 +76,11 @@ def test_the_client_trusts_what_it_would_have_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 7, 255])
-def test_its_exit_status_is_ours(tmp_path: Path, status: int) -> None:
+def test_the_clients_exit_status_is_ours(tmp_path: Path, status: int) -> None:
     assert run(tmp_path, "--", "sh", "-c", f"exit {status}").returncode == status
 
 
-def test_a_client_that_a_signal_has_ended(tmp_path: Path) -> None:
+def test_a_client_ended_by_a_signal_has_a_shells_status(tmp_path: Path) -> None:
     assert run(tmp_path, "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
 
 
@@ -147,14 +147,14 @@ def test_the_proxy_listens_on_the_loopback_only_and_ends_with_the_client(tmp_pat
         (["--client", "nobody", "--", "true"], "nobody"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_mistakes_give_one_sentence(tmp_path: Path, arguments: list[str], said: str) -> None:
     ran = run(tmp_path, *arguments)
     assert ran.returncode not in (0, 3)
     assert said in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_a_missing_client_has_the_status_that_shells_give(tmp_path: Path) -> None:
+def test_a_missing_client_has_a_shells_status(tmp_path: Path) -> None:
     assert run(tmp_path, "--", "no-such-client").returncode == 127
 
 

@@ -20,14 +20,14 @@ def test_scrub_writes_a_clean_copy(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["clean.flow"]
 
 
-def test_scrub_may_write_where_it_read(tmp_path: Path) -> None:
+def test_scrub_can_overwrite_its_input(tmp_path: Path) -> None:
     copy = tmp_path / "copy.flow"
     copy.write_bytes((RECORDINGS / "mcp1-sse.flow").read_bytes())
     assert run("scrub", copy, copy).returncode == 0
     assert copy.read_bytes() == (RECORDINGS / "mcp1-sse.flow").read_bytes()
 
 
-def test_scrub_says_where_it_cannot_write(tmp_path: Path) -> None:
+def test_scrub_names_a_file_that_it_cannot_write(tmp_path: Path) -> None:
     done = run("scrub", RECORDINGS / "mcp1-sse.flow", tmp_path / "no" / "folder.flow")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: Cannot write")
@@ -40,7 +40,7 @@ def test_scrub_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["target.flow"]
 
 
-def test_scrub_says_what_it_did_not_read(tmp_path: Path) -> None:
+def test_scrub_names_what_it_did_not_read(tmp_path: Path) -> None:
     [flow, *_] = read_flows(RECORDINGS / "mcp1-sse.flow")
     flow.request.headers["content-encoding"] = "x-own"
     flow.request.raw_content = b"?"

@@ -48,7 +48,7 @@ def text_in(answer: dict[str, dict[str, list[dict[str, str]]]]) -> str:
     return answer["result"]["content"][0]["text"]
 
 
-def test_in_front_of_a_command(tmp_path: Path) -> None:
+def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     words = ("--deny", "^delete_", *rules(tmp_path), "--", *upstream(journal=journal))
     with filtered(*words, home=tmp_path) as client:
@@ -68,7 +68,7 @@ def test_in_front_of_a_command(tmp_path: Path) -> None:
     assert b'"no"' not in said
 
 
-def test_only_the_message_that_waits_is_late(tmp_path: Path) -> None:
+def test_only_the_waiting_message_is_late(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         client.say(
@@ -80,7 +80,7 @@ def test_only_the_message_that_waits_is_late(tmp_path: Path) -> None:
         assert client.leaves() == 0
 
 
-def test_what_waits_is_passed_on_after_the_last_word(tmp_path: Path) -> None:
+def test_waiting_messages_are_passed_on_after_the_end_of_input(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         client.say(calling("write_file", id="8", arguments='{"slow":1}'))
@@ -88,7 +88,7 @@ def test_what_waits_is_passed_on_after_the_last_word(tmp_path: Path) -> None:
         assert json.loads(client.raw[-1])["id"] == 8
 
 
-def test_a_copy_is_answered_to_nobody(tmp_path: Path) -> None:
+def test_the_answer_to_a_copy_is_dropped(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     words = (*rules(tmp_path), "--", *upstream(journal=journal))
     with filtered(*words, home=tmp_path) as client:
@@ -101,7 +101,7 @@ def test_a_copy_is_answered_to_nobody(tmp_path: Path) -> None:
     assert journal.read_bytes().count(b"twice") == 2
 
 
-def test_a_bad_file_is_told_before_the_command_starts(tmp_path: Path) -> None:
+def test_a_bad_rules_file_is_reported_before_the_command_starts(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     path = tmp_path / "bad.yaml"
     path.write_text("interceptor: {rulez: []}\n")
@@ -112,7 +112,7 @@ def test_a_bad_file_is_told_before_the_command_starts(tmp_path: Path) -> None:
     assert not journal.exists()
 
 
-def test_an_edit_is_in_force_while_the_session_goes_on(tmp_path: Path) -> None:
+def test_an_edit_of_the_rules_applies_to_the_running_session(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         assert text_in(client.calls("read_file", id="1")) == "read_***"
@@ -145,7 +145,7 @@ print('{"jsonrpc":"2.0","method":"told","params":{"lines":[%s,%s]}}' %
 """
 
 
-def test_what_a_command_asks_in_a_batch_is_answered(tmp_path: Path) -> None:
+def test_requests_of_the_command_in_a_batch_are_answered(tmp_path: Path) -> None:
     rule = (
         "{id: r, conditions: [from: server, method_equals: sampling/createMessage], "
         "actions: [block: no]}"
@@ -166,7 +166,7 @@ print('{"jsonrpc":"2.0","id":1,"result":{"t":"secret"}}', flush=True)
 """
 
 
-def test_an_id_used_twice_does_not_hide_what_is_answered(tmp_path: Path) -> None:
+def test_an_id_used_twice_does_not_hide_an_answer(tmp_path: Path) -> None:
     """The command gets no second request under the id, so its answer is to the first."""
     rule = (
         "{id: r, on: response, conditions: [method_equals: vendor/get], "
@@ -179,7 +179,7 @@ def test_an_id_used_twice_does_not_hide_what_is_answered(tmp_path: Path) -> None
         assert client.asks("ping", id="2")["result"] == {"t": "***"}
 
 
-def test_in_front_of_a_url(tmp_path: Path) -> None:
+def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:
     with (
         session_upstream() as http,
         filtered("--stdio", *rules(tmp_path), "-u", http.url, home=tmp_path) as client,

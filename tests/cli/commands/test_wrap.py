@@ -82,7 +82,7 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     assert file_in(home) == CLAUDE
 
 
-def test_unwrap_restores_the_entry_when_other_things_have_changed(home: Path) -> None:
+def test_unwrap_restores_the_entry_when_the_file_has_changed_elsewhere(home: Path) -> None:
     assert main(["wrap", "claude-code", "tickets", "--deny", "^rm_", "--yes"]) == 0
     (home / ".claude.json").write_text(
         file_in(home).replace('"numStartups": 3', '"numStartups": 4')
@@ -91,7 +91,7 @@ def test_unwrap_restores_the_entry_when_other_things_have_changed(home: Path) ->
     assert json.loads(file_in(home)) == json.loads(CLAUDE) | {"numStartups": 4}
 
 
-def test_the_same_twice_changes_nothing(home: Path) -> None:
+def test_wrapping_twice_changes_nothing(home: Path) -> None:
     for _ in range(2):
         assert main(["wrap", "claude-code", "files", "--deny", "^rm_", "--yes"]) == 0
         once = file_in(home)
@@ -132,7 +132,7 @@ def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_and_changes_nothing(
+def test_a_mistake_gives_one_sentence_and_changes_nothing(
     argv: list[str], said: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) in (1, 2)
@@ -248,7 +248,7 @@ def test_a_secret_among_the_arguments_is_not_shown(
     assert "8080" in said.out
 
 
-def test_of_two_project_files_the_nearest_counts(
+def test_the_nearest_of_two_project_files_counts(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / ".mcp.json").write_text('{"mcpServers": {"both": {"command": "far"}}}')
@@ -261,7 +261,7 @@ def test_of_two_project_files_the_nearest_counts(
     assert "--deny" not in (home / ".mcp.json").read_text()
 
 
-def test_a_client_that_logged_in_by_itself_is_told_how_the_filter_does(
+def test_a_client_with_its_own_login_is_told_how_the_filter_logs_in(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / ".codex").mkdir()

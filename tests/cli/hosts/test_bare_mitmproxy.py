@@ -21,7 +21,7 @@ print(bool(mitmproxy.addons.default_addons()))
 """
 
 
-def test_the_others_are_imported_only_when_they_are_wanted() -> None:
+def test_other_addons_of_mitmproxy_are_imported_only_on_demand() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],
         env={"PYTHONPATH": "addon"},

@@ -12,7 +12,7 @@ from tests.cli.launched import surroundings
 HEAVY = ("flask", "ldap3", "tornado", "urwid", "mitmproxy.addons.onboarding")
 
 
-def test_what_no_filter_needs_is_not_imported(tmp_path: Path) -> None:
+def test_unneeded_modules_are_not_imported(tmp_path: Path) -> None:
     script = (
         "import sys, json; from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart;"
         "keep_addons_apart(); import mcp_tool_filter.cli.hosts.lean;"

@@ -12,7 +12,7 @@ from mcp_tool_filter.cli.hosts.signals import on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_calls_what_was_named_last(number: signal.Signals) -> None:
+async def test_a_signal_calls_the_newest_handler(number: signal.Signals) -> None:
     loop = asyncio.get_running_loop()
     before = signal.getsignal(number)
     left = asyncio.Event()

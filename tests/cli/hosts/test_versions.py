@@ -11,7 +11,9 @@ from tests.cli.launched import ADDON, run
 
 @pytest.mark.parametrize("version", ["11.1.3", "12.2.1", "12.3.0", "13.0.0.dev"])
 @pytest.mark.parametrize("words", [["-u", "http://127.0.0.1:1"], ["replay", "none.flow"]], ids=str)
-def test_another_mitmproxy_is_refused(version: str, words: list[str], tmp_path: Path) -> None:
+def test_another_version_of_mitmproxy_is_refused(
+    version: str, words: list[str], tmp_path: Path
+) -> None:
     patch = f"import mitmproxy.version; mitmproxy.version.VERSION = {version!r}"
     (tmp_path / "sitecustomize.py").write_text(patch)
     ended = run(*words, home=tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{ADDON}"})

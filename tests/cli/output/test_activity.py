@@ -50,13 +50,13 @@ def entry(more: dict[str, object]) -> dict[str, object]:
         ({"verdict": "changed", "why": "changed"}, "ok, changed (changed)"),
     ],
 )
-def test_a_line_says_what_became_of_a_message(more: dict[str, object], said: str) -> None:
+def test_a_line_shows_what_became_of_a_message(more: dict[str, object], said: str) -> None:
     line, _ = line_of(entry(more))
     assert line.startswith("09:30:00.123 127.0.0.1:5 tools/call read: ")
     assert said in line
 
 
-def test_lines_are_written_together_and_the_status_stands_below() -> None:
+def test_lines_are_written_together_above_the_status() -> None:
     due: list[Callable[[], None]] = []
     written: list[str] = []
     activity = Activity(io.StringIO(), written.append, due.append, set_status=written.append)
@@ -69,7 +69,7 @@ def test_lines_are_written_together_and_the_status_stands_below() -> None:
     assert "3 calls" in activity.end()
 
 
-def test_a_text_does_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_do_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -> None:
     log.set_status("1 call")
     log.say("a line")
     log.set_status("2 calls")
@@ -79,7 +79,7 @@ def test_a_text_does_not_garble_the_status(capsys: pytest.CaptureFixture[str]) -
     assert screen.rows == ["a line", ""]
 
 
-def test_what_leads_nowhere() -> None:
+def test_dev_null_is_recognised() -> None:
     with open(os.devnull, "w") as nowhere:
         assert leads_nowhere(nowhere)
     assert not leads_nowhere(io.StringIO())
@@ -127,7 +127,7 @@ async def test_a_warning_is_written_as_all_other_lines_are(tmp_path: Path) -> No
     assert [one["level"] for one in warnings] == ["info", "warning"]
 
 
-async def test_they_can_be_left_out(tmp_path: Path) -> None:
+async def test_log_format_none_shows_no_lines(tmp_path: Path) -> None:
     async with mcp_upstream(tools=[tool("read")]) as upstream:
         flags = ["-u", upstream.url, "-d", "^rm$", "--log-format", "none"]
         async with launched(*flags, home=tmp_path) as it:
@@ -171,7 +171,7 @@ def test_a_status_never_needs_a_second_row(
 
 @pytest.mark.parametrize("breaks_rows", [True, False])
 @pytest.mark.parametrize("columns", [5, 12, 30, 60])
-def test_no_part_of_a_status_stays_when_the_terminal_is_resized(
+def test_a_resized_terminal_keeps_no_part_of_the_status(
     columns: int,
     breaks_rows: bool,
     capfd: pytest.CaptureFixture[str],
@@ -192,7 +192,7 @@ def test_no_part_of_a_status_stays_when_the_terminal_is_resized(
 
 
 @pytest.mark.parametrize(("flag", "is_shown"), [("-v", False), ("-vv", True)])
-async def test_mitmproxys_own_lines_come_only_at_vv(
+async def test_mitmproxys_own_lines_appear_only_with_vv(
     flag: str, is_shown: bool, tmp_path: Path
 ) -> None:
     async with (

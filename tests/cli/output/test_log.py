@@ -40,14 +40,14 @@ def logged(verbosity: int, capsys: pytest.CaptureFixture[str]) -> list[str]:
         (2, ["debug", "info", "Warning: warning", "Error: its own words"]),
     ],
 )
-def test_as_much_is_shown_as_was_asked_for(
+def test_the_log_level_follows_the_flags(
     verbosity: int, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert logged(verbosity, capsys) == lines
 
 
 @pytest.mark.parametrize("verbosity", [0, 1])
-def test_a_traceback_is_shown_only_where_more_is_wanted(
+def test_a_traceback_is_shown_only_if_verbose(
     verbosity: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_to_stderr(verbosity)
@@ -61,7 +61,7 @@ def test_a_traceback_is_shown_only_where_more_is_wanted(
     assert ("(-v shows where)" in said) is not bool(verbosity)
 
 
-def test_what_was_said_already_is_not_logged_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_already_printed_error_is_not_logged_again(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(0)
     LOG.error("said", extra={"is_said": True})
     assert capsys.readouterr().err == ""
@@ -75,7 +75,7 @@ def test_what_was_said_already_is_not_logged_again(capsys: pytest.CaptureFixture
         ("NO_COLOR", "1", "\r        \r"),
     ],
 )
-def test_lines_stand_above_the_status(
+def test_log_lines_are_written_above_the_status(
     variable: str,
     value: str,
     clear: str,

@@ -11,7 +11,7 @@ from mcp_tool_filter.cli.commands.pick import Tool
 from mcp_tool_filter.cli.output.picker import Picker
 
 
-def test_rows_are_made_for_the_screen_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_on_the_screen_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may have thousands of tools, and each letter of a search lists them anew."""
     made: list[str] = []
     tools = [Tool(f"tool_{number}", 100, "A tool") for number in range(10_000)]
@@ -31,7 +31,7 @@ def test_rows_are_made_for_the_screen_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert picker.result == [tool.name for tool in tools if "99" in tool.name]
 
 
-def test_names_of_any_width_stand_in_columns() -> None:
+def test_names_of_any_width_are_aligned() -> None:
     tools = [Tool(name, 100, "") for name in ("read", "日本語", "x" * 40)]
     lines = Picker(tools).widget.render((90, 6)).text
     ends = {len(line.decode().rstrip().encode("gbk", "replace")) for line in lines[1:4]}

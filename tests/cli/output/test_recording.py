@@ -20,7 +20,7 @@ def record(path: str) -> None:
     recorder.end()
 
 
-def test_a_recording_is_for_its_user_and_begins_anew_or_goes_on(tmp_path: Path) -> None:
+def test_a_recording_is_private_and_is_replaced_or_appended_to(tmp_path: Path) -> None:
     file = tmp_path / "s.flow"
     counts = []
     for path in (str(file), str(file), f"+{file}"):

@@ -34,7 +34,7 @@ def shown(home: Path, **environment: str) -> str:
     return written.decode()
 
 
-def test_a_terminal_gets_colours_and_a_line_that_says_what_is_waited_for(tmp_path: Path) -> None:
+def test_a_terminal_gets_colours_and_a_progress_line(tmp_path: Path) -> None:
     text = shown(tmp_path)
     assert "\x1b[31m" in text
     assert "Asking http://127.0.0.1:" in text
@@ -42,17 +42,17 @@ def test_a_terminal_gets_colours_and_a_line_that_says_what_is_waited_for(tmp_pat
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_who_wants_no_colour_gets_none(environment: dict[str, str], tmp_path: Path) -> None:
+def test_colours_can_be_switched_off(environment: dict[str, str], tmp_path: Path) -> None:
     assert "\x1b[" not in shown(tmp_path, **environment)
 
 
-def test_a_pipe_gets_none(tmp_path: Path) -> None:
+def test_a_pipe_gets_no_colours(tmp_path: Path) -> None:
     ended = subprocess.run(DEMO, capture_output=True, check=True, env=surroundings(tmp_path))
     assert b"\x1b" not in ended.stdout + ended.stderr
     assert b"\r" not in ended.stdout + ended.stderr
 
 
-def test_paint_leaves_a_text_alone_that_no_terminal_shows() -> None:
+def test_paint_changes_nothing_outside_a_terminal() -> None:
     with open(os.devnull, "w") as nowhere:
         assert paint("x", Colour.RED, nowhere) == "x"
 
@@ -60,5 +60,5 @@ def test_paint_leaves_a_text_alone_that_no_terminal_shows() -> None:
 @pytest.mark.parametrize(
     ("text", "line"), [("", ""), ("\n a\nb", "a"), ("abcdef", "abcd…"), ("abcde", "abcde")]
 )
-def test_shortened_is_one_line(text: str, line: str) -> None:
+def test_shortened_text_is_one_line(text: str, line: str) -> None:
     assert shortened(text, 5) == line

@@ -62,7 +62,7 @@ def test_the_audit_log_has_a_line_for_each_message_that_matters(tmp_path: Path) 
     assert main(["audit", "verify", str(file)]) == 0
 
 
-def test_what_rules_log_is_entered_over_stdio(tmp_path: Path) -> None:
+def test_a_rules_log_line_is_audited_over_stdio(tmp_path: Path) -> None:
     file, rules = tmp_path / "audit.jsonl", tmp_path / "rules.yaml"
     rules.write_text(
         "interceptor: {rules: [{id: tell, conditions: [tool_equals: read_file],"
@@ -76,7 +76,7 @@ def test_what_rules_log_is_entered_over_stdio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_lines_are_shown_only_where_they_are_asked_for(is_shown: bool, tmp_path: Path) -> None:
+def test_activity_lines_are_shown_only_on_request(is_shown: bool, tmp_path: Path) -> None:
     """Clients show stderr to their users."""
     stderr = session(tmp_path, *(["-v"] if is_shown else []))
     assert ("tools/call read_file: ok" in stderr) is is_shown

@@ -17,7 +17,7 @@ each_command = pytest.mark.parametrize("command", ALL, ids=[command.name for com
 
 
 @each_command
-def test_its_help_shows_its_usage_and_its_own_flags(command: Command) -> None:
+def test_each_commands_help_shows_its_usage_and_flags(command: Command) -> None:
     page = render_command_help(command)
     assert page.startswith(f"usage: mcp-tool-filter {command.name}")
     assert page.endswith("\n")
@@ -27,59 +27,59 @@ def test_its_help_shows_its_usage_and_its_own_flags(command: Command) -> None:
 
 
 @each_command
-def test_it_prints_its_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_prints_its_help(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command.name, "--help"]) == 0
     assert capsys.readouterr().out == render_command_help(command)
 
 
 @each_command
-def test_its_module_runs_it(command: Command) -> None:
+def test_each_commands_module_runs_it(command: Command) -> None:
     assert callable(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run)
 
 
 @each_command
-def test_it_understands_each_of_its_flags(command: Command) -> None:
+def test_each_command_accepts_each_of_its_flags(command: Command) -> None:
     for flag in command.all_flags:
         words = [f"--{flag.name}", "1"] if flag.value else [f"--{flag.name}"]
         assert command.parse(words) == {flag.name: ["1" if flag.value else "true"]}
 
 
 @each_command
-def test_no_letter_stands_for_two_of_its_flags(command: Command) -> None:
+def test_no_short_flag_of_a_command_is_used_twice(command: Command) -> None:
     letters = [flag.short for flag in command.all_flags if flag.short]
     assert len(letters) == len(set(letters))
 
 
 @each_command
-def test_the_page_of_the_filter_names_it(command: Command) -> None:
+def test_the_filters_help_names_each_command(command: Command) -> None:
     assert f"\n  {command.name} " in render_help()
     assert command.summary in render_help()
 
 
 @each_command
-def test_a_flag_that_it_does_not_have_is_refused(command: Command) -> None:
+def test_an_unknown_flag_is_refused_with_the_commands_help(command: Command) -> None:
     with pytest.raises(UsageError) as raised:
         command.parse(["--zzz"])
     help = f"mcp-tool-filter {command.name} --help"
     assert str(raised.value) == f"Error: There is no flag --zzz\nSee {help}"
 
 
-def test_words_may_stand_before_and_behind_the_flags() -> None:
+def test_arguments_may_stand_before_and_after_flags() -> None:
     typed = COMMANDS["wrap"].parse(["cursor", "--deny", "^a", "files", "--yes"])
     assert typed == {WORDS: ["cursor", "files"], "deny": ["^a"], "yes": ["true"]}
 
 
-def test_behind_two_dashes_a_word_may_begin_with_one() -> None:
+def test_after_two_dashes_an_argument_may_begin_with_a_dash() -> None:
     assert COMMANDS["check-pattern"].parse(["--", "-x", "^a"]) == {WORDS: ["-x", "^a"]}
 
 
-def test_a_word_too_many_is_refused() -> None:
+def test_an_extra_argument_is_refused() -> None:
     with pytest.raises(UsageError) as raised:
         COMMANDS["logout"].parse(["http://a", "http://b"])
     assert raised.value.what == "There is one word too many: http://b"
 
 
-def test_what_another_tool_calls_its_flag_is_offered_only_where_we_have_it() -> None:
+def test_flags_of_other_tools_are_suggested_only_where_we_have_them() -> None:
     with pytest.raises(UsageError) as raised:
         COMMANDS["scrub"].parse(["--block", "^a"])
     assert raised.value.what == "There is no flag --block"

@@ -29,7 +29,7 @@ def complaint(*argv: str) -> str:
         (["--den", "^a"], "There is no flag --den: did you mean --deny?"),
     ],
 )
-def test_what_is_wrong_is_named_and_what_was_perhaps_meant(argv: list[str], said: str) -> None:
+def test_a_wrong_flag_is_named_with_a_suggestion(argv: list[str], said: str) -> None:
     assert complaint(*argv) == said
 
 
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_named_and_what_was_perhaps_meant(argv: list[str], said
         (["sh", "-c", "x"], "mcp-tool-filter -- sh -c x"),
     ],
 )
-def test_who_forgets_the_dashes_gets_the_right_line(argv: list[str], line: str) -> None:
+def test_forgotten_dashes_give_the_right_command_line(argv: list[str], line: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_flags(argv)
     assert raised.value.why == line
@@ -57,7 +57,7 @@ def test_a_url_alone_is_an_upstream() -> None:
     assert "hunter2" not in str(raised.value)
 
 
-def test_no_other_flag_is_taken_for_the_one_that_was_typed() -> None:
+def test_abbreviated_flags_are_not_guessed() -> None:
     """An abbreviation that works today would mean something else tomorrow."""
     assert "--allow" in complaint("--allo", "^a")
 
@@ -71,12 +71,12 @@ def test_flags_that_can_be_repeated_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("name", FLAGS)
-def test_each_flag_is_understood_by_its_name(name: str) -> None:
+def test_each_flag_is_accepted_by_its_name(name: str) -> None:
     flag = FLAGS[name]
     words = [f"--{name}", "1"] if flag.value else [f"--{name}"]
     assert parse_flags(words) == {name: ["1" if flag.value else "true"]}
 
 
-def test_no_letter_stands_for_two_flags() -> None:
+def test_no_short_flag_is_used_twice() -> None:
     letters = [flag.short for flag in FLAGS.values() if flag.short]
     assert len(letters) == len(set(letters))

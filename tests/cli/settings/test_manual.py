@@ -28,7 +28,7 @@ def shown(page: str) -> str:
     return re.sub(r".\x08", "", ended.stdout)
 
 
-def test_man_shows_each_command_and_each_flag_with_what_it_does() -> None:
+def test_the_manual_describes_each_command_and_flag() -> None:
     page = shown(render_manual())
     for command in COMMANDS.values():
         assert f"   {command.name}\n" in page
@@ -49,11 +49,11 @@ def test_a_line_that_begins_with_a_dot_is_text() -> None:
     assert page.isascii()
 
 
-def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manual_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["man"]) == 0
     assert capsys.readouterr().out == render_manual()
 
 
-def test_installers_put_it_where_man_looks() -> None:
+def test_the_manual_is_installed_where_man_looks() -> None:
     page = Path(sys.prefix) / "share" / "man" / "man1" / "mcp-tool-filter.1"
     assert page.read_text("utf-8").startswith(".TH MCP-TOOL-FILTER 1 ")

@@ -10,7 +10,7 @@ from mcp_tool_filter.errors import InvalidOption
 from tests.cli.settings.reading import complaint, settings
 
 
-def test_an_endpoint_of_its_own_wins_over_the_path() -> None:
+def test_the_endpoint_flag_overrides_the_path_in_the_url() -> None:
     assert settings("--endpoint", "/other").endpoint == "/other"
 
 
@@ -29,7 +29,9 @@ def test_an_endpoint_of_its_own_wins_over_the_path() -> None:
         ),
     ],
 )
-def test_who_mixes_up_commands_and_urls_gets_the_right_line(argv: list[str], said: str) -> None:
+def test_mixing_up_commands_and_urls_gives_the_right_command_line(
+    argv: list[str], said: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         read_settings(argv, {})
     assert str(raised.value) == said
@@ -42,7 +44,7 @@ def test_a_flag_for_a_file_needs_one(flag: str) -> None:
     assert complaint(flag, "") == said
 
 
-def test_a_second_upstream_is_refused_with_the_way_to_serve_two() -> None:
+def test_a_second_upstream_is_refused_with_advice() -> None:
     said = complaint("-u", "http://localhost:4000/mcp")
     assert said.startswith("Error: --upstream is given twice\nFor two upstreams start two filters")
     assert "--mode reverse:URL1@PORT1 --mode reverse:URL2@PORT2" in said
@@ -83,17 +85,17 @@ def test_a_second_upstream_is_refused_with_the_way_to_serve_two() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_the_flag_that_was_typed(argv: list[str], said: str) -> None:
+def test_a_wrong_setting_names_the_flag_that_was_typed(argv: list[str], said: str) -> None:
     assert complaint(*argv) == said
 
 
-def test_our_own_mistake_is_exit_status_1_a_usage_error_2() -> None:
+def test_a_start_error_gives_status_1_and_a_usage_error_2() -> None:
     with pytest.raises(InvalidOption):
         settings("--message-limit", "huge").config()
     assert UsageError("").exit_status == 2
 
 
-def test_the_loudest_and_the_quietest() -> None:
+def test_verbose_and_quiet_set_the_log_level() -> None:
     assert [settings(*argv).verbosity for argv in (["-q"], [], ["-v"], ["-vv"])] == [-1, 0, 1, 2]
     assert settings(quiet="true").is_quiet
     assert settings(verbose="2").verbosity == 2

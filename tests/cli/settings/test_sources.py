@@ -17,7 +17,7 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> No
     assert found.allow == ("^c",)
 
 
-def test_what_any_of_them_denies_is_denied(tmp_path: Path) -> None:
+def test_deny_patterns_of_all_sources_apply(tmp_path: Path) -> None:
     """A pattern more must never open what another place closes."""
     file = tmp_path / "filter.toml"
     file.write_text('deny = ["^a", "^b"]\n')
@@ -25,7 +25,7 @@ def test_what_any_of_them_denies_is_denied(tmp_path: Path) -> None:
     assert found.deny == ("^a", "^b", "^c", "^d")
 
 
-def test_lines_separate_several_in_the_environment() -> None:
+def test_lines_separate_values_in_the_environment() -> None:
     found = settings(header="Authorization: Bearer a, b\nX-Key: 1", deny="^a,^b")
     assert found.headers == ("Authorization: Bearer a, b", "X-Key: 1")
     assert found.deny == ("^a,^b",)
@@ -67,22 +67,20 @@ def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
         ("help = true", "called help"),
     ],
 )
-def test_a_file_that_says_what_there_is_not_is_refused(
-    text: str, part: str, tmp_path: Path
-) -> None:
+def test_a_file_with_an_unknown_setting_is_refused(text: str, part: str, tmp_path: Path) -> None:
     file = tmp_path / "filter.toml"
     file.write_text(text)
     assert part.replace("{file}", str(file)) in complaint("--config", str(file))
 
 
-def test_a_file_that_is_not_utf_8_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_gives_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "filter.toml"
     file.write_bytes(b"\xff\xfe")
     wanted = f"Error: The config file {file} is not UTF-8\nSave it as UTF-8"
     assert complaint("--config", str(file)) == wanted
 
 
-def test_a_file_that_is_missing_is_no_empty_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert "No such file" in complaint("--config", str(tmp_path / "none.toml"))
 
 
@@ -106,7 +104,7 @@ def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\n"])
 @pytest.mark.parametrize("name", ["deny", "allow"])
-def test_an_empty_variable_does_not_open_the_filter(name: str, text: str) -> None:
+def test_an_empty_variable_is_refused(name: str, text: str) -> None:
     """A compose file hands on ${DENY} also where nobody has set it."""
     variable = f"MCP_TOOL_FILTER_{name.upper()}"
     assert complaint(**{name: text}).startswith(f"Error: {variable} has no pattern\n")
@@ -115,7 +113,7 @@ def test_an_empty_variable_does_not_open_the_filter(name: str, text: str) -> Non
 
 @pytest.mark.parametrize("text", ["", ",", "a,", " ", "a, "])
 @pytest.mark.parametrize("flag", ["--deny", "--allow"])
-def test_so_does_no_empty_flag(flag: str, text: str) -> None:
+def test_an_empty_flag_is_refused(flag: str, text: str) -> None:
     assert "pattern in" in complaint(flag, text)
 
 
@@ -123,25 +121,25 @@ def test_other_variables_may_be_empty() -> None:
     assert settings(port="", header="").port == 6273
 
 
-def test_blank_lines_between_patterns_mean_nothing() -> None:
+def test_blank_lines_between_patterns_are_ignored() -> None:
     assert settings(deny="^a\n\n^b\n").deny == ("^a", "^b")
 
 
-def test_an_upstream_that_is_typed_beats_that_of_the_environment() -> None:
+def test_an_upstream_flag_overrides_the_environment() -> None:
     assert settings(upstream="http://localhost:4000").origin == "http://localhost:3000"
 
 
-def test_what_can_count_once_is_given_once(tmp_path: Path) -> None:
+def test_a_single_setting_given_twice_is_refused(tmp_path: Path) -> None:
     """A second --config would silently drop what the first denies."""
     assert "--config is given twice" in complaint("--config", "a.toml", "--config", "b.toml")
     assert settings("--port", "2", "--port", "2").port == 2
 
 
-def test_a_variable_of_somebody_else_is_not_ours() -> None:
+def test_variables_of_other_programs_are_ignored() -> None:
     assert settings(token="secret").port == 6273
 
 
-def test_a_file_may_say_numbers_and_switches_without_quotes(tmp_path: Path) -> None:
+def test_a_file_may_contain_numbers_and_switches_without_quotes(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("max-clients = 5\nmax_children = 2\nfast = false\n")
     found = settings("--config", str(file))

@@ -43,7 +43,7 @@ def test_the_path_in_the_url_is_the_endpoint(url: str, origin: str, endpoint: st
         ("http://user:hunter2#@localhost/", "is not a valid URL"),
     ],
 )
-def test_what_is_no_upstream_is_refused_and_no_password_is_said(url: str, part: str) -> None:
+def test_an_invalid_upstream_is_refused_without_showing_a_password(url: str, part: str) -> None:
     with pytest.raises(UsageError) as raised:
         read_settings(["--upstream", url], {})
     assert part in str(raised.value)
@@ -54,7 +54,7 @@ def test_what_is_no_upstream_is_refused_and_no_password_is_said(url: str, part: 
     ("text", "command"),
     [("npx -y 'a b'", ("npx", "-y", "a b")), ("", ())],
 )
-def test_a_command_is_split_as_a_shell_would(text: str, command: tuple[str, ...]) -> None:
+def test_a_command_is_split_like_in_a_shell(text: str, command: tuple[str, ...]) -> None:
     assert split_command(text) == command
     with pytest.raises(UsageError, match="cannot be split into words"):
         split_command("npx 'a")
@@ -85,7 +85,7 @@ def test_a_switch_can_be_written_in_several_ways(text: str | None, is_it: bool) 
         is_on({"stdio": "maybe"}, "stdio")
 
 
-def test_a_choice_is_one_of_those_there_are() -> None:
+def test_a_choice_must_be_one_of_the_known_ones() -> None:
     assert one_of("log-format", "json", ("text", "json")) == "json"
     with pytest.raises(UsageError, match="It must be one of: text, json"):
         one_of("log-format", "xml", ("text", "json"))
