@@ -111,7 +111,7 @@ def test_a_sink_that_raises_is_logged_once_and_changes_no_message(
 
     watching = Watching(None, [fail])
     talk(watching)
-    assert caplog.messages == ["cannot tell what became of a message"]
+    assert caplog.messages == ["cannot report what happened to a message"]
 
 
 def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ class TestBrowser:
         assert "file_read" in web.client.tools()  # nothing has changed so far
         page.find('button[aria-label="Apply the changes"]').click()
         page.until(lambda: "file_read" not in web.client.tools(), "hidden tool")
-        page.wait_for("The patterns in force were changed here.")
+        page.wait_for("The patterns were changed on this page.")
         page.find('button[aria-label="Undo the last change"]').click()
         page.until(lambda: "file_read" in web.client.tools(), "shown tool")
         assert ",".join(web.option("deny")) == ",".join(before)

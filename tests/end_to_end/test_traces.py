@@ -184,7 +184,7 @@ def test_an_unsupported_trace_protocol_stops_the_start(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "Error: OTEL_EXPORTER_OTLP_PROTOCOL cannot be grpc\n"
-        "Traces are sent as http/protobuf, which collectors take at port 4318\n"
+        "Only http/protobuf is supported; collectors accept it on port 4318\n"
     )
 
 

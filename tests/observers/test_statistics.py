@@ -89,7 +89,7 @@ def test_a_verdict_is_told_in_words() -> None:
         "hidden 2 tools\n  ^rm: rm_rf\n  not in the snapshot: new"
     )
     assert describe(Rewrite(b"", Reason(Why.HIDDEN)), SNAPSHOT) == (
-        "tools as they were at the start"
+        "tools as they were at start-up"
     )
     assert describe(Drop(Reason(Why.MALFORMED, detail="not JSON")), SNAPSHOT) == (
         "refused (malformed): not JSON"
@@ -97,4 +97,4 @@ def test_a_verdict_is_told_in_words() -> None:
 
 
 def test_a_tool_on_no_allow_pattern_says_so() -> None:
-    assert pattern_of("read", snapshot("read", "x", allow="^x")) == "on no allow pattern"
+    assert pattern_of("read", snapshot("read", "x", allow="^x")) == "matches no allow pattern"

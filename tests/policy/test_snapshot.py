@@ -85,7 +85,7 @@ def test_an_allowed_tool_does_not_carry_a_denied_one(more: str) -> None:
     ]
     taken = snapshot_of(*pages, deny="^rm")
     assert list(taken.allowed) == ["b"]
-    assert taken.faults == ("the tool a carries the definition of another: not exposed",)
+    assert taken.faults == ("the tool a has the definition of another tool: not exposed",)
 
 
 def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:

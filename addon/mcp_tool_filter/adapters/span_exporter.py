@@ -19,7 +19,7 @@ def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
     """Return what sends spans as the variables say. Raises StartError for what it cannot do."""
     for name in _PROTOCOLS:
         if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
-            why = "Traces are sent as http/protobuf, which collectors take at port 4318"
+            why = "Only http/protobuf is supported; collectors accept it on port 4318"
             raise StartError(f"{name} cannot be {environment[name]}", why=why)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

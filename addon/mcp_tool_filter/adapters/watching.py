@@ -92,7 +92,7 @@ class Watching:
         except Exception:
             if not self._has_failed:
                 self._has_failed = True
-                log.exception("cannot tell what became of a message")
+                log.exception("cannot report what happened to a message")
 
     def give_up(self, end_of: EndOf) -> None:
         """Tell of requests that will not be answered; ``end_of`` knows them."""

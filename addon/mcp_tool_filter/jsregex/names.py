@@ -40,7 +40,7 @@ def parse_group_name(text: str, start: int) -> tuple[str, int]:
         name.append(char)
         at = found.end()
     if not name or not text.startswith(">", at):
-        raise NotJavaScript("the name of a group is no identifier")
+        raise NotJavaScript("the name of a group is not an identifier")
     return "".join(name), at + 1
 
 

@@ -194,7 +194,7 @@ class _Parser:
         if rest.startswith("?<"):
             _, self._at = parse_group_name(self._text, self._at + 3)
         elif rest.startswith("?"):
-            raise NotJavaScript("a group begins with ?, but no group begins so")
+            raise NotJavaScript("unknown kind of group after (?")
         else:
             self._at += 1
         self._opened += 1
@@ -202,7 +202,7 @@ class _Parser:
 
     def _close(self) -> None:
         if len(self._stack) == 1:
-            raise NotJavaScript("a group is closed that was not opened")
+            raise NotJavaScript("there is a ) without its (")
         self._at += 1
         group = self._stack.pop()
         if group.look is None:

@@ -32,7 +32,7 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
         case Why.HIDDEN if reason.tools:
             return _hidden(len(reason.tools)) + _by_pattern(reason.tools, snapshot)
         case Why.HIDDEN:
-            return "tools as they were at the start"
+            return "tools as they were at start-up"
         case Why.DENIED | Why.UNKNOWN:
             return "; ".join(_not_found(tool, snapshot) for tool in reason.tools)
         case Why.BLOCKED:
@@ -57,7 +57,7 @@ def pattern_of(tool: str, snapshot: Snapshot) -> str:
     if tool not in snapshot.denied:
         return "the upstream has no such tool"
     pattern = snapshot.denied[tool]
-    return f"denied by {pattern.text}" if pattern else "on no allow pattern"
+    return f"denied by {pattern.text}" if pattern else "matches no allow pattern"
 
 
 def _not_found(tool: str, snapshot: Snapshot) -> str:
@@ -81,7 +81,7 @@ def _label(tool: str, snapshot: Snapshot) -> str:
     if tool not in snapshot.denied:
         return "not in the snapshot"
     pattern = snapshot.denied[tool]
-    return pattern.text if pattern else "on no allow pattern"
+    return pattern.text if pattern else "matches no allow pattern"
 
 
 def _listed(names: list[str]) -> str:

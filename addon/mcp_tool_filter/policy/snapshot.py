@@ -206,7 +206,7 @@ def _too_long(name: str) -> str:
 
 
 def _carrying(name: str) -> str:
-    return f"the tool {shown(name)} carries the definition of another: not exposed"
+    return f"the tool {shown(name)} has the definition of another tool: not exposed"
 
 
 def listed_twice(name: str) -> str:

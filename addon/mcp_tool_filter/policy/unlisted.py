@@ -70,7 +70,7 @@ class UnlistedTools:
             return known
         self._size += len(definition.raw)
         if name is not None and self._carries_denied(name, definition.raw):
-            problem = f"the tool {shown(name)} carries the definition of another"
+            problem = f"the tool {shown(name)} has the definition of another tool"
             definition = replace(definition, problem=problem)
         if self._size > _LONGEST_LIST:
             return definition

@@ -128,7 +128,7 @@ def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     file = opened(path, JSON)
     path.write_text("{ }")
-    with pytest.raises(BadFile, match="edited meanwhile"):
+    with pytest.raises(BadFile, match="edited in the meantime"):
         file.save("{}")
     assert path.read_text() == "{ }"
     assert os.listdir(tmp_path) == ["a.json"]

@@ -79,7 +79,7 @@ def test_a_reason_that_clients_are_not_told_is_shown() -> None:
     hidden = Rehearsed("block", "r", -32600, "Invalid Request", detail="a key stands twice")
     assert shown_outcome(hidden) == (
         f"block by r: -32600 {json.dumps('Invalid Request')}"
-        " (clients are not told: a key stands twice)"
+        " (clients do not see this: a key stands twice)"
     )
 
 

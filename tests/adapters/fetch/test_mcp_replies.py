@@ -31,10 +31,19 @@ from mcp_tool_filter.errors import ProtocolError
         (b'{"jsonrpc":"2.0","id":3,"result":{"x":NaN}}', "The answer is not valid JSON"),
         (b'"text"', "The answer is not a JSON-RPC 2.0 message"),
         (b'{"id":3,"result":{}}', "The answer is not a JSON-RPC 2.0 message"),
-        (b'{"jsonrpc":"2.0","id":4,"result":{}}', "The answer has another id than the request"),
-        (b'{"jsonrpc":"2.0","id":"3","result":{}}', "The answer has another id than the request"),
-        (b'{"jsonrpc":"2.0","id":true,"result":{}}', "The answer has another id than the request"),
-        (b'{"jsonrpc":"2.0","id":3,"method":"x"}', "The answer has another id than the request"),
+        (b'{"jsonrpc":"2.0","id":4,"result":{}}', "The answer does not have the id of the request"),
+        (
+            b'{"jsonrpc":"2.0","id":"3","result":{}}',
+            "The answer does not have the id of the request",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":true,"result":{}}',
+            "The answer does not have the id of the request",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":3,"method":"x"}',
+            "The answer does not have the id of the request",
+        ),
         (b'{"jsonrpc":"2.0","id":3}', "The answer has neither a result nor an error"),
         (b'{"jsonrpc":"2.0","id":3,"result":[]}', "The answer has neither a result nor an error"),
     ],

@@ -40,7 +40,7 @@ async def test_an_empty_cursor_ends_the_list(cursor: str | None) -> None:
 
 async def test_a_list_with_repeating_cursors_is_refused() -> None:
     script = dialogue(streamable(tool_list("a", next_cursor="x\n")))
-    assert await failure(script) == 'The tool list goes in a circle: again cursor "x\\n"'
+    assert await failure(script) == 'The tool list never ends: it repeats the cursor "x\\n"'
 
 
 async def test_an_endless_list_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

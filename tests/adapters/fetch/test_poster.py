@@ -76,7 +76,7 @@ async def test_an_answer_may_come_in_a_batch() -> None:
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (answer(b"", status="202 Accepted", kind=""), "with no Content-Type: that is no MCP"),
+        (answer(b"", status="202 Accepted", kind=""), "with no Content-Type: that is not MCP"),
         (answer(b"x", status="500 Oh\tno"), "HTTP 500 Oh\\tno"),
         (SSE_HEAD + LAST_CHUNK, "The event stream ended without an answer"),
         (SSE_HEAD + chunk(b"data: {nonsense\n\n"), "The answer is not valid JSON"),

@@ -113,12 +113,12 @@ async def test_endless_redirects_are_given_up() -> None:
 async def test_if_nothing_is_found_the_error_says_where_we_looked() -> None:
     said = await failure(dialogue(lambda _: NOT_FOUND), endpoint=None)
     assert said.startswith("HTTP 404 Not Found; no MCP found at /mcp / /sse ")
-    assert said.endswith("the endpoint option says where it is")
+    assert said.endswith("set its path with the endpoint option")
 
 
 async def test_a_website_is_not_taken_for_an_mcp_server() -> None:
     page = dialogue(lambda _: answer(b"<html>", kind="text/html; charset=utf-8"))
-    assert await failure(page) == "HTTP 200 OK with text/html: that is no MCP"
+    assert await failure(page) == "HTTP 200 OK with text/html: that is not MCP"
     assert "text/html" in await failure(page, endpoint=None)
 
 

@@ -169,5 +169,5 @@ def test_a_key_must_belong_to_its_certificate(tmp_path: Path) -> None:
     [key, *_] = (part for part in bad.read_text().split(begin) if "PRIVATE KEY" in part)
     certificate = begin + good.read_text().split(begin)[1].partition("-----BEGIN")[0]
     bad.write_text(certificate + key[key.index("-----BEGIN") :])
-    with pytest.raises(InvalidOption, match="Its key does not belong to its certificate"):
+    with pytest.raises(InvalidOption, match="The key does not belong to the certificate"):
         refuse_bad_certificate("--cert", str(bad))

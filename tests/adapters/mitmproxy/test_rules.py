@@ -46,7 +46,7 @@ async def until(between: Filtered, ask: bytes, condition: Callable[[bytes], bool
 
 async def test_rules_cannot_be_taken_away_at_run_time(tmp_path: Path) -> None:
     async with ruled(tmp_path, BLOCK) as between:
-        with pytest.raises(OptionsError, match="cannot be taken away"):
+        with pytest.raises(OptionsError, match="cannot be removed"):
             ctx.options.rules = []
         ask = call("read_file", '{"path":"/etc/x"}')
         assert b"-32001" in (await between.ask(ask)).body

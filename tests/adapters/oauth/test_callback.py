@@ -46,9 +46,9 @@ async def test_a_code_is_taken_once() -> None:
     [
         ("error=access_denied&error_description=no%1Bway", "access_denied: no?way"),
         ("error=access_denied", "access_denied"),
-        ("", "The way back has no code"),
-        ("code=a&code=b", "The way back has no code"),
-        ("code=a&iss=https%3A%2F%2Fevil.example", "The way back is from another issuer"),
+        ("", "The redirect has no code"),
+        ("code=a&code=b", "The redirect has no code"),
+        ("code=a&iss=https%3A%2F%2Fevil.example", "The redirect is from another issuer"),
     ],
 )
 async def test_a_callback_without_a_login_says_why(query: str, why: str) -> None:

@@ -144,8 +144,8 @@ async def test_the_callback_port_can_be_chosen(tmp_path: Path) -> None:
         ({"way_back": {"code": "guessed"}}, "invalid_grant"),
         ({"metadata": {"issuer": "https://evil.example"}}, "has the issuer"),
         ({"metadata": {"token_endpoint": "http://evil.example/token"}}, "not https"),
-        ({"metadata": {"token_endpoint": "file:///etc/passwd"}}, "No URL of a web server"),
-        ({"metadata": {"authorization_endpoint": "javascript:alert(1)"}}, "No URL of a web"),
+        ({"metadata": {"token_endpoint": "file:///etc/passwd"}}, "Not a web URL"),
+        ({"metadata": {"authorization_endpoint": "javascript:alert(1)"}}, "Not a web URL"),
         ({"metadata": {"registration_endpoint": "http://evil.example/"}}, "not https"),
         ({"metadata": {"code_challenge_methods_supported": ["plain"]}}, "PKCE"),
         ({"metadata": {"token_endpoint": None}}, "has no token_endpoint"),
@@ -167,7 +167,10 @@ async def test_a_failed_login_says_why_and_stores_nothing(
 
 async def test_an_upstream_without_a_login_is_reported_as_such(tmp_path: Path) -> None:
     how: dict[str, Any] = {"open_methods": ("initialize",), "has_resource_metadata": False}
-    with oauth_upstream(**how) as upstream, pytest.raises(LoginFailed, match="asks for no login"):
+    with (
+        oauth_upstream(**how) as upstream,
+        pytest.raises(LoginFailed, match="does not ask for a login"),
+    ):
         await login(tmp_path, upstream.url)
 
 

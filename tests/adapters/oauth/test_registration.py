@@ -89,7 +89,7 @@ def test_a_client_of_the_users_own_is_used_as_it_is(
 
 def test_a_client_metadata_url_needs_a_server_that_supports_it() -> None:
     client = OwnClient("https://me.example/client.json")
-    with pytest.raises(LoginFailed, match="takes no client id metadata documents"):
+    with pytest.raises(LoginFailed, match="does not support client id metadata documents"):
         as_given(client, SERVER, BACK, ENDPOINT)
     server = replace(SERVER, takes_client_documents=True)
     assert as_given(client, server, BACK, ENDPOINT).client_id == client.client_id

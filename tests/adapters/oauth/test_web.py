@@ -47,7 +47,7 @@ async def test_a_redirect_is_checked_like_a_url(location: str) -> None:
         await peer.say(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode())
 
     async with raw_upstream(script) as upstream:
-        with pytest.raises(WebFailed, match=r"not https|No URL"):
+        with pytest.raises(WebFailed, match=r"not https|Not a web URL"):
             await Web(upstream.url).get(upstream.url)
 
 

@@ -12,8 +12,8 @@ from mcp_tool_filter.policy.verdict import Drop, Reason, Why
 from tests.adapters.recordings.test_transcript import turn
 from tests.make import calling, listing, snapshot
 
-CHANGED_REQUEST = "turn 1, POST /mcp: the upstream got another request than the client sent"
-CHANGED_ANSWER = "turn 1, POST /mcp: the client got another answer than the upstream gave"
+CHANGED_REQUEST = "turn 1, POST /mcp: the upstream did not get the request that the client sent"
+CHANGED_ANSWER = "turn 1, POST /mcp: the client did not get the answer that the upstream sent"
 NOT_FOUND = b'{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"Tool not found: b"}}'
 
 

@@ -123,7 +123,7 @@ def test_a_tool_that_carries_the_definition_of_a_denied_one_is_hidden() -> None:
     again = judged.upstream(page.replace(b'"id":1', b'"id":3') % (carrier, definition("b")))
     assert names_in(again) == ["b"]
     [snapshot] = judged.listed
-    assert snapshot.faults == ("the tool a carries the definition of another: not exposed",)
+    assert snapshot.faults == ("the tool a has the definition of another tool: not exposed",)
 
 
 def test_a_denied_tool_missing_from_the_list_is_hidden_later() -> None:

@@ -1,4 +1,4 @@
-"""Honest traffic that is no MCP: logins, metadata, pages."""
+"""Honest traffic that is not MCP: logins, metadata, pages."""
 
 # ruff: noqa: E501 - tables
 

@@ -42,7 +42,7 @@ def test_a_replay_can_print_json() -> None:
     done = run("replay", RECORDINGS / "ts1-batch.flow", "--allow", "^read_", "--json")
     outcome = json.loads(done.stdout)
     assert outcome["exposed"] == ["read_file"]
-    assert outcome["hidden"]["delete_file"] == "on no allow pattern"
+    assert outcome["hidden"]["delete_file"] == "matches no allow pattern"
     assert outcome["passed"] == {"read_file": 2}
     assert outcome["refused"] == {"delete_file": 2, "no_such_tool": 1}
     assert outcome["leaks"] == []

@@ -46,5 +46,5 @@ def test_explain_says_why_a_message_cannot_be_judged(
     assert main(["rules", "explain", str(rules), said]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
         'Outcome: block by inside: -32600 "Invalid Request" '
-        "(clients are not told: the key 'path' stands twice or in another spelling)"
+        "(clients do not see this: the key 'path' appears twice or in another spelling)"
     )

@@ -48,7 +48,7 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
         "p.yaml:6:17: interceptor.rules[0].actions[0]: there is no action 'blok'; "
         "did you mean 'block'?",
         "p.yaml:7:11: interceptor.rules[1].id: the id 'a' is taken by interceptor.rules[0]",
-        "p.yaml:9:7: interceptor.rules[1]: the key 'actions' stands twice; first at 8:7",
+        "p.yaml:9:7: interceptor.rules[1]: the key 'actions' appears twice; first at 8:7",
     ]
 
 
@@ -62,7 +62,7 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
         (b"a: !!python/object:os.system x",
          "p.yaml:1:4: a: tags such as tag:yaml.org,2002:python/object:os.system are not allowed"),
         (b"a: !!int 1", "p.yaml:1:4: a: tags such as tag:yaml.org,2002:int are not allowed"),
-        (b"a: &x [*x]", "p.yaml:1:8: a[0]: *x stands within itself"),
+        (b"a: &x [*x]", "p.yaml:1:8: a[0]: *x contains itself"),
         (b"a: *x", "p.yaml:1:4: a: *x is not defined"),
         (b"a: 1\n---\nb: 2\n", "p.yaml:2:1: a second document"),
     ],
@@ -91,7 +91,7 @@ def test_json_is_yaml() -> None:
 def test_positions_in_json() -> None:
     text = '{"interceptor":\n  {"rules": [\n\t{"id": 1, "actions": [], "id": 2}]}}'
     found = mistakes(text)
-    assert "p.yaml:3:27: interceptor.rules[0]: the key 'id' stands twice; first at 3:3" in found
+    assert "p.yaml:3:27: interceptor.rules[0]: the key 'id' appears twice; first at 3:3" in found
     assert (
         "p.yaml:3:9: interceptor.rules[0].id: expected a text, such as no-deletes, not a number"
         in found

@@ -94,10 +94,12 @@ def wrap(entry: ServerEntry, flags: Sequence[str], program: Sequence[str]) -> Se
     """Return the entry with the filter in front; ``program`` starts it. Raises CannotWrap."""
     original = unwrap(entry) if is_wrapped(entry) else entry
     if is_filtered(original):
-        raise CannotWrap("The entry starts the filter already", why="Change the flags in its args")
+        raise CannotWrap("The entry already starts the filter", why="Change the flags in its args")
     url, words = _url_of(original), _words_of(original)
     if url and words:
-        raise CannotWrap("The entry has a command and a URL", why="Remove the one that is not used")
+        raise CannotWrap(
+            "The entry has a command and a URL", why="Remove the one that the client does not use"
+        )
     wrapped = (
         _wrap_url(original, url, flags, program)
         if url
@@ -220,7 +222,7 @@ def _refuse_own_credentials(entry: ServerEntry) -> None:
     if entry.get("auth", "oauth") != "oauth":
         made_by.append("auth")
     if made_by:
-        why = "The filter cannot: remove it, and give the entry a header with a token"
+        why = "The filter cannot do that: remove it, and give the entry a header with a token"
         raise CannotWrap(f"The client makes this entry's credentials ({made_by[0]})", why=why)
 
 

@@ -107,7 +107,7 @@ class ClientFile:
             if not file.stat().st_mode & stat.S_IWUSR:  # its folder may still let us replace it
                 raise BadFile(f"{self.place.file} is read-only", why="Make it writable first")
             if file.read_bytes() != self.raw:
-                raise BadFile(f"{self.place.file} has been edited meanwhile", why="Try again")
+                raise BadFile(f"{self.place.file} was edited in the meantime", why="Try again")
             backup = _keep(file)
             with whole_file(file, keeps_mode=True) as new:
                 new.write(text.encode())
@@ -123,7 +123,9 @@ def read(place: ConfigPlace) -> ClientFile | None:
         with place.file.open("rb") as file:
             raw = file.read(_MOST + 1)
         if len(raw) > _MOST:
-            raise BadFile(f"{place.file} is larger than any client's file", why="Is it one?")
+            raise BadFile(
+                f"{place.file} is larger than any client's file", why="Is this the right file?"
+            )
         return ClientFile(place, raw, raw.decode())
     except (FileNotFoundError, NotADirectoryError):
         return None

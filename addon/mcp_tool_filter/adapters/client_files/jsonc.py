@@ -77,7 +77,7 @@ def parse(text: str) -> JsonNode:
     node = reader.value(0)
     reader.skip()
     if reader.at != len(text):
-        raise reader.problem("something behind the end")
+        raise reader.problem("unexpected text after the end")
     return node
 
 

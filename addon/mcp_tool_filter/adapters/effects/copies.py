@@ -52,7 +52,7 @@ class Copies:
         """Do something in the background, unless too much of it is under way."""
         if len(self._tasks) >= _MOST_AT_ONCE:
             work.close()
-            log.warning("Too many messages of our own are under way; one is left out")
+            log.warning("Too many of our own messages are being sent; one is skipped")
             return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -78,7 +78,7 @@ async def post_and_forget(client: HttpClient, path: str, text: bytes) -> None:
             with suppress(HttpFailed):
                 await response.read(_LONGEST_ANSWER)
     except (HttpFailed, TimeoutError) as error:
-        log.info("A message of our own did not reach its receiver: %s", error or "no answer")
+        log.info("One of our own messages was not delivered: %s", error or "no answer")
     finally:
         await client.close()
 

@@ -42,5 +42,5 @@ class ThisMachine:
         if not script.exists():
             raise ValueError(f"there is no script {path}")
         if script.is_dir() or not os.access(script, os.X_OK):
-            raise ValueError(f"{path} cannot be executed; chmod +x makes it a program")
+            raise ValueError(f"{path} cannot be executed; chmod +x makes it executable")
         return str(script)

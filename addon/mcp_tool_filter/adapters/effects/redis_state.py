@@ -131,7 +131,7 @@ def tagged(prefix: str) -> str:
 class NoRedis(StartError):
     def __init__(self) -> None:
         super().__init__(
-            "The rules keep their state in Redis, and the Python package for it is missing",
+            "The rules keep their state in Redis, but the Python package for it is missing",
             why="Install it with: pip install 'mcp-tool-filter[redis]'",
         )
 

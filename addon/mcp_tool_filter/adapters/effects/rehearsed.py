@@ -92,7 +92,7 @@ def lines_of(trace: list[Evaluated]) -> Iterator[str]:
 def shown_outcome(outcome: Rehearsed) -> str:
     by = f" by {outcome.rule}" if outcome.rule else ""
     if outcome.word == "block":
-        why = f" (clients are not told: {outcome.detail})" if outcome.detail else ""
+        why = f" (clients do not see this: {outcome.detail})" if outcome.detail else ""
         return f"block{by}: {outcome.code} {json.dumps(outcome.text)}{why}"
     if outcome.word == "modify":
         return f"modify{by}: {outcome.text}"

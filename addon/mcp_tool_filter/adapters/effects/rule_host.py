@@ -126,7 +126,9 @@ class RuleHost:
 
     def _run_in_background(self, effect: RunScript) -> None:
         if len(self._scripts) >= _MOST_IN_BACKGROUND:
-            self.warn_once(f"Rule {effect.rule!r}: too many of its scripts run; some are left out")
+            self.warn_once(
+                f"Rule {effect.rule!r}: too many of its scripts are running; some are skipped"
+            )
             return
         task = asyncio.get_running_loop().create_task(self._run(effect))
         self._scripts.add(task)

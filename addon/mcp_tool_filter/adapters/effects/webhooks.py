@@ -113,7 +113,7 @@ async def _post(effect: SendWebhook, body: bytes) -> tuple[str, bool]:
 def split_url(url: str) -> tuple[Origin, str]:
     """Return a URL's origin and target. Raises ValueError."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError("the URL has characters that no URL may have")
+        raise ValueError("the URL has characters that are not allowed in a URL")
     try:
         origin = parse_origin(url)
     except InvalidOption as error:

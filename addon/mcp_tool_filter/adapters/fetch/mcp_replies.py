@@ -200,7 +200,7 @@ def only_reply(number: int, raw: bytes) -> ResultReply:
     for message, written in messages_in(raw):
         if is_response_to(number, message) or is_nameless_error(message):
             return reply_in(message, written)
-    raise ProtocolError("The answer has another id than the request")
+    raise ProtocolError("The answer does not have the id of the request")
 
 
 def _error_of(message: Result) -> RpcError | None:

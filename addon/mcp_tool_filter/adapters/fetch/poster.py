@@ -139,7 +139,7 @@ async def refusal(response: HttpResponse) -> Refused:
 
 def no_mcp(response: HttpResponse) -> ProtocolError:
     said = response.media_type or "no Content-Type"
-    return ProtocolError(f"{plain(response.status_line)} with {plain(said)}: that is no MCP")
+    return ProtocolError(f"{plain(response.status_line)} with {plain(said)}: that is not MCP")
 
 
 async def read_away(response: HttpResponse) -> None:

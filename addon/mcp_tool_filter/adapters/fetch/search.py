@@ -49,7 +49,7 @@ _USUAL_PATHS: Final = (
     "/v1/sse",
     "/api/sse",
 )
-_NOWHERE = f"no MCP found at {' '.join(_USUAL_PATHS)}: the endpoint option says where it is"
+_NOWHERE = f"no MCP found at {' '.join(_USUAL_PATHS)}: set its path with the endpoint option"
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def make_tls_context(
 
 def _why_not_pem(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
-        return "Its key does not belong to its certificate"
+        return "The key does not belong to the certificate"
     if isinstance(error, ssl.SSLError):  # whose own words name OpenSSL's modules
         return "It must be a PEM file with a certificate and its key"
     return why(error)

@@ -108,7 +108,9 @@ async def _pages(found: Found, *, at_most: int) -> list[bytes]:
         if cursor is None:
             break
         if cursor in cursors:
-            raise ProtocolError(f'The tool list goes in a circle: again cursor "{plain(cursor)}"')
+            raise ProtocolError(
+                f'The tool list never ends: it repeats the cursor "{plain(cursor)}"'
+            )
         if len(pages) == MAX_PAGES:
             raise ProtocolError(f"The tool list has more than {MAX_PAGES} pages")
         cursors.append(cursor)

@@ -65,7 +65,7 @@ class MemoryBudget:
         total = sum(one.size for one in held)
         if total <= self.limit:
             return
-        text = "Unfinished messages hold more than %d MB: the largest are given up"
+        text = "Unfinished messages hold more than %d MB: the largest ones fail with an error"
         self._once.log(log, logging.WARNING, text, self.limit // 1024 // 1024)
         for one in held:
             if total <= self.limit * 3 // 4 or one.size < _SMALL:

@@ -83,7 +83,7 @@ class Crowd:
         if gone is not None:
             self._close(gone)
         if client.id in self.surplus:
-            text = "%d clients are connected: others are refused (see max_clients)"
+            text = "%d clients are connected: more clients are refused (see max_clients)"
             self._once.log(log, logging.WARNING, text, self._seats.most)
 
     def client_disconnected(self, client: Client) -> None:

@@ -107,7 +107,7 @@ class Interception:
         """Raise InvalidOption for one that says something about a single upstream."""
         for name, is_given in _REFUSED.items():
             if is_given(config):
-                why = "It is about one upstream, and a forward proxy has many. Leave it out."
+                why = "It is for a single upstream, but a forward proxy has many. Leave it out."
                 raise InvalidOption(name, "…", why=why)
 
     async def begin(self, modes: Sequence[str], report: Callable[[str], None]) -> None:
@@ -127,7 +127,7 @@ class Interception:
                 host, port, *_ = instance.listen_addrs[0]
                 where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                 report(
-                    f"Filtering MCP of all who use the proxy http://{where}."
+                    f"Filtering MCP of all clients that use the proxy http://{where}."
                     " Their other traffic passes untouched."
                 )
 
@@ -247,7 +247,7 @@ class Interception:
         if host not in self.refused_tls and len(self.refused_tls) < MOST_ENDPOINTS:
             self.refused_tls.add(host)
             log.warning(
-                "A client does not trust our certificate for %s: nothing that it says there passes",
+                "A client does not trust our certificate for %s: it cannot connect there",
                 host,
             )
 

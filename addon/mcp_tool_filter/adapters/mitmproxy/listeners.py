@@ -134,7 +134,7 @@ class Listeners:
         listener = self.by_mode[mode]
         if listener.is_forward:  # each asker's next list is its new one
             listener.policy.kinds.forget_all()
-            return NewList(("each client gets a new one with its next list",), has_changed=True)
+            return NewList(("each client gets a new list when it asks for one",), has_changed=True)
         target = target_of(parse_modes([mode])[0], self.config, options)
         was_listed = listener.fetched.is_listed
         fetched = await (self._fetch(target) if was_listed else self._fetch_or_wait(target))

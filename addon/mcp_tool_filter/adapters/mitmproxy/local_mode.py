@@ -16,7 +16,7 @@ from mcp_tool_filter.errors import StartError
 
 _MOMENT = 1.0  # seconds within which it fails, if it does
 _WHAT = "mitmproxy's local mode could not start"
-_ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would not be filtered any more"
+_ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would no longer be filtered"
 
 
 async def watch_redirector(
@@ -26,10 +26,10 @@ async def watch_redirector(
     problem = LocalRedirector.unavailable_reason() or instance.last_exception
     redirector = LocalRedirectorInstance._server
     if problem or redirector is None:
-        raise StartError(_WHAT, why=" ".join(str(problem or "It says no reason").split()))
+        raise StartError(_WHAT, why=" ".join(str(problem or "It gives no reason").split()))
     watch = asyncio.ensure_future(redirector.wait_closed())
     await asyncio.wait([watch], timeout=_MOMENT)
     if watch.done():
-        raise StartError(_WHAT, why="The system did not let it: it needs the rights of root")
+        raise StartError(_WHAT, why="The system refused: it needs root rights")
     watch.add_done_callback(lambda _: on_end(_ENDED))
     return watch

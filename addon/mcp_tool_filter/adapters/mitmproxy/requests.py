@@ -203,7 +203,7 @@ class Requests:
                 self._hidden.hide_answer(flow)
                 settle_answer(flow)
             elif problem := self._problem_in_source(flow, stream_of(flow), with_visits=False):
-                raise ProtocolError(f"{problem} forbids what is no login")
+                raise ProtocolError(f"{problem} forbids everything except logins")
             elif changed := self._through.translate(flow, through, head, raw):
                 raw = flow.request.raw_content or b""
                 self._hidden.hide_head(flow)

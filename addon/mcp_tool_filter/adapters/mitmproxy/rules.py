@@ -53,7 +53,7 @@ class Rules:
             if path:
                 self._begin(path)
         elif not path:
-            why = "Rules cannot be taken away at run time: write enabled: false into the file"
+            why = "Rules cannot be removed at run time: set enabled: false in the file"
             raise InvalidOption("rules", path, why=why)
         elif path != self.in_force.path:
             self.in_force.replace_file(path)

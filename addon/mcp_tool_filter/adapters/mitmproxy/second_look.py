@@ -35,7 +35,7 @@ class SecondLook:
     def judge_request_again(self, flow: HTTPFlow) -> None:
         try:
             if not self._requests.is_admitted(flow):
-                raise ProtocolError("a request that was kept from us")
+                raise ProtocolError("a request that another script hid from us")
             flow.response = None
             if self._requests.judge_admitted(flow) is not None:
                 raise ProtocolError("a changed request that has to wait for a decision")

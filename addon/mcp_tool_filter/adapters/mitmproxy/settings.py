@@ -26,7 +26,7 @@ _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     # option: (does this value harm?, why)
     "stream_large_bodies": (
         lambda value: value is not None,
-        "Large messages would pass before they have been judged. Leave it out.",
+        "Large messages would pass before they are checked. Leave it out.",
     ),
     "validate_inbound_headers": (
         lambda value: not value,
@@ -34,9 +34,9 @@ _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "websocket": (
         lambda value: not value,
-        "A WebSocket would become a tunnel that nobody looks into. Leave it on.",
+        "WebSocket messages would pass unfiltered. Leave it on.",
     ),
-    "modify_body": (bool, "Messages would be changed after they have been judged. Leave it out."),
+    "modify_body": (bool, "Messages would change after they are checked. Leave it out."),
     "ignore_hosts": (bool, _BYPASSES),
     "allow_hosts": (bool, _BYPASSES),
     "tcp_hosts": (bool, _BYPASSES),

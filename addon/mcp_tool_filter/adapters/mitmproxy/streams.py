@@ -137,7 +137,7 @@ def add_secretly(flow: HTTPFlow, name: str, value: str) -> None:
     """
     stream = stream_of(flow)
     if stream is None:
-        raise ProtocolError("a request that is not sent by us needs a login")
+        raise ProtocolError("a request needs a login, but another script sends it")
     stream.added_header = name, value
 
 

@@ -59,14 +59,14 @@ class Callback:
         issuer = query.get("iss")
         code = _one(query, "code")
         if issuer is None and self.server.sends_issuer:
-            self._refuse("The way back names no issuer")
+            self._refuse("The redirect names no issuer")
         elif issuer is not None and not is_same_issuer(_one(query, "iss"), self.server.issuer):
-            self._refuse("The way back is from another issuer")
+            self._refuse("The redirect is from another issuer")
         elif error := _one(query, "error"):
             described = _one(query, "error_description")
             self._refuse(f"{error}: {described}" if described else error)
         elif not code:
-            self._refuse("The way back has no code")
+            self._refuse("The redirect has no code")
         else:
             self._code.set_result(code)
         return True
@@ -96,7 +96,7 @@ class Callback:
         if method != "GET" or not ours or urlsplit(target).path != _PATH:
             return _response("404 Not Found", "There is nothing here.")
         if not self.take(target):
-            return _response("400 Bad Request", "This is not the login that was begun.")
+            return _response("400 Bad Request", "This is not the login that you started.")
         return _response("200 OK", _REFUSED if self.is_refused else _DONE)
 
 

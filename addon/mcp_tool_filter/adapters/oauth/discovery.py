@@ -51,7 +51,7 @@ async def discover(endpoint: str, web: Web) -> Discovered:
         if resource is not None:
             server = await _first_server(resource, web)
         elif challenge is None and 200 <= status < 300:
-            raise WebFailed("It asks for no login")
+            raise WebFailed("It does not ask for a login")
         else:
             server = await _server_or_default(endpoint, web)
         for url in (server.authorization_endpoint, server.token_endpoint):

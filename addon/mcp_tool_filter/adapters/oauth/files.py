@@ -44,7 +44,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
         end = time.monotonic() + _PATIENCE
         while not _try_lock(handle):
             if time.monotonic() > end:
-                raise TimeoutError("Another process does not let go of it")
+                raise TimeoutError("Another process keeps it locked")
             await asyncio.sleep(_POLL)
         yield
     finally:

@@ -21,7 +21,7 @@ class LoginAnswer:
 
 def passed_on(got: WebAnswer, body: bytes) -> LoginAnswer:
     if 300 <= got.status < 400:
-        raise WebFailed("a redirect where none may be")
+        raise WebFailed("a redirect that is not allowed here")
     try:
         check_answer(got.body)
     except ProtocolError as error:

@@ -31,7 +31,7 @@ def as_given(
 ) -> Registration:
     """Use the client that the user has registered. Raises LoginFailed."""
     if client.is_document and not server.takes_client_documents:
-        why = "Its authorization server takes no client id metadata documents"
+        why = "Its authorization server does not support client id metadata documents"
         raise LoginFailed(endpoint, why=why)
     method = "none"
     if client.client_secret is not None:

@@ -94,14 +94,14 @@ class Web:
         try:
             origin = parse_origin(url)
         except InvalidOption:
-            raise WebFailed("No URL of a web server") from None
+            raise WebFailed("Not a web URL") from None
         if "@" in urlsplit(url).netloc or not url.isascii() or not url.isprintable():
             raise WebFailed("A URL that could be read in two ways")
         if origin == self._own:
             return origin
         if _is_on_this_machine(origin.host):
             if not self._is_local:
-                raise WebFailed("A URL on this machine, named by an upstream that is elsewhere")
+                raise WebFailed("A URL on this machine, sent by a remote upstream")
         elif not origin.tls:
             raise WebFailed("A URL that is not https")
         return origin

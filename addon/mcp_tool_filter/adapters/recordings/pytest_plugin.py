@@ -203,7 +203,7 @@ def _differences(file: RecordingFile) -> Iterator[str]:
         yield f"There is no transcript {kept.name} yet. Write it, and look at it:"
         yield f"  {_command(file.config)}"
     elif (before := kept.read_text("utf-8")) != now:
-        yield f"The transcript differs from {kept.name}. If it should, write it anew:"
+        yield f"The transcript differs from {kept.name}. If this is intended, write it again:"
         yield f"  {_command(file.config)}"
         lines = difflib.unified_diff(before.split("\n"), now.split("\n"), lineterm="", n=1)
         yield from [line[:200] for line in lines][2 : _MOST_LINES + 2]

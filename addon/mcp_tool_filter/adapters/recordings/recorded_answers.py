@@ -38,7 +38,7 @@ NOT_RECORDED_TEXT = "The recording does not know the answer"
 
 class ToolsUnknown(StartError):
     def __init__(self, name: str) -> None:
-        why = "It holds no tools/list with its answer, so nobody knows which tools there were"
+        why = "It has no tools/list with an answer, so its tools are not known"
         super().__init__(f"Cannot replay the recording {name}", why=why)
 
 

@@ -28,9 +28,9 @@ def find_changes(transcript: Transcript) -> Iterator[str]:
     for number, turn in enumerate(transcript.turns, 1):
         where = f"turn {number}, {turn.head.method} {turn.head.target}"
         if not _kept_request(turn):
-            yield f"{where}: the upstream got another request than the client sent"
+            yield f"{where}: the upstream did not get the request that the client sent"
         if not _kept_answer(turn):
-            yield f"{where}: the client got another answer than the upstream gave"
+            yield f"{where}: the client did not get the answer that the upstream sent"
 
 
 def _kept_request(turn: Turn) -> bool:

@@ -56,7 +56,7 @@ def _parse(name: str, url: str, no_proxy: NoProxy) -> Proxy:
     except ValueError:
         host, port = None, None
     if host is None or parts.scheme not in ("http", "https"):
-        why = "It must be an http or https proxy; unset it to connect without one"
+        why = "It must be an http or https proxy; unset it to connect directly"
         raise StartError(f"The proxy in {name.upper()} cannot be used", why=why)
     where = f"[{host}]" if ":" in host else host
     usual = 443 if parts.scheme == "https" else 80

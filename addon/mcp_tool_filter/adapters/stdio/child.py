@@ -193,7 +193,7 @@ def _what_is_missing(program: str) -> str:
         if first.startswith(b"#!") and (words := first[2:].split()):
             named = words[0].decode("utf-8", "backslashreplace")
             return f"there is no {named}, which its first line names"
-    return "is it made for this system?"
+    return "was it built for this system?"
 
 
 def _group_lives(group: int) -> bool:

@@ -58,12 +58,12 @@ def _parse(text: str, subject: Subject) -> Single:
     try:
         message = parse_message(text.encode(), subject.about.limits)
     except (ProtocolError, UnicodeEncodeError) as error:
-        raise ImpossibleChange(f"what came out is not a message: {error}") from None
+        raise ImpossibleChange(f"the result is not a message: {error}") from None
     old = subject.message
     if isinstance(message, Batch) or type(message) is not type(old):
-        raise ImpossibleChange("what came out is another kind of message")
+        raise ImpossibleChange("the result is another kind of message")
     if isinstance(message, Request | Response) and message.id != _id_of(old):
-        raise ImpossibleChange("what came out has another id")
+        raise ImpossibleChange("the result has another id")
     return message
 
 

@@ -197,7 +197,7 @@ def find_member(members: Sequence[Member], name: str) -> Member | None:
         key = member.key
         if key == name or could_be(key, name):
             if found is not None or key != name:
-                raise Unjudgeable(f"the key {name!r} stands twice or in another spelling")
+                raise Unjudgeable(f"the key {name!r} appears twice or in another spelling")
             found = member
     return found
 

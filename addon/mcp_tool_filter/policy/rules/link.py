@@ -216,7 +216,7 @@ class RulesLink:
             noted.stores = []
         request = self._request_of(message, situation, session)
         if request is None and self._must_know_request(message, situation, policy):
-            reason = Reason(Why.MALFORMED, detail="nobody knows which request this answers")
+            reason = Reason(Why.MALFORMED, detail="the request for this answer is not known")
             return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
         subject = self._subject(message, request)
         if not stores and not has_rules_for(policy, subject):

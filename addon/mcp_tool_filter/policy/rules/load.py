@@ -76,7 +76,7 @@ def _read_policy(spot: Spot, machine: Machine) -> Policy:
     if not enabled:
         warnings.append("the rules are off: enabled is false")
     elif mode == "transport":
-        warnings.append("the rules are off: in mode transport messages are not looked at")
+        warnings.append("the rules are off: mode transport does not look at messages")
     else:
         warnings += shadowed_rules(rules, fail_fast=chain.fail_fast)
     return Policy(

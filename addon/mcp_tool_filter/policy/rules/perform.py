@@ -121,7 +121,7 @@ def text_from_python(subject: Subject, made: object) -> str | None:
     try:
         changed = changed_text(text, made)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ImpossibleChange(f"it returned what is not JSON: {error}") from None
+        raise ImpossibleChange(f"it returned something that is not JSON: {error}") from None
     return None if changed == text else changed
 
 

@@ -29,7 +29,7 @@ def to_python(text: str) -> object:
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise Unjudgeable("a key stands twice, and a callable sees only one of them")
+        raise Unjudgeable("a key appears twice, and a callable sees only one of them")
     return members
 
 

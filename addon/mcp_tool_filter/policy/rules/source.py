@@ -233,7 +233,9 @@ class _Yaml:
         while type(event := next(events)).__name__ != "MappingEndEvent":
             line, column = event.start_mark.line + 1, event.start_mark.column + 1
             if type(event).__name__ != "ScalarEvent":
-                raise Unreadable(*self._mistakes, Mistake(line, column, path, "a key is a text"))
+                raise Unreadable(
+                    *self._mistakes, Mistake(line, column, path, "a key must be a text")
+                )
             key = _joined(event.value)
             value = self._node(next(events), events, inner_path(path, key), depth + 1)
             if key in node.members:
@@ -254,7 +256,7 @@ class _Yaml:
     def _alias(self, anchor: str, line: int, column: int, path: str) -> YamlNode:
         target = self._anchors.get(anchor)
         if target is None:
-            what = "stands within itself" if anchor in self._anchors else "is not defined"
+            what = "contains itself" if anchor in self._anchors else "is not defined"
             raise Unreadable(*self._mistakes, Mistake(line, column, path, f"*{anchor} {what}"))
         self._count(_size(target), line, column)
         return target
@@ -280,7 +282,7 @@ def _size(node: YamlNode) -> int:
 
 
 def _repeated(key: str, at: tuple[int, int], first: tuple[int, int], path: str) -> Mistake:
-    what = f"the key {key!r} stands twice; first at {first[0]}:{first[1]}"
+    what = f"the key {key!r} appears twice; first at {first[0]}:{first[1]}"
     return Mistake(*at, path, what)
 
 

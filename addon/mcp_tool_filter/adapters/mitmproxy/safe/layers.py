@@ -102,7 +102,7 @@ class FilteredHttpLayer(layers.HttpLayer):
                 yield from self._read_on(reader)
         except Exception:
             # mitmproxy would log a crash and leave both sides waiting.
-            log.exception("cannot go on with a connection")
+            log.exception("internal error; connection closed")
             yield from self._give_up(event)
             if self._speaks_http1:  # what raised may have been about to read its next request
                 yield commands.CloseConnection(self.context.client)

@@ -58,7 +58,7 @@ _LOOKED_AT = (
     RequestTrailers,
     ResponseTrailers,
 )
-_NO_STREAMING = "A script asks to stream requests: not possible here"
+_NO_STREAMING = "A script wants to stream requests: this is not possible here"
 
 # A flow refers to its stream, weakly; all streams are here. One is gone when its layer drops it.
 _streams: set[ref[SafeStream]] = set()
@@ -256,7 +256,9 @@ class SafeStream(RepeatingStream):
         except Exception:
             if self._is_cut:
                 raise
-            log.exception("cannot go on with %s", shown_url(self.flow.request.pretty_url))
+            log.exception(
+                "internal error; connection closed: %s", shown_url(self.flow.request.pretty_url)
+            )
             self.doomed = "internal error"
         if self.doomed is not None and not self.over:
             self._is_cut = True

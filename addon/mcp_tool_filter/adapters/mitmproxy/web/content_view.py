@@ -52,7 +52,7 @@ class BeforeView(Contentview):
         if isinstance(flow, HTTPFlow) and message is not None:
             before = _before(flow, message)
         if before is None:
-            raise ValueError("nobody knows what was there before")
+            raise ValueError("the message before our change is not known")
         return render_body(before, _content_type(metadata, before))
 
     def render_priority(self, data: bytes, metadata: Metadata) -> float:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _NO_TOKEN = not_let_in(
     "This page needs mitmweb's token",
     "mitmweb printed an address with <code>?token=…</code> when it started. Open that address once"
-    " in this browser, then come back to this page.",
+    " in this browser, then return to this page.",
     style="/mcp/page.css",
 )
 _OUR_STYLE = b'<link rel="stylesheet" href="/mcp/mitmweb.css"></head>'

@@ -124,7 +124,7 @@ function switchOf(tool) {
   if (hidden === tool.exposed) made.classList.add("changed");
   if (!tool.exposed && !tool.by_deny) {
     made.disabled = true;
-    made.title = "It is not on the allow list";
+    made.title = "No allow pattern matches it";
   }
   return made;
 }
@@ -139,7 +139,7 @@ function tools(listener, exposed) {
     return row(heads, values, exposed ? "shown-tool" : "hidden-tool");
   });
   return exposed
-    ? part("Exposed tools", heads, rows, "None: clients see no tool at all.")
+    ? part("Exposed tools", heads, rows, "None: clients see no tools.")
     : part("Hidden tools", heads, rows, "None: nothing is denied.");
 }
 
@@ -147,7 +147,7 @@ function sessions(listener) {
   const heads = ["Session", "Revision", "Waiting", "Seen ago"];
   const rows = listener.sessions.map((one) =>
     row(heads, [element("code", {}, one.id), one.revision, one.waiting, ago(one.seconds_ago)]));
-  return part("Sessions", heads, rows, "None is known at the moment.");
+  return part("Sessions", heads, rows, "No sessions at the moment.");
 }
 
 function rules(listener) {
@@ -314,7 +314,7 @@ async function pending() {
   if (place.hidden) return;
   if (!some) {
     place.replaceChildren(
-      element("p", {}, "The patterns in force were changed here."),
+      element("p", {}, "The patterns were changed on this page. Now active:"),
       element("pre", {}, state.command || "(no pattern)"),
       button("Undo the last change", "Undo the last change", () => change("undo", {})));
     return;
@@ -323,7 +323,7 @@ async function pending() {
   const found = await ask("preview", wanted);
   place.replaceChildren(
     element("p", {}, `${counted(changes.hide.size, "tool")} to hide, ${changes.show.size} to show.`
-      + " Keep it at the next start with:"),
+      + " To keep this after a restart, use:"),
     element("pre", {}, found.command || "(no pattern)"),
     button("Apply", "Apply the changes", () => change("apply", { deny: found.deny })),
     button("Discard", "Discard the changes", () => { forget(); draw(); }));
