@@ -9,8 +9,8 @@ from mitmproxy.test.tflow import tflow
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.mitmproxy.event_streams import (
+    filter_whole_stream,
     frame_as_stream,
-    pass_through_stream,
     through_stream,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Injected
@@ -83,5 +83,5 @@ async def test_a_stream_that_arrives_whole_is_filtered() -> None:
     flow, effects, filtered = tflow(), Effects(), stream()
     response = Response.make(200, HIDDEN + HIDDEN)
     response.stream = through_stream(flow, filtered, effects)
-    await pass_through_stream(response, filtered, effects)
+    await filter_whole_stream(response, filtered, effects)
     assert response.data.content == SHOWN + SHOWN

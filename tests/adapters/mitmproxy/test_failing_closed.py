@@ -70,7 +70,7 @@ class TestBugsOfOurs:
         monkeypatch: pytest.MonkeyPatch,
         respond: Respond,
     ) -> None:
-        monkeypatch.setattr(answers, "check_answer_head", stumble)
+        monkeypatch.setattr(answers, "secure_answer_head", stumble)
 
         async with filtered(tmp_path, respond=respond) as between:
             error = json.loads((await between.ask(call("read_file"))).body)
@@ -81,7 +81,7 @@ class TestBugsOfOurs:
         [
             ((Listener, "judge_request"), (Requests, "refuse")),
             ((requests, "problem_in_source"), (Requests, "_refuse_source")),
-            ((answers, "check_answer_head"), (Answers, "_refuse_head")),
+            ((answers, "secure_answer_head"), (Answers, "_refuse_head")),
             ((Listener, "judge_answer"), (Answers, "refuse_body")),
         ],
         ids=["request", "head of a request", "head of an answer", "answer"],

@@ -10,7 +10,6 @@ from mitmproxy.test.tflow import tclient_conn, tflow
 
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     add_cors,
-    check_answer_head,
     client_address,
     head_of,
     learn_cors,
@@ -21,9 +20,10 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     our_response,
     prepare_for_upstream,
     put_answer,
-    refuse_upgrade,
+    remove_upgrade,
     replace_answer,
     replace_body,
+    secure_answer_head,
 )
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory
@@ -135,7 +135,7 @@ def test_another_body_has_headers_of_its_own() -> None:
 )
 def test_refusing_an_upgrade_removes_only_its_headers(connection: str, left: str | None) -> None:
     asked = request("GET", connection=connection, upgrade="websocket", x_other="1")
-    refuse_upgrade(asked)
+    remove_upgrade(asked)
     assert asked.headers.get("connection") == left
     assert "upgrade" not in asked.headers
     assert asked.headers["x-other"] == "1"
@@ -175,13 +175,13 @@ def test_a_head_that_clients_could_read_differently_is_refused(fields: dict[str,
     answer = response()
     answer.headers = headers_of(fields)
     with pytest.raises(ProtocolError):
-        check_answer_head(answer, UPSTREAM)
+        secure_answer_head(answer, UPSTREAM)
 
 
 def test_definitions_are_removed_from_a_head() -> None:
     said = response(x_tool='{"name":"rm","inputSchema":{}}', x_other="1")
     said.reason = "inputSchema"
-    assert check_answer_head(said, UPSTREAM)
+    assert secure_answer_head(said, UPSTREAM)
     assert "x-tool" not in said.headers
     assert said.headers["x-other"] == "1"
     assert said.reason == ""
@@ -189,12 +189,12 @@ def test_definitions_are_removed_from_a_head() -> None:
 
 def test_urls_in_a_head_cannot_bypass_us() -> None:
     ours = response(307, location="http://127.0.0.1:3000/mcp/")
-    assert check_answer_head(ours, UPSTREAM)
+    assert secure_answer_head(ours, UPSTREAM)
     assert ours.headers["location"] == "/mcp/"
     elsewhere = response(307, location="http://elsewhere.example/")
-    assert not check_answer_head(elsewhere, UPSTREAM)
+    assert not secure_answer_head(elsewhere, UPSTREAM)
     forward = response(307, location="http://127.0.0.1:3000/mcp/")
-    assert check_answer_head(forward, None)
+    assert secure_answer_head(forward, None)
     assert forward.headers["location"] == "http://127.0.0.1:3000/mcp/"
 
 

@@ -12,7 +12,7 @@ from mitmproxy.master import Master
 
 from mcp_tool_filter.adapters.mitmproxy.settings import (
     keep_quiet_streams_alive,
-    refuse_dangerous_options,
+    problem_in_options,
     was_set,
 )
 from tests.proxy import REPOSITORY, tool
@@ -31,7 +31,7 @@ async def stock_options(**given: object) -> options.Options:
 
 
 async def test_mitmproxys_own_defaults_are_not_refused() -> None:
-    assert refuse_dangerous_options(await stock_options()) is None
+    assert problem_in_options(await stock_options()) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ async def test_mitmproxys_own_defaults_are_not_refused() -> None:
     ],
 )
 async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: object) -> None:
-    refusal = refuse_dangerous_options(await stock_options(**{name: value}))
+    refusal = problem_in_options(await stock_options(**{name: value}))
     assert refusal is not None
     assert str(refusal).startswith(f"Error: Invalid value for {name}: {value!r}\n")
 
@@ -66,7 +66,7 @@ async def test_an_option_that_allows_a_bypass_is_refused(name: str, value: objec
     ],
 )
 async def test_harmless_options_are_left_to_the_user(name: str, value: object) -> None:
-    assert refuse_dangerous_options(await stock_options(**{name: value})) is None
+    assert problem_in_options(await stock_options(**{name: value})) is None
 
 
 async def test_quiet_streams_live_for_a_year() -> None:

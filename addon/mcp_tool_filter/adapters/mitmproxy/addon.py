@@ -1,6 +1,6 @@
-"""The hooks: which part of the tool filter each of them calls. Here the parts are put together.
+"""The mitmproxy addon: connects the parts of the tool filter to mitmproxy's hooks.
 
-Whatever is raised in a hook ends closed: mitmproxy would log it and send the flow on.
+Any error in a hook fails closed: mitmproxy would log it and forward the flow.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class ToolFilter:
         config_reader: ConfigReader | None = None,
         links: tuple[Link, ...] = (),
     ) -> None:
-        """``fetch`` asks for the tools; ``report`` is told who is served once they are known.
+        """``fetch`` fetches the tools; ``report`` gets the report once they are known.
 
-        ``warn`` is told what everybody should read, also those who want no report.
+        ``warn`` gets warnings that are shown even without a report.
 
         ``sinks`` get an entry for each message that matters; ``on_end`` is called after the last.
 
-        ``argv`` is what the user typed, where mitmproxy may have let a file overrule it.
-        A ``config_reader`` may know already what the options mean.
+        ``argv`` is the command line, which a configuration file of mitmproxy may have overruled.
+        A ``config_reader`` may have read the options already.
         ``links`` are the chain after the tool filter.
         """
         warn = warn or say
@@ -166,7 +166,7 @@ class ToolFilter:
             warn=warn,
         )
         self._warn = warn
-        # The hooks of each message. Their names are mitmproxy's; nothing stands between.
+        # The hooks of each message, under mitmproxy's names and without a call in between.
         self.requestheaders = requests.judge_source
         self.request = requests.judge
         self.responseheaders = answers.judge_head
@@ -175,18 +175,19 @@ class ToolFilter:
     # Start and end
 
     async def started(self) -> bool:
-        """Wait until clients are served; False if the start has failed, and the process ends."""
+        """Wait until clients are served; return False if the start has failed and the process
+        ends."""
         await self._ready.wait()
         return not self.ending.has_begun
 
     @property
     def problem(self) -> StartError | None:
-        """Why the filter cannot start, if that is known before mitmproxy listens."""
+        """The reason why the filter cannot start, if it is known before mitmproxy listens."""
         return self._startup.problem
 
     @property
     def interception(self) -> Interception | None:
-        """There is one if a mode is a forward proxy."""
+        """The interception, if a mode is a forward proxy."""
         return self._startup.interception
 
     def load(self, loader: Loader) -> None:
@@ -217,7 +218,7 @@ class ToolFilter:
         self.ending.done()
 
     def _state(self) -> dict[str, float]:
-        """Return what the metrics show of this moment."""
+        """Return the current values for the metrics."""
         listeners = list(self._listeners.by_mode.values())
         return {
             "ready": self._ready.is_set()

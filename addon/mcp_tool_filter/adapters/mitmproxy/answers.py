@@ -1,4 +1,4 @@
-"""Answers of the upstream: their heads, their bodies, and the streams they open."""
+"""Judge the upstream's answers: heads, bodies, and the streams that they open."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from mcp_tool_filter.adapters.mitmproxy.errors import (
     invalid_answer,
 )
 from mcp_tool_filter.adapters.mitmproxy.event_streams import (
+    filter_whole_stream,
     frame_as_stream,
-    pass_through_stream,
     through_stream,
 )
 from mcp_tool_filter.adapters.mitmproxy.failing_closed import fail_closed
 from mcp_tool_filter.adapters.mitmproxy.flows import (
-    check_answer_head,
     head_of,
     learn_cors,
     learn_login,
     learn_login_document,
     put_answer,
     replace_answer,
+    secure_answer_head,
 )
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden, real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Judges each answer, and passes it on or puts another in its place."""
+    """Judges each answer, and forwards or replaces it."""
 
     def __init__(
         self,
@@ -76,7 +76,8 @@ class Answers:
         suspect: Callable[[Client], None],
         note_end: Callable[[Client], None],
     ) -> None:
-        """``suspect`` is told whose upstream may be lost, ``note_end`` whose has ended a stream."""
+        """``suspect`` gets the client whose upstream may be lost, ``note_end`` the one whose stream
+        ended."""
         self._requests = requests
         self._known = known
         self._effects = effects
@@ -105,16 +106,16 @@ class Answers:
             self._views.follow_stream(flow)
         if stream is not None:
             stream.settle_head()
-            if flow.response:  # no addon behind us may choose what it goes through
+            if flow.response:  # no later addon may choose the stream callable
                 stream.held = [flow.response.stream]
 
     def _judge_new_head(self, flow: HTTPFlow, response: Response, known: Known) -> None:
         status = response.status_code
         if status == 101 and not is_websocket(head_of(flow.request)):
             raise ProtocolError("an upgrade that nobody asked for")
-        response.stream = False  # as another addon may have wanted it
+        response.stream = False  # another addon may have set it
         listener, exchange = known.listener, known.exchange
-        stays = check_answer_head(response, None if listener.is_forward else listener.names)
+        stays = secure_answer_head(response, None if listener.is_forward else listener.names)
         if b"origin" in exchange.head.names.places:
             learn_cors(listener.cors, flow.request, response)
         if status in (401, 403):
@@ -140,7 +141,7 @@ class Answers:
         response.stream = through_stream(flow, stream, self._effects)
 
     def _refuse_head(self, flow: HTTPFlow) -> None:
-        """Answer instead, and hear no more of what the upstream says."""
+        """Answer ourselves, and ignore the rest of the upstream's answer."""
         assert flow.response
         status, body = self._invalid(flow)
         if is_made_here(flow):
@@ -189,18 +190,18 @@ class Answers:
         return None
 
     def _settle(self, flow: HTTPFlow, stream: SafeStream | None) -> None:
-        """Nothing more is to be done to this answer."""
+        """Note that this answer is final."""
         if stream is not None:
             stream.settle_answer()
         if self._views.is_watched:
             self._views.finish(flow)
 
     async def _ask_again(self, flow: HTTPFlow, refusal: Response, sent: Sent) -> None:
-        """Send a request again that the upstream refused for its token, or say what to do."""
+        """Send a request again whose token the upstream refused, or tell the client what to do."""
         try:
             try:
                 self._logins.add(flow, sent, await renew(sent, refusal))
-                # Let mitmproxy be through with the refusal, even if we have not waited.
+                # Let mitmproxy finish with the refusal first, even if we have not waited.
                 await asyncio.sleep(0)
                 send_again(flow)
             except StartError as error:
@@ -211,13 +212,13 @@ class Answers:
         if stream is not None and stream.is_answer_settled:
             self._views.finish(flow)
         else:
-            raise AddonHalt  # nobody else need know of this answer
+            raise AddonHalt  # other addons need not see this answer
 
     async def _pass_whole_stream(
         self, flow: HTTPFlow, response: Response, known: Known, stream: EventStream
     ) -> None:
         try:
-            await pass_through_stream(response, stream, self._effects)
+            await filter_whole_stream(response, stream, self._effects)
             self._end_stream(flow, known)
         except Exception as error:
             fail_closed(flow, error, self.refuse_body)
@@ -275,7 +276,7 @@ class Answers:
 
     def refuse_body(self, flow: HTTPFlow) -> None:
         stream = stream_of(flow)
-        if stream is not None and stream.has_begun:  # the head the client has frames the rest
+        if stream is not None and stream.has_begun:  # the head that the client has frames the rest
             cut(flow)
         elif flow.response:
             replace_answer(flow.response, *self._invalid(flow))
@@ -293,9 +294,10 @@ class Answers:
         if known.stream and coding.strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that nobody asked for")
         listener = known.listener
-        # Through a forward proxy all ways lead to us; and a login's way is the one we have chosen.
+        # Through a forward proxy every URL leads to us; and we have chosen a login's redirect
+        # ourselves.
         is_login = known.login_at and response.headers.get("location") == known.login_at
         leads_to_us = listener.is_forward or is_login
-        stays = check_answer_head(response, None if leads_to_us else listener.names)
+        stays = secure_answer_head(response, None if leads_to_us else listener.names)
         if not stays and known.exchange.waits:
             raise ProtocolError("a redirect that leads away from us")

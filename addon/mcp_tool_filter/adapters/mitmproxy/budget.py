@@ -1,9 +1,9 @@
-"""A budget of bytes for everything that is unfinished, of all clients together.
+"""A memory budget for all unfinished messages of all clients together.
 
-Each message has a limit of its own, but many clients could each hold one that never ends: bodies
-that are sent slowly, answers that are read slowly, HTTP/2 streams whose window is closed. So we
-count what comes in, and look now and then at what is held. If it is too much, those who hold most
-lose it: a request or an answer fails with an error, a client that does not read is disconnected.
+Each message has its own limit, but many clients could each hold one that never ends: bodies sent
+slowly, answers read slowly, HTTP/2 streams with a closed window. So we count incoming bytes, and
+regularly check how much is held. If it is too much, the largest holders lose it: a request or an
+answer fails with an error, and a client that does not read is disconnected.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mcp_tool_filter.observers.once import Once
 log = logging.getLogger(__name__)
 
 _STEPS = 8
-"""We look whenever another eighth of the budget has come in."""
+"""We check whenever another eighth of the budget has come in."""
 _SMALL = 256 * 1024
-"""Bytes that nobody loses: an ordinary request, however many there are."""
+"""Bytes; we never drop anything smaller, such as ordinary requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class _Held:
 
 
 class MemoryBudget:
-    """One for the process. ``received`` is called for all that comes in."""
+    """The budget of the process. ``received`` is called for all incoming bytes."""
 
     def __init__(self) -> None:
         self.limit = 0
-        """Bytes; 0: there is none yet."""
+        """Bytes; 0 means no budget yet."""
         self._since = 0
         self._once = Once()
 
@@ -56,11 +56,11 @@ class MemoryBudget:
         self._since += count
         if self._since * _STEPS > self.limit > 0:
             self._since = 0
-            # Not now: the connection is in the middle of something.
+            # Not now: the connection is busy with this event.
             asyncio.get_running_loop().call_soon(self.look)
 
     def look(self) -> None:
-        """Give up what is largest until the rest is within three quarters of the budget."""
+        """Drop the largest until the rest is within three quarters of the budget."""
         held = sorted(_all_held(), key=lambda one: one.size, reverse=True)
         total = sum(one.size for one in held)
         if total <= self.limit:
@@ -92,7 +92,7 @@ def _unsent_by(io: ConnectionIO) -> int:
 
 
 def _buffered_by(connection: Layer) -> int:
-    """Return what waits to be read, or to be sent when an HTTP/2 window opens."""
+    """Return the bytes that wait to be read, or to be sent when an HTTP/2 window opens."""
     while not isinstance(connection, Http1Connection | Http2Connection):
         inner = getattr(connection, "child_layer", None)
         if inner is None:
@@ -105,7 +105,7 @@ def _buffered_by(connection: Layer) -> int:
 
 
 def _disconnect(handler: ConnectionHandler) -> None:
-    """Break off a client that does not take what we have for it."""
+    """Disconnect a client that does not read."""
     io = handler.transports.get(handler.client)
     if io is None:
         return

@@ -1,4 +1,4 @@
-"""Connections of clients and to upstreams: read on, close what mitmproxy leaves open, reset."""
+"""Resume, close and reset connections, including those that mitmproxy leaves open."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def handler_of(client: Client) -> ConnectionHandler | None:
-    """Return what serves a client, while it is connected."""
+    """Return the connection handler of a client, while it is connected."""
     server = ctx.master.addons.get("proxyserver")
     return server.connections.get(client.id) if server else None
 
 
 def resume(client: Client) -> bool:
-    """Let the connection of a client read on when all that was said to it is sent."""
+    """Let the connection of a client continue to read when everything to it has been sent."""
     handler = handler_of(client)
     if handler is None:
         return False
@@ -36,13 +36,13 @@ def resume(client: Client) -> bool:
 
 
 async def _resume(handler: ConnectionHandler) -> None:
-    await asyncio.sleep(0)  # the connection is in the middle of something
+    await asyncio.sleep(0)  # the connection is busy with the current event
     await handler.drain_writers()
     await handler.server_event(ReadOn())
 
 
 def close_unguarded() -> None:
-    """Close connections that mitmproxy accepted before we were loaded: nobody filters them."""
+    """Close connections that mitmproxy accepted before we were loaded: they are not filtered."""
     server = ctx.master.addons.get("proxyserver")
     for handler in list(server.connections.values()) if server else ():
         if handler.client in handler.transports and not is_guarded(handler.client):
@@ -50,15 +50,16 @@ def close_unguarded() -> None:
 
 
 def connect_failed(data: ServerConnectionHookData) -> bool:
-    """In the ``server_connect_error`` hook: was it the upstream, and not a client that left?"""
+    """In the ``server_connect_error`` hook: tell whether the upstream failed, and the client did
+    not just leave."""
     return data.client.connected
 
 
 def close_leftover(data: ServerConnectionHookData) -> None:
-    """In the ``server_disconnected`` hook: close what mitmproxy may have left open.
+    """In the ``server_disconnected`` hook: close a socket that mitmproxy may have left open.
 
-    It ends a connection by cancelling its task; when that happens twice, as for a client that
-    leaves several streams of one HTTP/2 connection, the socket stays open until it is collected.
+    mitmproxy ends a connection by cancelling its task. If it does that twice, as for a client that
+    leaves several streams of one HTTP/2 connection, the socket stays open until garbage collection.
     """
     handler = handler_of(data.client)
     io = handler.transports.pop(data.server, None) if handler else None
@@ -67,10 +68,10 @@ def close_leftover(data: ServerConnectionHookData) -> None:
 
 
 async def close_client(client: Client) -> None:
-    """In the ``client_disconnected`` hook: close what mitmproxy may have left open.
+    """In the ``client_disconnected`` hook: close a socket that mitmproxy may have left open.
 
-    When it wants to close a connection of which it is about to read, it forgets to: nobody is told
-    of the end, and the socket stays.
+    If mitmproxy closes a connection just before it reads from it, it forgets the socket, which
+    stays open.
     """
     handler = handler_of(client)
     io = handler.transports.get(client) if handler else None
@@ -85,12 +86,13 @@ async def close_client(client: Client) -> None:
 def hang_up_on(client: Client) -> None:
     """Close the connection of a client soon."""
     if handler := handler_of(client):
-        # Not now: the connection may be in the midst of something.
+        # Not now: the connection may be busy with an event.
         asyncio.get_running_loop().call_soon(handler.close_connection, client)
 
 
 def reset_when_closed(client: Client) -> None:
-    """Where closing means "this was all", only a TCP reset can say that it was not."""
+    """Make the connection end with a TCP reset: here a normal close would mean that the answer is
+    complete."""
     handler = handler_of(client)
     if handler and (io := handler.transports.get(client)) and io.writer:
         sock = io.writer.get_extra_info("socket", None)

@@ -1,4 +1,4 @@
-"""How many clients and connections there may be, in mitmproxy's hooks."""
+"""Limit the number of clients and connections, in mitmproxy's hooks."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _MOST_AT_ONCE = 128
 
 
 class Crowd:
-    """Counts who is connected. The addon calls each method in the hook of the same name."""
+    """Counts connected clients. The addon calls each method in the hook of the same name."""
 
     def __init__(self) -> None:
         limit = soft_limit()
         self.reserve = Reserve()
         self._seats = Seats(most_clients(limit))
         self.surplus: Container[str] = self._seats.standing
-        """The ids of the clients for whom there is no room; asked for each request."""
+        """The ids of the clients above the limit; each request checks it."""
         self._limit = limit
         self._once = Once()
         self._report: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
     def running(self, most: int | None) -> None:
-        """``most`` clients may connect; None: as many as there are descriptors for."""
+        """Allow ``most`` clients to connect; None means as many as the descriptors allow."""
         self.adopt(most)
         self.reserve.fill()
         loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Crowd:
         loop.set_exception_handler(self._has_failed)
 
     def _has_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say once that a burst of clients has taken every descriptor; asyncio tries again later.
+        """Log once that a burst of clients has used up the descriptors; asyncio tries again later.
 
         mitmproxy would log a traceback for each client that has to wait.
         """
@@ -90,7 +90,7 @@ class Crowd:
         self._seats.leave(client.id)
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Refuse a connection to the upstream for which there is no descriptor."""
+        """Refuse a connection to the upstream if no descriptor is left for it."""
         handlers = ctx.master.addons.get("proxyserver").connections.values()
         clients = len(handlers)
         opened = sum(len(handler.transports) for handler in handlers) - clients
@@ -108,8 +108,8 @@ class Crowd:
 def _let_streams_be(client: Client) -> None:
     """Give each stream of a client its own connection to the upstream at once.
 
-    mitmproxy opens five for a client. Five event streams of an HTTP/2 client would hold them for as
-    long as they are open, and a sixth request would wait for ever.
+    mitmproxy opens at most five per client. Five open event streams of an HTTP/2 client would use
+    all of them, and a sixth request would wait forever.
     """
     server = ctx.master.addons.get("proxyserver")
     if handler := server.connections.get(client.id) if server else None:

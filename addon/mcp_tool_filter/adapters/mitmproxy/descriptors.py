@@ -1,7 +1,7 @@
-"""File descriptors: how many clients may connect, and some kept back for the probe.
+"""Divide the file descriptors: how many clients may connect, and a reserve for the probe.
 
-Each client takes a descriptor, and one more for its connection to the upstream. A process that
-has none left can answer nobody, and cannot find out whether the upstream is lost.
+Each client needs a descriptor, and another for its connection to the upstream. A process without
+free descriptors cannot answer any client, nor find out whether the upstream is lost.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from contextlib import contextmanager, suppress
 
 _RESERVED = 8
 _OUR_OWN = 40  # files, listeners, the event loop, mitmweb's page
-_BURST = 100  # clients that asyncio accepts before anyone is asked
+_BURST = 100  # clients that asyncio accepts before we can refuse them
 _MOST = 4096
 _FEWEST = 8
 _STANDING = 16
-"""Clients above the cap that are connected at a time, to be told so."""
+"""Clients above the limit that may be connected at a time to get an error."""
 
 
 def soft_limit() -> int:
-    """Return how many descriptors this process may have."""
+    """Return how many descriptors this process may open."""
     try:
         import resource
-    except ImportError:  # Windows, which has sockets for as long as it has memory
+    except ImportError:  # Windows: only memory limits the sockets
         return 2 * _MOST
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 2 * _MOST + _OUR_OWN + _BURST
@@ -39,12 +39,12 @@ def most_clients(limit: int) -> int:
 
 
 def most_upstream_connections(limit: int, clients: int) -> int:
-    """Return how many connections to the upstream are left beside so many clients."""
+    """Return how many connections to the upstream are left for so many clients."""
     return max(_FEWEST, limit - _RESERVED - _OUR_OWN - clients - _STANDING)
 
 
 class Reserve:
-    """Descriptors that are kept back, and lent to a probe."""
+    """Descriptors that we keep free for a probe."""
 
     def __init__(self, size: int = _RESERVED) -> None:
         self._size = size
@@ -69,7 +69,7 @@ class Reserve:
 
 
 class Seats:
-    """Clients that are served, as many as there are seats; the others are told that we are full.
+    """The served clients, up to a limit; further ones get an error that we are full.
 
     >>> seats = Seats(1, standing=1)
     >>> seats.enter("a"), seats.enter("b"), "b" in seats.standing
@@ -85,10 +85,10 @@ class Seats:
         self._most_standing = standing
         self._seated: set[str] = set()
         self.standing: dict[str, None] = {}
-        """Who has no seat; the first has come first."""
+        """The clients without a seat, the oldest first."""
 
     def enter(self, client: str) -> str | None:
-        """Take a client in; return the one who has to be closed for that."""
+        """Admit a client; return the client that must be closed for it, if any."""
         if len(self._seated) < self.most:
             self._seated.add(client)
             return None

@@ -1,7 +1,7 @@
-"""Forward proxies: which URLs are MCP endpoints, and by which listener each is judged.
+"""Forward proxies: find the MCP endpoints, and the listener of each.
 
-Nobody names the upstreams of a forward proxy. A URL becomes an endpoint when MCP is sent to it, and
-gets a listener of its own; an upstream of the older transport names further URLs on its stream.
+The upstreams of a forward proxy are not configured. A URL becomes an endpoint when MCP is sent to
+it, and gets its own listener; an upstream of the older transport names further URLs on its stream.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import Origin
 
 MOST_LISTENERS = 1000
-"""The one used least recently is forgotten first."""
+"""The least recently used is forgotten first."""
 MOST_ENDPOINTS = 10_000
 
 type Attach = Callable[[Listener], None]
-"""Told of a new listener, before the first message is judged."""
+"""Called with a new listener before its first message is judged."""
 
 
 class Endpoints:
-    """One for all forward proxies."""
+    """The endpoints of all forward proxies."""
 
     def __init__(self, listeners: Listeners, attach: Attach) -> None:
         self._listeners = listeners
@@ -36,15 +36,15 @@ class Endpoints:
         self._at: dict[str, list[str]] = {}  # by origin
         self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.urls: set[str] = set()
-        """Without a query; to each of them MCP was sent."""
+        """The URLs to which MCP was sent, without queries."""
 
     def has(self, origin: str, target: str) -> bool:
-        """Tell whether MCP is spoken at a URL, as far as answers have shown."""
+        """Tell whether a URL is an MCP endpoint, as far as answers have shown."""
         is_known = (origin, path_of(target)) in self._answered
         return is_known or self._legacy_name(origin, target) is not None
 
     def note_answer(self, flow: HTTPFlow) -> None:
-        """An MCP request was answered: if that went well, MCP is spoken there."""
+        """Note the answer to an MCP request: if it succeeded, its URL is an endpoint."""
         if flow.response and flow.response.status_code < 300:
             key = origin_of(flow.request).url, path_of(flow.request.path)
             self._answered[key] = None
@@ -53,11 +53,11 @@ class Endpoints:
                 self._answered.popitem(last=False)
 
     def listener_of(self, flow: HTTPFlow) -> Listener:
-        """Return what judges a flow that is MCP; make it if the endpoint is new."""
+        """Return the listener of an MCP flow; open one if the endpoint is new."""
         return self._listeners.by_mode[self._name_of(flow)]
 
     def _name_of(self, flow: HTTPFlow) -> str:
-        """Return the name under which the listener of a flow is known."""
+        """Return the name of a flow's listener."""
         origin, target = origin_of(flow.request), real_request(flow).path
         if name := self._legacy_name(origin.url, target):
             return name
@@ -68,7 +68,7 @@ class Endpoints:
         return self._names[key]
 
     def _legacy_name(self, origin: str, target: str) -> str | None:
-        """Return the name of the listener on whose stream this endpoint was named."""
+        """Return the name of the listener whose stream named this endpoint."""
         for name in self._at.get(origin, ()):
             if target in self._listeners.by_mode[name].legacy.endpoints:
                 return name

@@ -1,4 +1,4 @@
-"""What a client gets when there is no answer of the upstream that could be passed on."""
+"""The answers for clients when there is no answer of the upstream to forward."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
 
 
 def full_response() -> Response:
-    """Tell a client that there is no room for it; it had better not wait on this connection."""
+    """Return the answer for a client above the limit; it also closes the connection."""
     response = json_response(503, _FULL)
     response.headers["connection"] = "close"
     response.headers["retry-after"] = "1"
@@ -44,7 +44,7 @@ def full_response() -> Response:
 def error_answer(
     flow: HTTPFlow, failure: Failure, listener: Listener | None, exchange: HttpExchange | None
 ) -> ErrorAnswer:
-    """Say it in JSON-RPC where mitmproxy would write an HTML page."""
+    """Return a JSON-RPC error for a failure for which mitmproxy would send an HTML page."""
     match failure:
         case Failure.REQUEST_MALFORMED:
             return ErrorAnswer(json_response(400, _INVALID_REQUEST))
@@ -62,7 +62,7 @@ def error_answer(
 def invalid_answer(
     flow: HTTPFlow, listener: Listener | None, exchange: HttpExchange | None
 ) -> tuple[int, bytes]:
-    """Return the status and the body for an answer that cannot be judged."""
+    """Return status and body that replace an answer that cannot be judged."""
     status, body = 502, _INVALID_ANSWER
     if listener and exchange:
         answered = listener.invalid_answer(exchange, origin=flow)

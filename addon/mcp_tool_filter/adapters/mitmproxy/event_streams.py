@@ -1,4 +1,4 @@
-"""Event streams: a response goes through an ``EventStream`` on its way to the client."""
+"""Filter event streams: connect mitmproxy's responses to an ``EventStream``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mcp_tool_filter.observers.report import shown_url
 log = logging.getLogger(__name__)
 
 _WAKE = b":wake"
-"""Put into a stream, it asks for what was held back and is decided by now; it never leaves."""
+"""Injected into a stream, it releases events that are decided by now; it is never sent."""
 
 """What ``flow.response.stream`` expects."""
 
 
 def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
-    """Prepare the head of a response whose length nobody knows any more."""
+    """Prepare the head of a response whose length is unknown now."""
     response.headers.pop("content-length", None)
-    if flow.request.http_version == "HTTP/1.0":  # it cannot read chunks
+    if flow.request.http_version == "HTTP/1.0":  # its clients cannot read chunks
         response.headers.pop("transfer-encoding", None)
         response.headers["connection"] = "close"
     elif not response.is_http2:
@@ -34,9 +34,9 @@ def frame_as_stream(flow: HTTPFlow, response: Response) -> None:
 
 
 def through_stream(flow: HTTPFlow, stream: EventStream, effects: Effects) -> Chunks:
-    """Return what lets a response through that is under way. (An EventStream closes, never raises.)
+    """Return the stream callable that filters a response. (An EventStream closes, never raises.)
 
-    It ends no sooner than it has given out what it holds back.
+    The response does not end before all held-back events are released.
     """
     inject_into = injector(flow)
 
@@ -63,8 +63,8 @@ def through_stream(flow: HTTPFlow, stream: EventStream, effects: Effects) -> Chu
     return on_chunk
 
 
-async def pass_through_stream(response: Response, stream: EventStream, effects: Effects) -> None:
-    """Filter a stream that is there as a whole: mitmproxy calls nobody for it."""
+async def filter_whole_stream(response: Response, stream: EventStream, effects: Effects) -> None:
+    """Filter a stream that is already complete, for which mitmproxy calls no stream callable."""
     through = response.stream
     assert callable(through)
     woken = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Ending the process with exit code 1, in mitmdump, mitmweb, the console and our own master.
+"""End the process with exit code 1, in mitmdump, mitmweb, the console and our own master.
 
-``master.shutdown()`` would end it with 0, ``sys.exit`` in a hook would lose the answer that the
-hook is about, and what is printed while the console draws its screen nobody sees.
+``master.shutdown()`` would exit with 0, ``sys.exit`` in a hook would lose the current answer, and
+text printed while the console draws its screen would be invisible.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.streams import is_streaming, lose, open_flows
 
 GRACE = 3.0
-"""Seconds that clients who wait for an answer are given."""
+"""Seconds for waiting clients to get their answers."""
 
 
 class Ending:
-    """The addon calls ``fatal`` once it cannot go on, and ``done`` in the hook of that name."""
+    """Ends the process.
+
+    The addon calls ``fatal`` if it cannot continue, and ``done`` in that hook.
+    """
 
     def __init__(self, *, grace: float = GRACE) -> None:
         self._grace = grace
@@ -31,25 +34,28 @@ class Ending:
         self._task: asyncio.Task[None] | None = None
 
     def fatal(self, reason: str) -> None:
-        """End the process, soon: who waits for an answer gets one. The first reason counts."""
+        """End the process soon; waiting clients still get their answers.
+
+        Only the first reason counts.
+        """
         if self._reason is None:
             self._reason = reason
             self.has_begun = True
             self._task = asyncio.get_running_loop().create_task(self._end())
 
     def done(self) -> None:
-        """Say why, on stderr, now that the console has left the screen."""
+        """Print the reason to stderr, now that the console has left the screen."""
         if self._reason is not None:
             sys.stderr.write(f"{self._reason}\n")
             sys.stderr.flush()
 
     async def _end(self) -> None:
-        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
         await _until(lambda: not any(map(_is_waited_for, open_flows())), seconds=self._grace)
         for flow in open_flows():
             lose(flow)
         await hang_up()
-        # Not from here: asyncio would remember the exception of a task and complain of it.
+        # Not in this task: asyncio would log its exception.
         asyncio.get_running_loop().call_soon(_exit)
 
 
@@ -59,10 +65,10 @@ def _exit() -> None:
 
 
 def end_at_once(status: int) -> None:
-    """End the process when all is done, without taking Python apart.
+    """Exit the process without Python's usual teardown.
 
-    mitmproxy_rs has threads for the UDP port of an https upstream. They may still run while Python
-    takes itself apart, and then the process crashes: every second time on 3.12.1.
+    mitmproxy_rs has threads for the UDP port of an https upstream. If they still run during the
+    teardown, the process crashes: every second time on 3.12.1.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -77,12 +83,12 @@ async def _until(true: Callable[[], bool], *, seconds: float) -> None:
 
 
 def _is_waited_for(flow: HTTPFlow) -> bool:
-    """Is it anything but a stream on which the upstream says something when it likes?"""
+    """Tell whether a client waits for this answer: it is not an open GET stream."""
     return not (flow.request.method == "GET" and is_streaming(flow))
 
 
 async def hang_up() -> None:
-    """Let no new client in, and close every connection when its last bytes are sent."""
+    """Accept no new clients, and close every connection when its last bytes are sent."""
     server = ctx.master.addons.get("proxyserver")
     if server is None:
         return
@@ -90,5 +96,5 @@ async def hang_up() -> None:
     for handler in list(server.connections.values()):
         if handler.client in handler.transports:
             handler.close_connection(handler.client)
-    # asyncio in Python 3.12 complains of connections that it has to break off.
+    # asyncio in Python 3.12 logs connections that it has to abort.
     await _until(lambda: not server.connections, seconds=1)

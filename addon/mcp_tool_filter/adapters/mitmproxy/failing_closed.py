@@ -1,6 +1,6 @@
-"""An error in our code ends closed: mitmproxy would log it and send the flow on.
+"""Fail closed on any error in our code: mitmproxy would log it and forward the flow.
 
-Whatever may raise in a hook stands in ``try``, and this is all that follows::
+Each hook has its code in ``try`` and ends with::
 
     except Exception as error:
         fail_closed(flow, error, self.refuse)
@@ -23,7 +23,7 @@ once = Once()
 
 
 def fail_closed(flow: HTTPFlow, error: Exception, refuse: Callable[[HTTPFlow], None]) -> None:
-    """Refuse a flow that cannot be judged; cut it if not even that works. Does not raise."""
+    """Refuse a flow that cannot be judged; cut it if even that fails. Never raises."""
     path = shown_url(flow.request.path)
     if isinstance(error, ProtocolError):
         once.log(log, logging.WARNING, "Refused %s: %s", path, error)

@@ -1,4 +1,4 @@
-"""mitmproxy's flows in our terms: a head, a body, an answer."""
+"""Translate between mitmproxy's flows and our values: head, body, answer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SCHEMA = b"inputschema"  # every tool has one
 
 
 def head_of(request: Request, client: Client | None = None) -> Head:
-    """Return the head of a request; with its ``client``, it says where that one connects from."""
+    """Return the head of a request, with the client's address if ``client`` is given."""
     address = str(client.peername[0]) if client is not None and client.peername else ""
     return Head(request.method, request.path, request.headers.fields, address)
 
@@ -46,14 +46,14 @@ def json_response(status: int, body: bytes) -> Response:
 
 
 def lost_to(request: Request) -> bytes:
-    """Answer a request whose upstream is gone, or was never found."""
+    """Return the error for a request whose upstream is lost or was never reached."""
     ids = ids_in(request.raw_content or b"")
     replies = [render_error(id, UPSTREAM_LOST, LOST_ANSWER) for id in (*ids,) or (None,)]
     return replies[0] if len(replies) == 1 else render_batch(replies)
 
 
 def our_response(request: Request, answered: Answered, cors: CorsMemory | None) -> Response:
-    """Make an answer that is sent in the upstream's place, for a page to read as the upstream's."""
+    """Return our own answer, with the CORS headers that the upstream would send."""
     response = json_response(answered.status, b"" if request.method == "HEAD" else answered.body)
     if cors is not None:
         add_cors(cors, request, response)
@@ -61,24 +61,24 @@ def our_response(request: Request, answered: Answered, cors: CorsMemory | None) 
 
 
 def prepare_for_upstream(request: Request, head: Head, headers: HeaderPairs) -> None:
-    """Ask for an answer that we can read, and add the headers of the user who started us."""
+    """Ask for an answer that we can read, and add the operator's headers."""
     request.headers["accept-encoding"] = "identity"
     if not _PARTIAL.isdisjoint(head.names.places):
         for name in ("range", "if-range"):
             request.headers.pop(name, None)
     request.trailers = None  # some servers read them as headers
     if request.data.authority and not request.is_http2:
-        request.authority = ""  # an absolute target would ask it to be a proxy
+        request.authority = ""  # with an absolute target the upstream would act as a proxy
     for name, value in headers:
         request.headers[name] = value
     said_length = bool(request.raw_content) or "content-length" in request.headers
     if said_length and "transfer-encoding" not in request.headers:
-        # From HTTP/2 it may come without a length, or with a wrong one.
+        # An HTTP/2 request may have no length, or a wrong one.
         request.headers["content-length"] = str(len(request.raw_content or b""))
 
 
 def page_behind(request: Request) -> Page | None:
-    """Return the web page that a browser sends this for, if it is one of another origin."""
+    """Return the web page of another origin that sends this request, or None."""
     headers = request.headers
     if (origin := headers.get("origin")) is None:
         return None
@@ -86,7 +86,7 @@ def page_behind(request: Request) -> Page | None:
 
 
 def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None:
-    """Note what the upstream lets the page read that asked."""
+    """Learn the CORS headers that the upstream sends to the requesting page."""
     if page := page_behind(request):
         asks_first = "access-control-request-method" in request.headers
         is_preflight = request.method == "OPTIONS" and asks_first
@@ -95,19 +95,19 @@ def learn_cors(memory: CorsMemory, request: Request, response: Response) -> None
 
 
 def add_cors(memory: CorsMemory, request: Request, response: Response) -> None:
-    """Let the page that asked read our own answer as it may read the upstream's."""
+    """Let the requesting page read our own answer if it may read the upstream's."""
     if page := page_behind(request):
         response.headers.fields = (*response.headers.fields, *memory.headers_for(page))
 
 
 def learn_login(paths: LoginPaths, request: Request, response: Response) -> None:
-    """Note where the upstream says that logins go on. Call this once its URLs lead to us."""
+    """Learn login paths from an answer's head. Call this after its URLs were made to lead to us."""
     headers = response.headers
     paths.learn_head(request.path, headers.get_all("location"), headers.get_all("www-authenticate"))
 
 
 def learn_login_document(paths: LoginPaths, request: Request, response: Response) -> None:
-    """Note the paths in a metadata document that has been judged."""
+    """Learn the paths in a metadata document that has been judged."""
     if response.status_code == 200 and is_login_document(request.path):
         paths.learn_document(response.raw_content or b"")
 
@@ -115,7 +115,7 @@ def learn_login_document(paths: LoginPaths, request: Request, response: Response
 def replace_body(
     request: Request, body: bytes, headers: Sequence[tuple[str, str | None]] = ()
 ) -> None:
-    """Send another body, and what its headers say of it; None takes a header away."""
+    """Replace the body and the headers that describe it; None removes a header."""
     for name, value in headers:
         if value is None:
             request.headers.pop(name, None)
@@ -126,8 +126,8 @@ def replace_body(
     request.content = body
 
 
-def refuse_upgrade(request: Request) -> None:
-    """Take an upgrade away; a server may always go on without, and a tunnel cannot be judged."""
+def remove_upgrade(request: Request) -> None:
+    """Remove an upgrade: we cannot judge a tunnel, and a server may always continue without one."""
     for name in _HOP_BY_HOP:
         request.headers.pop(name, None)
     tokens = [token.strip() for token in request.headers.get("connection", "").split(",")]
@@ -139,7 +139,7 @@ def refuse_upgrade(request: Request) -> None:
 
 
 def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
-    """Give an answer another body; its further headers (a session's id) stay."""
+    """Replace an answer's body; its other headers (such as a session's id) stay."""
     for name in ("content-encoding", "transfer-encoding", "etag", "content-range", "upgrade"):
         response.headers.pop(name, None)
     if "upgrade" in response.headers.get("connection", "").lower():
@@ -147,11 +147,11 @@ def replace_answer(response: Response, status: int, body: bytes, content_type: s
     response.status_code = status
     response.reason = ""
     response.headers["content-type"] = content_type
-    response.content = body  # which also says its length
+    response.content = body  # this also sets the length
 
 
 def put_answer(response: Response, answered: Answered | None) -> None:
-    """Put another answer in the place of one, if there is another; say how long the body is.
+    """Replace an answer if there is another one; else correct its length.
 
     Another script may have changed the head or the body.
     """
@@ -164,11 +164,12 @@ def put_answer(response: Response, answered: Answered | None) -> None:
         response.headers["content-length"] = actual
 
 
-def check_answer_head(response: Response, upstream: UpstreamNames | None) -> bool:
-    """Take definitions out, let no URL lead past us; tell whether the answer leads nowhere else.
+def secure_answer_head(response: Response, upstream: UpstreamNames | None) -> bool:
+    """Remove tool definitions from a head and make its URLs lead to us; return False for a redirect
+    elsewhere.
 
-    URLs stay as they are if no ``upstream`` is given. Raises ProtocolError where clients could find
-    another answer.
+    Without ``upstream``, URLs stay unchanged. Raises ProtocolError if clients could read the answer
+    in another way.
     """
     coding = response.headers.get("transfer-encoding", "").lower()
     if coding not in ("", "chunked", "identity"):
@@ -194,7 +195,7 @@ def check_answer_head(response: Response, upstream: UpstreamNames | None) -> boo
 
 
 def client_address(flow: object) -> str:
-    """Return where the client of a flow connected from, such as 127.0.0.1:50000."""
+    """Return the address of a flow's client, such as 127.0.0.1:50000."""
     if not isinstance(flow, HTTPFlow) or flow.client_conn.peername is None:
         return ""
     host, port = flow.client_conn.peername[:2]
@@ -202,5 +203,5 @@ def client_address(flow: object) -> str:
 
 
 def names_of(flow: object) -> tuple[str, str]:
-    """Return the client's address, and what mitmproxy calls a flow in its pages and recordings."""
+    """Return the client's address, and mitmproxy's id of the flow."""
     return (client_address(flow), flow.id) if isinstance(flow, HTTPFlow) else ("", "")

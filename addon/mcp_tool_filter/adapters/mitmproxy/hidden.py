@@ -1,8 +1,7 @@
-"""Keeps tokens out of the flows that somebody can see: in mitmweb, in a recording, in a terminal.
+"""Keep secrets out of flows that people can see: in mitmweb, in a recording, in a terminal.
 
-These are the credentials in headers and URLs, and all that a login says: the forms that ask for a
-token, the answers that hold one, and the way back with its code. Where nobody could see a flow,
-nothing is done.
+These are the credentials in headers and URLs, and everything secret in a login: token requests,
+token answers, and redirects with a code. We do nothing if nobody can see flows.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ _NOT_TOKENS = frozenset({"mcp-session-id", "last-event-id"})
 _PARAMETER = re.compile(rb"[?&]([^=&#?]{1,200}+)=([^&#]++)")
 _FORM = "application/x-www-form-urlencoded"
 _masks: WeakKeyDictionary[HTTPFlow, FlowMasks] = WeakKeyDictionary()
-"""Also of flows whose stream is over: a webhook may still send a copy."""
-_LONGEST_BODY = 256 * 1024  # that is read; a longer one is hidden as a whole
+"""Kept even after a flow's stream is over: a rule may still send a copy."""
+_LONGEST_BODY = 256 * 1024  # bytes; a longer body is hidden completely
 
 
 class Hidden:
-    """One for all listeners."""
+    """Hides the secrets in the flows of all listeners."""
 
     def __init__(self, listeners: Mapping[str, Listener]) -> None:
         self._listeners = listeners
-        self._finder: SecretFinder | None = None  # only there while somebody could see a flow
+        self._finder: SecretFinder | None = None  # set only while somebody could see flows
         self.is_on = False
-        """Somebody could see a flow. If not, every call of this class may be saved."""
+        """True if somebody can see flows. If not, callers may skip all calls."""
         self.was_on = False
-        """It was on at some time: a flow may have masks."""
+        """True if it was ever on: flows may contain masks."""
 
     def configure(self, *, shows_secrets: bool) -> None:
-        """Look who could see a flow now."""
+        """Check whether somebody can see flows now."""
         if shows_secrets or not _is_watched():
             self._finder = None
         elif self._finder is None:
@@ -58,7 +57,7 @@ class Hidden:
     # Requests
 
     def hide_head(self, flow: HTTPFlow) -> None:
-        """Hide the secrets in the head of a request that has just come."""
+        """Hide the secrets in the head of a new request."""
         if self._finder is None or (stream := stream_of(flow)) is None:
             return
         request = flow.request
@@ -85,21 +84,21 @@ class Hidden:
         )
 
     def hide_body(self, flow: HTTPFlow) -> None:
-        """Hide what a client says at its login."""
+        """Hide the secrets in the body of a login request."""
         if self._finder is None or (stream := stream_of(flow)) is None:
             return
         if stream.masks is not None and stream.masks.is_login:
             self._hide_content(flow.request, stream.masks)
 
     def hide_added(self, flow: HTTPFlow) -> None:
-        """Hide what we have added to the head of a request."""
+        """Hide the secrets that we have added to the head of a request."""
         if self._finder is not None and (stream := stream_of(flow)) is not None:
             self._hide_headers(flow.request, stream)
 
     # Answers
 
     def hidden_head(self, flow: HTTPFlow, response: Response) -> Response:
-        """Return an answer as others may see its head; it stays as it is."""
+        """Return a copy of an answer with the secrets in its head hidden."""
         if self._finder is None or (stream := stream_of(flow)) is None:
             return response
         seen = response.copy()
@@ -114,7 +113,7 @@ class Hidden:
             self._hide_answer_headers(flow.response, stream)
 
     def hidden_body(self, flow: HTTPFlow, response: Response) -> bytes:
-        """Return the body of an answer as others may see it; it stays as it is."""
+        """Return the body of an answer with its secrets hidden; the answer does not change."""
         stream = stream_of(flow) if self._finder is not None else None
         if stream is None or stream.masks is None or not stream.masks.is_login:
             return response.raw_content or b""
@@ -123,7 +122,7 @@ class Hidden:
         return copy.raw_content or b""
 
     def hide_answer(self, flow: HTTPFlow) -> None:
-        """Hide what is said to a client at its login, once that has been judged."""
+        """Hide the secrets in the body of a login answer, after it has been judged."""
         if self._finder is None or not flow.response or (stream := stream_of(flow)) is None:
             return
         self._hide_answer_headers(flow.response, stream)
@@ -132,7 +131,7 @@ class Hidden:
             stream.masks.in_answer = True
 
     def show_answer(self, flow: HTTPFlow) -> None:
-        """Put the secrets back into an answer that is to be judged again."""
+        """Restore the secrets in an answer that must be judged again."""
         stream = stream_of(flow)
         if stream is not None and stream.masks is not None and flow.response:
             real = stream.masks.answer_with_secrets(flow.response)
@@ -187,7 +186,7 @@ class Hidden:
 
 
 def real_request(flow: HTTPFlow) -> Request:
-    """Return a request with its secrets, of which the flow may only have masks."""
+    """Return a request with its secrets, which may be masked in the flow."""
     masks = _masks.get(flow) if _masks else None
     return flow.request if masks is None else masks.request_with_secrets(flow.request)
 
@@ -207,7 +206,7 @@ def _hidden_url(url: str, finder: SecretFinder, masks: FlowMasks, place: bytes) 
 
 
 def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
-    """Hide parameters whose names say it; a session's id stays, for it leads to a stream."""
+    """Hide parameters with secret names, except session ids, which lead to a stream."""
     from mcp_tool_filter.observers.redaction.names import is_secret_name
 
     def hide(found: re.Match[bytes]) -> bytes:
@@ -220,7 +219,7 @@ def _without_secret_parameters(path: bytes, stream: SafeStream) -> bytes:
 
 
 def _is_watched() -> bool:
-    """Tell whether anybody but us could see a flow."""
+    """Tell whether anything but us can see flows."""
     addons, options = ctx.master.addons, ctx.options
     prints = addons.get("dumper") is not None and getattr(options, "flow_detail", 0) > 0
     writes = getattr(options, "save_stream_file", None) or getattr(options, "hardump", None)

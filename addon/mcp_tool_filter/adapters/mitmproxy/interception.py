@@ -1,7 +1,7 @@
-"""Forward proxies: one listener for each MCP endpoint that clients ask for, made when it is seen.
+"""Forward proxies: open a listener for each MCP endpoint when a client first uses it.
 
 Nothing is fetched at start. The patterns apply at once, and each asker's first list becomes its
-snapshot. No URL is rewritten, because clients call each upstream by its own name.
+snapshot. No URL is rewritten, because clients use each upstream's own name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mcp_tool_filter.adapters.mitmproxy.endpoints import MOST_ENDPOINTS, Attach,
 from mcp_tool_filter.adapters.mitmproxy.event_streams import through_stream
 from mcp_tool_filter.adapters.mitmproxy.flows import (
     head_of,
-    refuse_upgrade,
+    remove_upgrade,
 )
 from mcp_tool_filter.adapters.mitmproxy.hidden import real_request
 from mcp_tool_filter.adapters.mitmproxy.known import Known, KnownFlows
@@ -55,20 +55,20 @@ from mcp_tool_filter.policy.config import Config
 log = logging.getLogger(__name__)
 
 type Hide = Callable[[HTTPFlow], None]
-"""Hides the secrets in the head of a request that others will see from now on."""
+"""Hides the secrets in the head of a request before others see it."""
 _READABLE = ("websocket", "h2", "http", "tls")
-"""What a connection must not be upgraded to: HTTP would be spoken on it that we do not read."""
+"""Refused upgrades: they would carry HTTP that we do not read."""
 _REFUSED: dict[str, Callable[[Config], object]] = {
     "upstream_headers": lambda config: config.upstream_headers,
     "paths": lambda config: config.only_mcp,
     "endpoint": lambda config: config.endpoint,
     "require_list": lambda config: config.requires_list,
 }
-"""Options about one upstream."""
+"""Options that concern a single upstream."""
 
 
 class Interception:
-    """One for the tool filter. It decides what is MCP, and by which listener it is judged."""
+    """Decides what is MCP, and which listener judges it."""
 
     def __init__(
         self,
@@ -85,33 +85,33 @@ class Interception:
         self._endpoints = endpoints
         self.note_answer = endpoints.note_answer
         self.origins: set[str] = set()
-        """To which anything was sent."""
+        """Origins to which anything was sent."""
         self.refused_tls: set[str] = set()
         """Hosts for which a client did not accept our certificate."""
         self._not_trusted: set[str] = set()
         self._told: set[str] = set()
-        self._watch: asyncio.Future[None] | None = None  # of local mode
+        self._watch: asyncio.Future[None] | None = None  # watches local mode
         self.is_direct: Callable[[str], bool] = lambda _host: False
         self.on_end: Callable[[str], None] = log.error
-        """Told when nothing is intercepted any more, and why."""
+        """Called with the reason when the interception ends."""
 
     @property
     def endpoints(self) -> Set[str]:
-        """URLs, without a query, to which MCP was sent."""
+        """The URLs to which MCP was sent, without queries."""
         return self._endpoints.urls
 
     # Start
 
     @staticmethod
     def refuse_options(config: Config) -> None:
-        """Raise InvalidOption for one that says something about a single upstream."""
+        """Raise InvalidOption for an option that concerns a single upstream."""
         for name, is_given in _REFUSED.items():
             if is_given(config):
                 why = "It is for a single upstream, but a forward proxy has many. Leave it out."
                 raise InvalidOption(name, "…", why=why)
 
     async def begin(self, modes: Sequence[str], report: Callable[[str], None]) -> None:
-        """Say where clients are served. Raises StartError if they cannot be."""
+        """Start, and report where clients are served. Raises StartError."""
         server = ctx.master.addons.get("proxyserver")
         for instance in server.servers if server else ():
             if (
@@ -138,7 +138,7 @@ class Interception:
     ) -> Treatment | BodyReader:
         head = head_of(request)
         if (head.get(b"transfer-encoding") or "chunked").strip().lower() != "chunked":
-            return Treatment.MCP  # some server may find a message in it; it is refused there
+            return Treatment.MCP  # some server may find a message in it; the filter refuses it
         origin = origin_of(request, context, mode).url
         if len(self.origins) < MOST_ENDPOINTS:
             self.origins.add(origin)
@@ -161,11 +161,11 @@ class Interception:
         if is_for_proxy and (login := ctx.master.addons.get("upstreamauth")):
             login.requestheaders(flow)
         if "event-stream" in headers.get("accept", "").lower() and flow.request.method == "GET":
-            headers["accept-encoding"] = "identity"  # events of MCP must be read
+            headers["accept-encoding"] = "identity"  # we must be able to read MCP events
         if "upgrade" in headers and not is_websocket(head_of(flow.request)):
             wanted = headers["upgrade"].lower()
             if any(name in wanted for name in _READABLE):
-                refuse_upgrade(flow.request)
+                remove_upgrade(flow.request)
 
     def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:
         response = flow.response
@@ -198,7 +198,7 @@ class Interception:
             known.socket = Socket(flow, conversation, self._effects.carry_out)
         judge_or_drop(known.socket, flow, message)
 
-    # Events of other traffic that may be MCP's
+    # Event streams of other traffic that may turn out to be MCP
 
     def _peek(self, flow: HTTPFlow) -> Chunks:
         peeker = EventPeeker(self._listeners.config.limits)
@@ -220,7 +220,7 @@ class Interception:
         return on_chunk
 
     def _adopt(self, flow: HTTPFlow) -> Chunks:
-        """Let the filter judge an event stream from now on."""
+        """Filter an event stream from now on."""
         listener = self._endpoints.listener_of(flow)
         exchange = _begin(listener, flow)
         self._hide(flow)
@@ -234,7 +234,8 @@ class Interception:
         return through
 
     def upstream_of(self, flow: object) -> str:
-        """Return the URL of an upstream, without its query; nothing for a flow of another mode."""
+        """Return the URL of a flow's upstream, without its query; empty for flows of other
+        modes."""
         if isinstance(flow, HTTPFlow) and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
             return origin_of(flow.request).url + path_of(flow.request.path)
         return ""
@@ -242,7 +243,7 @@ class Interception:
     # TLS
 
     def tls_failed(self, data: TlsData) -> None:
-        """A client did not accept our certificate: none of what it wanted to say passes."""
+        """Report a client that did not accept our certificate: nothing of it passes."""
         host = data.context.client.sni or (data.context.server.address or ("?",))[0]
         if host not in self.refused_tls and len(self.refused_tls) < MOST_ENDPOINTS:
             self.refused_tls.add(host)
@@ -252,7 +253,7 @@ class Interception:
             )
 
     def tls_failed_upstream(self, data: TlsData) -> None:
-        """We do not trust an upstream, or it does not speak TLS with us."""
+        """Report an upstream whose certificate we do not trust, or that refuses TLS with us."""
         address = data.context.server.address
         host = data.conn.sni or (address[0] if address else "?")
         if host not in self._not_trusted and len(self._not_trusted) < MOST_ENDPOINTS:
@@ -264,7 +265,7 @@ class Interception:
 def intercept(
     listeners: Listeners, known: KnownFlows, effects: Effects, attach: Attach, hide: Hide
 ) -> Interception:
-    """Read all clients of forward proxies that connect from now on."""
+    """Intercept all clients of forward proxies that connect from now on."""
     endpoints = Endpoints(listeners, attach)
     interception = Interception(listeners, known, effects, endpoints, hide)
     listeners.find_intercepted = endpoints.listener_of
@@ -274,7 +275,10 @@ def intercept(
 
 
 def _begin(listener: Listener, flow: HTTPFlow) -> HttpExchange:
-    """Begin an exchange whose request has passed. Raises ProtocolError if it should not have."""
+    """Return an exchange for a request that passed unjudged.
+
+    Raises ProtocolError if it must not pass.
+    """
     outcome = listener.judge_request(head_of(flow.request, flow.client_conn), b"", flow)
     if not isinstance(outcome, Passed):
         raise ProtocolError("an answer of MCP to a request that is refused")

@@ -22,7 +22,7 @@ class Known:
     stream: EventStream | None = None
     socket: Socket | None = None
     login_at: str | None = None
-    """Where we ourselves send a browser that logs in: to the upstream, if a login is there."""
+    """The URL to which we redirect a browser that logs in."""
 
 
 class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
@@ -31,7 +31,7 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
         self._listeners = listeners
 
     def of(self, flow: HTTPFlow) -> Known:
-        """Return what is known of a flow. If it is new, another addon has answered before us."""
+        """Return what we know about a flow. If it is new, another addon has answered before us."""
         known = self.get(flow)
         if known is None:
             listener = self._listeners.listener_of(flow)
@@ -39,7 +39,8 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
         return known
 
     def client_of(self, flow: HTTPFlow) -> Client | None:
-        """Return the client that waits for what the flow brings; None if that comes elsewhere."""
+        """Return the client that waits for the flow's answer; None if it waits on another
+        stream."""
         known = self.get(flow)
         if known is None:
             return None

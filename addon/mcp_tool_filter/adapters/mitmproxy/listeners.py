@@ -1,4 +1,4 @@
-"""What happens before the first client is served: one listener for each upstream."""
+"""Open a listener for each upstream before the first client is served."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
 
 
 FORWARD_MODES = (RegularMode, UpstreamMode, LocalMode, TransparentMode)
-"""Modes in which clients say through us what they have to say to anybody."""
+"""Modes in which all traffic of clients goes through us."""
 
 
 def parse_modes(texts: Sequence[str]) -> list[ReverseMode]:
-    """Return the upstreams to listen for. Raises InvalidOption for what cannot carry MCP."""
+    """Return the reverse proxy modes. Raises InvalidOption for modes that cannot carry MCP."""
     modes = [ProxyMode.parse(text) for text in texts]
     reverse = [mode for mode in modes if isinstance(mode, ReverseMode)]
     for text, mode in zip(texts, modes, strict=True):
@@ -71,11 +71,11 @@ def is_forward(texts: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NewList:
-    """What a new snapshot has changed."""
+    """The changes in a new snapshot."""
 
     news: tuple[str, ...]
     has_changed: bool
-    """So have lists that clients may have seen."""
+    """True if lists that clients may have seen have changed."""
 
 
 class Listeners:
@@ -84,17 +84,17 @@ class Listeners:
     def __init__(self, fetch: Fetcher = fetch, links: tuple[Link, ...] = ()) -> None:
         self.config = Config()
         self.by_mode: dict[str, Listener] = {}
-        """By the full text of the mode, which is unique."""
+        """The listeners by the full text of their mode, which is unique."""
         self.find_intercepted: Callable[[HTTPFlow], Listener] | None = None
-        """Returns the listener of a flow that came through a forward proxy."""
+        """Returns the listener of a forward proxy's flow."""
         self.observer_for: Callable[[str], Observer | None] = lambda _name: None
-        """Returns what is told of the messages of the listener with this name."""
+        """Returns the observer of the listener with this name."""
         self._fetch = fetch
         self.find_names: NamesFinder = find_names
         self._links = links
 
     def adopt(self, config: Config) -> None:
-        """Use another configuration from now on. Raises before anything has changed."""
+        """Use another configuration from now on. If it raises, nothing has changed."""
         for listener in self.by_mode.values():
             listener.policy.adopt(config)
         self.config = config
@@ -105,7 +105,7 @@ class Listeners:
         return [one for one in lists[0] if all(one in other for other in lists)] if lists else []
 
     async def open(self, mode: ReverseMode, options: Options) -> Listener:
-        """Fetch the upstream's tools. Raises StartError if that cannot be done."""
+        """Fetch the upstream's tools and open its listener. Raises StartError."""
         target = target_of(mode, self.config, options)
         fetched = await self._fetch_or_wait(target)
         listener = open_listener(
@@ -121,7 +121,7 @@ class Listeners:
         return listener
 
     async def _fetch_or_wait(self, target: Target) -> Fetched:
-        """Fetch the tools, or wait for a client that logs in, if the upstream says how."""
+        """Fetch the tools; return an empty list if the upstream requires a login and says how."""
         try:
             return await self._fetch(target)
         except ListsAfterLogin as error:
@@ -130,9 +130,9 @@ class Listeners:
             return unlisted(error.path)
 
     async def fetch_again(self, mode: str, options: Options) -> NewList:
-        """Take a new snapshot for one listener. Raises StartError, then nothing has changed."""
+        """Take a new snapshot for one listener. If it raises StartError, nothing has changed."""
         listener = self.by_mode[mode]
-        if listener.is_forward:  # each asker's next list is its new one
+        if listener.is_forward:  # each asker's next list becomes its new snapshot
             listener.policy.kinds.forget_all()
             return NewList(("each client gets a new list when it asks for one",), has_changed=True)
         target = target_of(parse_modes([mode])[0], self.config, options)
@@ -155,7 +155,7 @@ class Listeners:
         return NewList(tuple(news), has_changed or not fetched.is_listed)
 
     def name_of(self, mode: str) -> str:
-        """Return the URL of an upstream, to be said where there are several."""
+        """Return the URL of an upstream for messages, if there are several upstreams."""
         return f" {shown_url(self.by_mode[mode].upstream)}" if len(self.by_mode) > 1 else ""
 
     def listener_of(self, flow: HTTPFlow) -> Listener:
@@ -196,7 +196,7 @@ class Listeners:
         raise CannotList("the listener is gone")
 
     async def probe(self, mode: ReverseMode) -> Reach:
-        """Find out whether the upstream of this mode still accepts connections."""
+        """Return whether the upstream of this mode still accepts connections."""
         target = target_of(mode, self.config, ctx.options)
         return await probe(parse_origin(target.url), target.tls, self.config.connection_timeout)
 
@@ -204,7 +204,7 @@ class Listeners:
 def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
     host, port = mode.address
     certificate = options.client_certs
-    if certificate and Path(certificate).expanduser().is_dir():  # as mitmproxy reads it
+    if certificate and Path(certificate).expanduser().is_dir():  # mitmproxy also accepts a folder
         own = Path(certificate).expanduser() / f"{host}.pem"
         certificate = str(own) if own.exists() else None
     tls = None
@@ -220,7 +220,8 @@ def target_of(mode: ReverseMode, config: Config, options: Options) -> Target:
 
 
 def _tls_to(url: str, options: Options) -> SSLContext | None:
-    """Return how to trust an upstream that a client has named; it gets no certificate of ours."""
+    """Return the TLS settings for an upstream that a client has named, without our client
+    certificate."""
     if not url.startswith("https:"):
         return None
     return make_tls_context(
@@ -231,7 +232,7 @@ def _tls_to(url: str, options: Options) -> SSLContext | None:
 
 
 def introduce_to(mode: ReverseMode, listener: Listener, server: Proxyserver | None) -> Introduction:
-    """Say who is served where, once mitmproxy listens."""
+    """Return the introduction for the report, once mitmproxy listens."""
     return introduce(listener.upstream, listener.fetched, _address_of(mode, server))
 
 

@@ -1,6 +1,6 @@
-"""mitmproxy's local mode: has it started, and does it go on?
+"""Watch mitmproxy's local mode: whether it has started and still runs.
 
-mitmproxy says that it has started as soon as it has tried to, and goes on without it.
+mitmproxy reports it as started as soon as it has tried, and continues without it if it fails.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mitmproxy_rs.local import LocalRedirector
 
 from mcp_tool_filter.errors import StartError
 
-_MOMENT = 1.0  # seconds within which it fails, if it does
+_MOMENT = 1.0  # seconds; if it fails to start, it does so within them
 _WHAT = "mitmproxy's local mode could not start"
 _ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would no longer be filtered"
 
@@ -22,7 +22,7 @@ _ENDED = "Error: mitmproxy's local mode has ended\nLocal programs would no longe
 async def watch_redirector(
     instance: ServerInstance[LocalMode], on_end: Callable[[str], None]
 ) -> asyncio.Future[None]:
-    """Call ``on_end`` when local mode ends. Raises StartError if it has not started."""
+    """Call ``on_end`` when local mode ends. Raises StartError if it did not start."""
     problem = LocalRedirector.unavailable_reason() or instance.last_exception
     redirector = LocalRedirectorInstance._server
     if problem or redirector is None:

@@ -1,4 +1,4 @@
-"""Lets clients log in through us: flows for ``adapters/oauth/through``, and its answers."""
+"""Let clients log in through us: pass flows to ``adapters/oauth/through``, and send its answers."""
 
 from __future__ import annotations
 
@@ -39,20 +39,23 @@ _PREFLIGHT = (
 
 
 class LoginsThrough:
-    """The logins through each listener for which nobody has logged in beforehand."""
+    """The logins through each listener that has no stored login."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, tuple[ReverseMode, Listener]] = {}
         self._begun: dict[str, Through] = {}
         self.has_begun = False
-        """Some client may have asked for a login. Until then, no answer has to be rewritten."""
+        """True once a client may have started a login.
+
+        Until then, no answer has to be rewritten.
+        """
         self._logged_in: set[str] = set()
-        """For these, no client shall find out where it could log in without us."""
+        """Listeners with a login: their clients must not learn where to log in without us."""
 
     def open(self, mode: ReverseMode, listener: Listener, *, has_login: bool) -> None:
-        """Let clients log in through a listener, unless the user who started us does it for them.
+        """Let clients log in through a listener, unless it has a stored login.
 
-        Who has no login should not wait for what only logins need.
+        The imports are late: only logins need them.
         """
         config = listener.config
         has_own = has_login or any(
@@ -79,7 +82,7 @@ class LoginsThrough:
         return begun
 
     def asked(self, flow: HTTPFlow, head: Head) -> Through | None:
-        """Tell whether a request may be part of a login."""
+        """Return the login helper if a request may be part of a login."""
         spec, target = flow.client_conn.proxy_mode.full_spec, head.target
         if not (target.startswith(_USUAL) or "/.well-known/" in target):
             begun = self._begun.get(spec)
@@ -90,7 +93,8 @@ class LoginsThrough:
         return None if problem_in_size(head) or problem_in_fields(head) else through
 
     def is_visit(self, flow: HTTPFlow) -> bool:
-        """Tell whether a browser comes from, or goes to, a login: other sites lead it here."""
+        """Tell whether a browser comes from or goes to a login, so that other sites may lead it
+        here."""
         if flow.client_conn.proxy_mode.full_spec not in self._listeners:
             return False
         headers, path = flow.request.headers, flow.request.path.partition("?")[0]
@@ -104,7 +108,7 @@ class LoginsThrough:
     async def answer(
         self, flow: HTTPFlow, through: Through, head: Head, raw: bytes
     ) -> Response | None:
-        """Answer in the place of the authorization server; None if the upstream shall answer."""
+        """Answer instead of the authorization server; None if the upstream should answer."""
         for name in _CONDITIONS if through.is_resource_document(head.target) else ():
             flow.request.headers.pop(name, None)
         limit = through.listener.config.limits.message
@@ -117,7 +121,8 @@ class LoginsThrough:
         return None if said is None else _response(said.status, said.body, said.headers, head)
 
     def translate(self, flow: HTTPFlow, through: Through, head: Head, raw: bytes) -> Head | None:
-        """Let a request of a login name the upstream; None if it is as it should be."""
+        """Make a login request name the upstream; return the new head, or None if nothing
+        changes."""
         if head.get(b"content-encoding"):
             return None
         changed = through.translated(head, raw, _our_origin(flow))
@@ -127,7 +132,7 @@ class LoginsThrough:
         return replace(head, target=changed[0])
 
     def rewrite_head(self, flow: HTTPFlow, response: Response) -> None:
-        """Let the challenges of an answer name us."""
+        """Make the challenges of an answer name us."""
         if response.status_code not in (401, 403):
             return
         challenges = response.headers.get_all(_CHALLENGE)
@@ -144,7 +149,7 @@ class LoginsThrough:
             response.headers.set_all(_CHALLENGE, rewritten)
 
     def rewrite_body(self, flow: HTTPFlow, response: Response) -> None:
-        """Let protected-resource metadata name us."""
+        """Make protected-resource metadata name us."""
         through = self._begun.get(flow.client_conn.proxy_mode.full_spec)
         is_well = 200 <= response.status_code < 300
         if through is None or not is_well or flow.request.method == "HEAD":
@@ -167,12 +172,13 @@ def _open_registrations(upstream: str) -> KeptRegistrations | None:
 
     try:
         return KeptRegistrations(registrations_folder(os.environ), upstream)
-    except RuntimeError:  # a user without a home
+    except RuntimeError:  # the user has no home folder
         return None
 
 
 def _open_web(mode: ReverseMode, listener: Listener) -> Web:
-    """Ask as the upstream is asked; its certificate of ours goes to an https upstream only."""
+    """Return an HTTP client configured like the one for the upstream; only https gets our
+    certificate."""
     from mcp_tool_filter.adapters.oauth.web import Web
 
     options = ctx.options
@@ -185,7 +191,7 @@ def _open_web(mode: ReverseMode, listener: Listener) -> Web:
 
 
 def _our_origin(flow: HTTPFlow) -> str:
-    """Return our origin as the client calls us: by its Host, which the gate has admitted."""
+    """Return our origin as the client calls us: by its Host header, which the gate has admitted."""
     host = client_host(flow)
     if host is None:
         raise ProtocolError("a request that names no host")
@@ -193,7 +199,7 @@ def _our_origin(flow: HTTPFlow) -> str:
 
 
 def _response(status: int, body: bytes, said: Iterable[tuple[str, str]], head: Head) -> Response:
-    """Make an answer that the page which asked may read: the gate has admitted it."""
+    """Return an answer that the requesting page may read: the gate has admitted it."""
     headers = [(name.encode(), value.encode()) for name, value in said]
     if origin := head.get(b"origin"):
         allowed = (b"access-control-allow-origin", origin.encode("latin-1"))

@@ -1,8 +1,8 @@
-"""Sends the token of a stored login with requests that bring no credentials of their own.
+"""Send the token of a stored login with requests that have no credentials.
 
-The token goes to the upstream only: it is never part of a flow, which mitmweb shows and ``-w``
-writes. Where the upstream does not accept it, it is renewed, and the request is sent once more;
-the upstream's challenge never reaches a client, which would then log in past us.
+The token goes only to the upstream: it is never part of a flow, which mitmweb shows and ``-w``
+writes. If the upstream does not accept it, we renew it and send the request once more; the
+upstream's challenge never reaches a client, which would otherwise log in past us.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AUTHORIZATION = "authorization"
 
 @dataclass(slots=True)
 class Sent:
-    """What a request was sent with."""
+    """The login with which a request was sent."""
 
     login: Login
     value: str = ""
@@ -46,12 +46,15 @@ class Logins:
     def __init__(self) -> None:
         self._by_mode: dict[str, Login] = {}
         self.is_on = False
-        """There is a login. If not, the calls for each request and answer may be saved."""
+        """True if there is a login.
+
+        If not, callers may skip the calls for each request and answer.
+        """
         self._sent: WeakKeyDictionary[HTTPFlow, Sent] = WeakKeyDictionary()
         self._last_warning = ""
 
     def open(self, spec: str, target: Target) -> bool:
-        """Look for the login to a listener's upstream; tell whether there is one.
+        """Look for the login of a listener's upstream; return whether there is one.
 
         Raises StartError.
         """
@@ -62,27 +65,27 @@ class Logins:
         return login is not None
 
     def needed_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Sent | None:
-        """Begin to send a request with a login; None if it gets none."""
+        """Return the login record for a request; None if it gets no login."""
         if (login := self.login_for(flow, listener, head)) is None:
             return None
         sent = self._sent[flow] = Sent(login)
         return sent
 
     def login_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Login | None:
-        """Return the login that a request is sent with, or our own message in its name."""
+        """Return the login for a request, or for our own message that belongs to it."""
         login = self._by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if (
             login is None
             or not listener.config.uses_login
             or not listener.takes_headers(head.target)
             or head.credentials
-            or _AUTHORIZATION in flow.request.headers  # the user's own, from upstream_headers
+            or _AUTHORIZATION in flow.request.headers  # the operator's own, from upstream_headers
         ):
             return None
         return login
 
     def warn_once(self, text: str) -> None:
-        """Log what is wrong with a login, unless that was the last thing that was said of it."""
+        """Log a problem with a login, unless it is the same as the last one."""
         if text != self._last_warning:
             self._last_warning = text
             log.warning("%s", text)
@@ -93,7 +96,8 @@ class Logins:
         add_secretly(flow, _AUTHORIZATION, value)
 
     def note_refusal(self, flow: HTTPFlow, response: Response) -> bool:
-        """Tell whether the upstream has refused our token; its answer is not for the client."""
+        """Note and return whether the upstream has refused our token; the client must not see that
+        answer."""
         sent = self._sent.get(flow)
         if sent is None or not sent.value or response.status_code not in (401, 403):
             return False
@@ -101,7 +105,7 @@ class Logins:
         return True
 
     def take_refused(self, flow: HTTPFlow) -> Sent | None:
-        """Return what a request was sent with if the upstream has refused it, once."""
+        """Return the login record of a refused request, once."""
         sent = self._sent.get(flow)
         if sent is None or not sent.is_refused:
             return None
@@ -110,7 +114,7 @@ class Logins:
 
 
 async def renew(sent: Sent, response: Response) -> str:
-    """Return another token to send a request with that was refused. Raises StartError."""
+    """Return a new token for a request that was refused. Raises StartError."""
     was_repeated, sent.was_repeated = sent.was_repeated, True
     return await sent.login.after_refusal(
         response.status_code,
@@ -123,7 +127,7 @@ async def renew(sent: Sent, response: Response) -> str:
 def answer_without_login(
     flow: HTTPFlow, listener: Listener, exchange: HttpExchange, error: StartError
 ) -> Answered:
-    """Tell a client in one sentence why its request was not sent, or not accepted."""
+    """Return an answer that tells a client in one sentence why its request failed."""
     sentence = f"{error.what}. {error.why}"
     reply = render_error(None, NOT_LOGGED_IN, sentence)
     listener.tell_refused(Reply(reply, Reason(Why.FORBIDDEN, detail="login")), flow)

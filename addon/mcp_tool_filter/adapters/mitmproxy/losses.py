@@ -1,7 +1,7 @@
-"""Is the upstream lost? Only a fresh connection that cannot be made says so.
+"""Detect a lost upstream: it is lost only if a new connection cannot be made.
 
-A reset, a GOAWAY, a hang-up or an error on our side fails one request. Each of them makes us ask,
-with a probe, whether the upstream is still there.
+A reset, a GOAWAY, a disconnect or an error on our side fails only one request. Each makes us probe
+whether the upstream is still there.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from mcp_tool_filter.adapters.mitmproxy.descriptors import Reserve
 log = logging.getLogger(__name__)
 
 PAUSE = 0.25
-"""Seconds between two probes of one upstream: clients can make requests fail at will."""
+"""Seconds between two probes of one upstream, because clients can make requests fail at will."""
 PATIENCE = 1.0
-"""Seconds between two probes if the first one was in doubt."""
+"""Seconds between two probes if the first was unclear."""
 
 type OnLoss = Callable[[ReverseMode], None]
 type Probe = Callable[[ReverseMode], Awaitable[Reach]]
 
 
 class Losses:
-    """Probes an upstream when a request to it has failed; calls ``on_loss`` if it is lost."""
+    """Probes an upstream after a failed request; calls ``on_loss`` if it is lost."""
 
     def __init__(
         self, probe: Probe, on_loss: Callable[[ReverseMode], None], reserve: Reserve
@@ -37,10 +37,11 @@ class Losses:
         self._on_loss = on_loss
         self._reserve = reserve
         self._suspected: dict[str, bool] = {}
-        """Upstreams being probed, by mode: is there a newer suspicion than the probe?"""
+        """The upstreams being probed, by mode, and whether a newer failure needs another probe."""
 
     def suspect(self, mode: ProxyMode, patience: float) -> None:
-        """Probe the upstream of this mode; ``patience`` is how long a doubt may last."""
+        """Probe the upstream of this mode; ``patience`` is how many seconds an unclear result may
+        last."""
         if not isinstance(mode, ReverseMode):
             return
         if mode.full_spec in self._suspected:
@@ -50,7 +51,7 @@ class Losses:
         in_background(self._look_after(mode, patience))
 
     async def _look_after(self, mode: ReverseMode, patience: float) -> None:
-        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
         try:
             while True:
                 self._suspected[mode.full_spec] = False

@@ -1,4 +1,4 @@
-"""What becomes of us when an upstream is lost, and when it is back."""
+"""React when an upstream is lost, and when it is back."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ type Say = Callable[[str], None]
 
 
 _PAUSE = 0.5
-"""Seconds between two looks whether an upstream is back; a client that reaches it ends them."""
+"""Seconds between two checks whether an upstream is back.
+
+A client that reaches it ends the wait.
+"""
 _PATIENCE = 10.0
-"""Seconds that an upstream which accepts connections again is given to list its tools."""
+"""Seconds for an upstream that accepts connections again to list its tools."""
 
 
 class LossGuard:
@@ -49,19 +52,19 @@ class LossGuard:
         self._warn = warn
         self._losses = Losses(listeners.probe, self.lose, reserve)
         self._lost: dict[str, asyncio.Event] = {}
-        """Upstreams that are away, by mode; the event is set when a client has reached one."""
+        """The lost upstreams by mode; the event is set when a client has reached one."""
 
     @property
     def is_lost(self) -> bool:
-        """Is an upstream away, and has that been said?"""
+        """Whether an upstream is lost, and reported as lost."""
         return bool(self._lost)
 
     def suspect(self, client: Client) -> None:
-        """Something went wrong with an upstream: can it still be reached?"""
+        """Check whether a client's upstream can still be reached, because something failed."""
         self._losses.suspect(client.proxy_mode, self._listeners.config.connection_timeout)
 
     def note_end_of_stream(self, client: Client) -> None:
-        """A stream that clients keep open has ended well: a server that restarts ends it too."""
+        """Note the clean end of a long stream: an upstream that restarts also ends it like this."""
         if not self._listeners.config.fail_fast:
             self.suspect(client)
 
@@ -87,7 +90,7 @@ class LossGuard:
             event.set()
 
     async def _until_back(self, mode: ReverseMode, reached: asyncio.Event) -> None:
-        """Wait for an upstream; filter by its new list, and tell what has changed in it."""
+        """Wait for an upstream; then use its new list, and report the changes in it."""
         name = self._listeners.name_of(mode.full_spec)
         loop = asyncio.get_running_loop()
         end: float | None = None
@@ -103,7 +106,7 @@ class LossGuard:
             try:
                 news = await self._new_lists.take(mode.full_spec)
             except StartError as error:
-                if loop.time() < end:  # it may still be starting
+                if loop.time() < end:  # the upstream may still be starting
                     continue
                 said = f"Warning: The upstream{name} is back, but the old list stays: {error.why}"
             except Exception as error:

@@ -1,4 +1,4 @@
-"""New snapshots while we run: when the user asks for them, and when an upstream is back."""
+"""Take new snapshots while we run: when the user asks for it, and when an upstream is back."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from mcp_tool_filter.http.listener import Listener
 
 log = logging.getLogger(__name__)
 
-_MOST_NEWS = 12  # changes that are named
+_MOST_NEWS = 12  # changes that we list
 
 
 class NewLists:
-    """Fetches lists again, each upstream's by itself: one that fails keeps only its own."""
+    """Fetches lists again, each upstream separately: one that fails keeps its old list."""
 
     def __init__(self, listeners: Listeners, tell_changed: Callable[[Listener], None]) -> None:
-        """``tell_changed`` is told whose clients may see another list now."""
+        """``tell_changed`` gets each listener whose clients may see another list now."""
         self._listeners = listeners
         self._tell_changed = tell_changed
         self._turn = asyncio.Lock()
 
     async def take(self, mode: str) -> Sequence[str]:
-        """Take a new snapshot; return what has changed. Raises StartError, then nothing has."""
+        """Take a new snapshot; return the changes. If it raises StartError, nothing has changed."""
         new = await self._listeners.fetch_again(mode, ctx.options)
         if new.has_changed:
             self._tell_changed(self._listeners.by_mode[mode])
         return new.news
 
     async def take_all(self, warn: Callable[[str], None]) -> None:
-        """Do so for all upstreams, because of SIGHUP; say what became of each."""
-        async with self._turn:  # a second SIGHUP wants what is there after the first
+        """Do so for all upstreams, because of SIGHUP; report the result for each."""
+        async with self._turn:  # a second SIGHUP must wait for the first
             modes = list(self._listeners.by_mode)
             for said in await asyncio.gather(*map(self._take_and_describe, modes)):
                 warn(said)
@@ -53,7 +53,7 @@ class NewLists:
 
 
 def named(news: Sequence[str]) -> str:
-    """Say what has changed, in one line.
+    """Describe the changes in one line.
 
     >>> named(["new tool a"]), named([])
     ('new tool a', 'its tools are the same')

@@ -1,4 +1,4 @@
-"""SIGHUP takes new snapshots: the user has changed the upstream's tools on purpose."""
+"""Take new snapshots on SIGHUP, because the user has changed the upstream's tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OnHangup:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def running(self) -> None:
-        """Begin to listen, unless whoever started us wants SIGHUP to be ignored."""
+        """Listen for SIGHUP, unless it is ignored in this process."""
         if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
             return
         self._terminals = [number for number in (0, 1, 2) if os.isatty(number)]

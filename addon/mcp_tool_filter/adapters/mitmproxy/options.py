@@ -1,7 +1,7 @@
-"""What a user can set in mitmproxy, and which of mitmproxy's own options we need otherwise.
+"""Our options in mitmproxy: declare and read them, and detect those without effect.
 
-Every option of ours is declared as text: mitmproxy cannot fail to parse it, and so cannot lose the
-addon over it (mitmproxy issue 8013). What was typed is checked by ``parse_config``.
+We declare every option as text, so that mitmproxy cannot fail to parse it and then lose the addon
+(mitmproxy issue 8013). ``parse_config`` checks the text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 type Texts = str | Sequence[str] | None
-"""What was typed for an option: one text, or several; None if nobody has set it."""
+"""The typed value of an option: one text, or several; None if it is not set."""
 
 
 class _Option(NamedTuple):
     name: str
     default: str | None
-    """None: it can be given several times."""
+    """None: the option can be repeated."""
     help: str
 
 
@@ -104,22 +104,22 @@ _PATTERNS = ("deny", "allow", "deny_glob")
 
 
 def declare_options(loader: Loader) -> None:
-    """Make our options known to mitmproxy, its ``--options`` and its web page."""
+    """Declare our options to mitmproxy, also for its ``--options`` and its web page."""
     for option in _OPTIONS:
         default = () if option.default is None else (option.default,)
         loader.add_option(option.name, Sequence[str], default, option.help)
 
 
 class ConfigReader:
-    """Checks our options, and the same texts only once."""
+    """Checks our options, the same texts only once."""
 
     def __init__(self, texts: Mapping[str, Texts] | None = None, config: Config | None = None):
-        """``config`` is what the ``texts`` of our own flags were found to mean, if they were."""
+        """``config`` is the already checked meaning of the ``texts``, if any."""
         self._config = config
         self._texts = {option.name: _default(option) for option in _OPTIONS} | dict(texts or {})
 
     def read(self, options: Options) -> Config:
-        """Return what the options mean. Raises StartError with the text that is wrong."""
+        """Return the configuration. Raises StartError, which quotes the wrong text."""
         given = {option.name: _read(options, option) for option in _OPTIONS}
         if self._config is None or given != self._texts:
             self._config = parse_config(**given)  # type: ignore[arg-type]  # text or list, as its default
@@ -128,7 +128,7 @@ class ConfigReader:
 
 
 def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
-    """Name an option that nobody has declared: mitmproxy would ignore it for ever."""
+    """Return an error for an undeclared option, which mitmproxy would silently ignore."""
     for name in deferred:
         close = get_close_matches(name, NAMES, n=1)
         why = f"Did you mean {close[0]}?" if close else "mitmdump --options lists all options"
@@ -137,10 +137,10 @@ def unknown_option(deferred: Iterable[str]) -> UnknownOption | None:
 
 
 def overruled_option(options: Options, argv: Sequence[str]) -> StartError | None:
-    """Name an option of ours that was typed and has no effect.
+    """Return an error for an option of ours that was typed but has no effect.
 
-    mitmproxy lets the file config.yaml win over ``--set``, and says nothing; and it forgets a
-    ``--set deny`` without a value if there is another one with a value.
+    mitmproxy silently prefers its file config.yaml to ``--set``; and it drops a ``--set deny``
+    without a value if there is another one with a value.
     """
     typed: dict[str, list[str]] = {}
     for text in _sets_in(argv):

@@ -1,4 +1,4 @@
-"""Where a request of a forward proxy goes to, by the name that its client uses."""
+"""Find the origin of a forward proxy's request, by the name that its client uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path_of(target: str) -> str:
 def origin_of(
     request: Request, context: Context | None = None, mode: HTTPMode | None = None
 ) -> Origin:
-    """Return where a request goes to, by the name that the client uses for it."""
+    """Return the origin of a request, by the name that the client uses."""
     host, port, tls = request.host, request.port, request.scheme == "https"
     if context and mode is HTTPMode.transparent and context.server.address:
         host, port, *_ = context.server.address
@@ -41,7 +41,7 @@ def origin_of(
 
 
 def _named_host(request: Request) -> str | None:
-    """Return the host that a client names where its connection has only an address."""
+    """Return the host that a client names, if its connection has only an address."""
     written = request.authority or request.headers.get("host", "")
     try:
         return urlsplit(f"//{written}").hostname

@@ -1,4 +1,4 @@
-"""Tells a server behind us which connections are ours, so that it can refuse all others."""
+"""Know which connections are ours, so that a server behind us can refuse all others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 
 class OwnConnections:
-    """An addon; ``peers`` are our ends of the connections to one address."""
+    """An addon; ``peers`` are the local addresses of our connections to one address."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""Requests: who may ask, what is asked, and with which login it goes to the upstream."""
+"""Judge requests: who may send them, what they contain, and with which login we forward them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     lost_to,
     our_response,
     prepare_for_upstream,
-    refuse_upgrade,
+    remove_upgrade,
     replace_body,
 )
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden, real_request
@@ -65,7 +65,7 @@ type _Asked = tuple[bytes, bytes, bytes | None]
 
 
 class Requests:
-    """Judges each request, and sends it on or answers it."""
+    """Judges each request, and forwards or answers it."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class Requests:
         self._hidden = hidden
         self._ready = ready
         self._ending = ending
-        self._admitted: WeakSet[HTTPFlow] = WeakSet()  # who asks may ask
+        self._admitted: WeakSet[HTTPFlow] = WeakSet()  # flows whose source was admitted
 
     def judge_source(self, flow: HTTPFlow) -> None:
-        """Judge who asks before any of the body is read: nobody else costs memory."""
+        """Judge a request's source before reading its body, so that refused ones cost no memory."""
         try:
             if self._hidden.is_on:
                 self._hidden.hide_head(flow)
@@ -122,7 +122,7 @@ class Requests:
         listener = self._listeners.by_mode.get(flow.client_conn.proxy_mode.full_spec)
         if listener:
             listener.tell_refused(verdict, flow)
-        else:  # while we start
+        else:  # we are still starting
             self._watchers.log.tell(verdict)
 
     def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
@@ -157,8 +157,8 @@ class Requests:
     def _problem_in_source(
         self, flow: HTTPFlow, stream: SafeStream | None, *, with_visits: bool = True
     ) -> str | None:
-        """Judge who asks; mitmproxy has replaced the client's Host with the upstream's."""
-        if flow.is_replay:  # from mitmweb or the console, by the user
+        """Return the problem of a request's source. (mitmproxy has replaced the client's Host.)"""
+        if flow.is_replay:  # replayed by the user in mitmweb or the console
             return None
         headers = flow.request.headers
         problem = problem_in_source(
@@ -169,7 +169,7 @@ class Requests:
             sites=headers.get_all("sec-fetch-site"),
         )
         if problem and isinstance(flow.client_conn.proxy_mode, FORWARD_MODES):
-            return None  # it names the upstream itself, which can check both
+            return None  # the client names the upstream, which can check both
         may_visit = with_visits and problem == "Sec-Fetch-Site" and self._through.is_visit(flow)
         return None if may_visit else problem
 
@@ -242,7 +242,7 @@ class Requests:
             fail_closed(flow, error, self.refuse)
 
     async def fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
-        """Ask for the list that the client of a message would get."""
+        """Fetch the list that the client of a message would get."""
         exchange, message = effect.arrival, effect.message
         assert isinstance(exchange, HttpExchange)
         assert isinstance(message, Request | Notification)
@@ -260,7 +260,7 @@ class Requests:
                 conversation = listener.open_socket(outcome.exchange)
                 known.socket = Socket(flow, conversation, self._effects.carry_out)
             else:
-                refuse_upgrade(flow.request)
+                remove_upgrade(flow.request)
         if outcome.body is not None:
             replace_body(flow.request, outcome.body, outcome.headers)
         prepare_for_upstream(flow.request, head, listener.headers_for(head))
@@ -273,7 +273,7 @@ class Requests:
         return None
 
     def _log_in(self, flow: HTTPFlow, known: Known, sent: Sent) -> Awaitable[None] | None:
-        """Send a request with the token of the login, once it is there."""
+        """Forward a request with the token of the login, once we have one."""
         try:
             if value := sent.login.value():
                 self._logins.add(flow, sent, value)
@@ -297,7 +297,7 @@ class Requests:
         self._answer(flow, answer_without_login(flow, known.listener, known.exchange, error))
 
     def _answer(self, flow: HTTPFlow, answered: Answered) -> None:
-        """Answer in the upstream's place, on the stream where the client waits for it."""
+        """Answer instead of the upstream, on the stream where the client waits."""
         elsewhere = answered.stream
         if elsewhere and answered.body and elsewhere.send(render_event(answered.body)):
             answered = Answered(202)
@@ -311,7 +311,7 @@ class Requests:
         self._answer(flow, Answered(500, INTERNAL))
 
     def is_admitted(self, flow: HTTPFlow) -> bool:
-        """Tell whether its head was judged, and there is something to judge the rest by."""
+        """Tell whether a flow's head was judged and the listeners are ready."""
         return flow in self._admitted and self._ready.is_set()
 
 
@@ -321,6 +321,6 @@ def _asked_in(flow: HTTPFlow) -> _Asked:
 
 
 def _refuse_changed(flow: HTTPFlow, asked: _Asked) -> None:
-    """Raise ProtocolError if another script has changed what was asked while that was judged."""
+    """Raise ProtocolError if another script has changed the request while it waited."""
     if _asked_in(flow) != asked:
         raise ProtocolError("a request that was changed while it waited")

@@ -1,6 +1,6 @@
-"""The rules of a proxy: which file they come from, and which listeners they stand behind.
+"""The rules of a proxy: load them from a file, and attach them to the listeners.
 
-What carries rules out is imported only if there is a rules file.
+The rule engine is imported only if there is a rules file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """One for the tool filter."""
+    """The rules of the tool filter."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Rules:
         self._posts: UpstreamPosts | None = None
         self._watch: asyncio.Task[None] | None = None
         self.is_offline = False
-        """Nothing may be sent: this is a replay."""
+        """True in a replay: rules must not send anything."""
         self._is_running = False
         self.in_force: RulesInForce | None = None
 
@@ -48,7 +48,7 @@ class Rules:
         return self.in_force.names if self.in_force else ()
 
     def adopt(self, path: str) -> None:
-        """Use a rules file. Raises StartError before anything has changed."""
+        """Use a rules file. If it raises StartError, nothing has changed."""
         if self.in_force is None:
             if path:
                 self._begin(path)
@@ -59,7 +59,7 @@ class Rules:
             self.in_force.replace_file(path)
 
     def attach(self, listener: Listener) -> None:
-        """Put the rules behind a listener's tool filter."""
+        """Attach the rules to a listener, after its tool filter."""
         if self.in_force:
             upstream = listener.upstream + listener.fetched.endpoint
             link = self.in_force.link(upstream)
@@ -69,7 +69,7 @@ class Rules:
                 listener.policy.answer_upstream = self._posts.answer
 
     def running(self) -> None:
-        """Watch the file from now on."""
+        """Start to watch the file."""
         self._is_running = True
         if self.in_force and self._watch is None and not self.is_offline:
             self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())

@@ -1,4 +1,4 @@
-"""Judges again what another script has changed after us (see ``safe/last_look.py``)."""
+"""Judge again what another script has changed after us (see ``safe/last_look.py``)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""mitmproxy's own options: those we set otherwise, and those that would open a way round us.
+"""mitmproxy's own options: set those that we need, and refuse those that would bypass the filter.
 
-What a user has set stays as it is, also when it is what mitmproxy would do anyway.
+An option that the user has set is never changed, even if it has mitmproxy's default value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _YEAR = 365 * 24 * 60 * 60
 
 _BYPASSES = "Connections that it selects would pass unfiltered. Leave it out."
 _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    # option: (does this value harm?, why)
+    # option: (is this value dangerous?, why)
     "stream_large_bodies": (
         lambda value: value is not None,
         "Large messages would pass before they are checked. Leave it out.",
@@ -44,12 +44,13 @@ _DANGERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def refuse_dangerous_options(options: Options) -> InvalidOption | None:
-    """Say which option of mitmproxy would let something pass unfiltered, and why.
+def problem_in_options(options: Options) -> InvalidOption | None:
+    """Return the error for an option of mitmproxy that would let something pass unfiltered, or
+    None.
 
-    Not in the way: rawtcp (no layer of ours makes a tunnel), map_local, map_remote, modify_headers
-    and server_replay, by which a user changes what the upstream is asked or answers; lists and
-    answers are judged wherever they come from.
+    These are harmless: rawtcp (our layers never open a tunnel), map_local, map_remote,
+    modify_headers and server_replay, which change requests or answers; we judge lists and answers
+    wherever they come from.
     """
     for name, (harms, why) in _DANGERS.items():
         if name in options and harms(value := getattr(options, name)):
@@ -58,31 +59,31 @@ def refuse_dangerous_options(options: Options) -> InvalidOption | None:
 
 
 def keep_quiet_streams_alive(options: Options, *, is_forward: bool = False) -> None:
-    """Let streams and slow calls be silent for as long as their ends want.
+    """Allow streams and slow calls to be silent for as long as both peers want.
 
-    mitmproxy closes a connection after ten minutes without a byte. And it connects to the upstream
-    before a client has said anything: were the upstream down, the client would get no answer.
-    The client of a forward proxy gets one, and there the server may be the first to speak.
+    mitmproxy closes a connection after ten minutes without a byte. It also connects to the upstream
+    before the client has sent anything: if the upstream is down, the client gets no answer. (In a
+    forward proxy the client does get one, and there the server may send first.)
     """
     strategy = "eager" if is_forward else "lazy"
     _set_unless_set(options, tcp_timeout=_YEAR, connection_strategy=strategy)
 
 
 def bound_messages(options: Options, most: int) -> None:
-    """Let nobody make mitmproxy hold more of one body; our own limit comes well before."""
+    """Limit how much of one body mitmproxy holds; our own limit is well below."""
     _set_unless_set(options, body_size_limit=str(most))
 
 
 def was_set(options: Options, name: str) -> bool:
-    """Has a user, or the configuration file, set this option, if only to its default?"""
+    """Tell whether the user or the configuration file has set this option, even to its default."""
     return options._options[name].value is not optmanager.unset
 
 
 def refuse_no_mode(options: Options) -> None:
-    """Raise StartError unless somebody has chosen a mode.
+    """Raise StartError if no mode was chosen.
 
-    Whoever forgets ``--mode reverse:URL`` would get a forward proxy, which no client uses, and take
-    their upstream for filtered.
+    Without ``--mode reverse:URL`` mitmproxy would start a forward proxy that no client uses, and
+    the user would believe that the upstream is filtered.
     """
     if not was_set(options, "mode"):
         why = (
@@ -99,10 +100,10 @@ def _set_unless_set(options: Options, **values: object) -> None:
 
 
 class Loopback:
-    """Listen on the loopback, unless a user names another address.
+    """Listen on loopback, unless the user names another address.
 
-    ``mitmdump -s`` binds its sockets, to every address, before it loads a script. So there are two
-    steps: a stranger who connects meanwhile is not let in, and the sockets are bound once more.
+    ``mitmdump -s`` binds its sockets to all addresses before it loads a script. So we refuse remote
+    clients that connect meanwhile, and bind the sockets again.
     """
 
     def __init__(self) -> None:
@@ -131,7 +132,7 @@ class Loopback:
         await servers.update(modes)
 
     def _holds_for(self, mode: ProxyMode) -> bool:
-        if isinstance(mode, LocalMode):  # it listens nowhere
+        if isinstance(mode, LocalMode):  # it does not listen
             return False
         return self._is_wanted and mode.custom_listen_host is None
 

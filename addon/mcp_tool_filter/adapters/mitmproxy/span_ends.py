@@ -1,4 +1,4 @@
-"""Ends the spans that no answer will end. It is added to mitmproxy only where there are traces."""
+"""End the spans that no answer will end. Added to mitmproxy only if requests are traced."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BAD_REQUEST = 400
 
 
 class SpanEnds:
-    """mitmproxy tells it how each flow ends, after the tool filter."""
+    """An addon after the tool filter, which sees how each flow ends."""
 
     def __init__(self, tracer: Tracer, known: KnownFlows) -> None:
         self._tracer = tracer
         self._known = known
 
     def response(self, flow: HTTPFlow) -> None:
-        """Nothing more comes in this answer; a stream may be closed early and be no error."""
+        """End the spans of a complete answer. (A stream that closes early is not an error.)"""
         if flow.response and not flow.websocket:
             status = flow.response.status_code
             self._end(flow, str(status) if status >= _BAD_REQUEST else None)

@@ -1,7 +1,7 @@
-"""From the options to the first client: what is adopted at start, and with each edit after it.
+"""The start, from the options to the first client, and later edits of the options.
 
-``load`` and ``configure`` come first, before mitmproxy listens. ``running`` lets the upstreams be
-asked for their tools; when all have answered, ``ready`` is set and clients are served.
+``load`` and ``configure`` come first, before mitmproxy listens. ``running`` starts the fetch of the
+upstreams' tools; when all have answered, ``ready`` is set and clients are served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 from mcp_tool_filter.adapters.mitmproxy.connections import close_unguarded
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back
+from mcp_tool_filter.adapters.mitmproxy.fast.malloc import return_free_memory
 from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
@@ -49,7 +49,7 @@ from mcp_tool_filter.adapters.mitmproxy.settings import (
     Loopback,
     bound_messages,
     keep_quiet_streams_alive,
-    refuse_dangerous_options,
+    problem_in_options,
     refuse_no_mode,
 )
 from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers, serve_dashboard
@@ -70,11 +70,11 @@ _FIXED = (
     ("dashboard", "dashboard"),
     ("otel", "otel"),
 )
-"""Options that can only be set at start, and what ``Config`` calls them."""
+"""Options that can only be set at start, and their names in ``Config``."""
 
 
 class Startup:
-    """One for the tool filter, all of whose parts it sets going."""
+    """Starts all parts of the tool filter."""
 
     def __init__(
         self,
@@ -120,25 +120,25 @@ class Startup:
         self._has_warned = False
         self._is_fast: bool | None = None  # not chosen yet
         self.problem: StartError | None = None
-        """Why the filter cannot start."""
+        """The reason why the filter cannot start, or None."""
         self.interception: Interception | None = None
-        """There is one if a mode is a forward proxy."""
+        """The interception, if a mode is a forward proxy."""
 
     # Options
 
     def configure(self, updated: set[str]) -> None:
-        """Adopt the options. At start, a wrong one becomes the ``problem``; later it is refused."""
+        """Apply the options. At start, a wrong one becomes the ``problem``; later it is refused."""
         try:
             self._configure(updated)
         except StartError as error:
-            if self._is_running:  # someone edits the options: mitmproxy takes the edit back
-                self._views.refuse_edit(error)
+            if self._is_running:  # the user edits the options: mitmproxy reverts the edit
+                self._views.note_refused_edit(error)
                 raise OptionsError(str(error)) from error
             self.problem = self.problem or error
 
     def _configure(self, updated: set[str]) -> None:
         self._views.configure(updated)
-        if danger := refuse_dangerous_options(ctx.options):
+        if danger := problem_in_options(ctx.options):
             raise danger
         if "mode" in updated:
             parse_modes(ctx.options.mode)
@@ -157,7 +157,7 @@ class Startup:
             in_background(self._start())
 
     def _intercept(self) -> None:
-        """Read forward proxies from now on; most users have none."""
+        """Intercept forward proxies from now on. (Imported late: most users have none.)"""
         if self.interception is None:
             from mcp_tool_filter.adapters.mitmproxy.interception import intercept
 
@@ -176,8 +176,8 @@ class Startup:
                     raise InvalidOption(option, "…", why="It can only be set at start")
         self._choose_speed(config.fast)
         self._rules.adopt(config.rules)
-        if config != before:  # an edit that is taken back comes by here too
-            self._views.refuse_edit(None)
+        if config != before:  # a reverted edit also comes here
+            self._views.note_refused_edit(None)
         if config.replaces_credentials and not before.replaces_credentials:
             log.warning("header_override: each client acts with the rights of upstream_headers")
         self._listeners.adopt(config)
@@ -188,7 +188,7 @@ class Startup:
         self._budget.limit = config.limits.unfinished
 
     def _choose_speed(self, fast: bool) -> None:
-        """Take the shortcuts, or not, for good: connections that are open cannot change over."""
+        """Decide once whether to use the shortcuts: open connections cannot switch."""
         if self._is_fast is None:
             self._is_fast = fast
             if fast:
@@ -199,7 +199,7 @@ class Startup:
     # Start
 
     def running(self) -> None:
-        """Set everything going, and ask the upstreams for their tools."""
+        """Start everything, and fetch the upstreams' tools."""
         self.problem = (
             self.problem
             or unknown_option(ctx.options.deferred)
@@ -234,7 +234,7 @@ class Startup:
             self.stop(str(error))
 
     async def _start(self) -> None:
-        await asyncio.sleep(0)  # mitmproxy begins tasks inside the hook that makes them
+        await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
         try:
             await self._loopback.rebind()
             for mode in parse_modes(ctx.options.mode):
@@ -253,7 +253,7 @@ class Startup:
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
         self._attach(listener)
-        self._listeners.adopt(self._listeners.config)  # it may have been edited meanwhile
+        self._listeners.adopt(self._listeners.config)  # the options may have been edited meanwhile
         who = introduce_to(mode, listener, ctx.master.addons.get("proxyserver"))
         target = target_of(mode, self._listeners.config, ctx.options)
         has_login = self._logins.open(mode.full_spec, target)
@@ -265,16 +265,16 @@ class Startup:
         if has_login:
             self._report("  Login: requests without credentials of their own use yours")
         if self._is_fast:
-            give_back()
+            return_free_memory()
 
     def _attach(self, listener: Listener) -> None:
-        """Let a new listener have all that stands behind the tool filter."""
+        """Attach rules and observers to a new listener."""
         self._rules.attach(listener)
         self._watchers.attach(listener.policy)
         listener.policy.tell_hidden = self._watchers.log.tell_hidden
 
     def _check_patterns(self) -> None:
-        """Say what is wrong with them, whatever else the user wants to read. Raises StartError."""
+        """Warn about the patterns, even if no report is wanted. Raises StartError."""
         config = self._listeners.config
         refuse_unmatched(config, self._listeners.unmatched())
         if not self._has_warned:
@@ -283,13 +283,13 @@ class Startup:
                 self._warn(warning)
 
     def stop(self, why: str) -> None:
-        """End the process; who waits for the start is answered."""
+        """End the process; clients that wait for the start are answered."""
         self._ending.fatal(why)
         self._ready.set()
 
 
 def say(text: str) -> None:
-    """Put the report where a person reads it: the console draws over its terminal."""
+    """Show a text where people read it: the console draws over its terminal."""
     if type(ctx.master).__name__ == "ConsoleMaster":
         log.info("%s", text)
     else:

@@ -1,9 +1,8 @@
-"""Responses that are under way: bytes put into one, its end, its abortion, and who broke it.
+"""Act on responses under way: inject bytes, end or cut them, and find out who broke them.
 
-The hooks call these functions with a flow. They work for all of HTTP/1 and HTTP/2, with and
-without TLS, from inside any hook or stream callable, and are only for the event loop's thread.
-An order reaches its stream when mitmproxy is through with what it is doing on that connection,
-which mostly is at once.
+The hooks call these functions with a flow. They work for HTTP/1 and HTTP/2, with and without TLS,
+inside any hook or stream callable, but only in the event loop's thread. An order reaches its stream
+when mitmproxy has finished the current event of that connection, usually at once.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from mcp_tool_filter.errors import ProtocolError
 
 
 def inject(flow: HTTPFlow, chunk: bytes) -> bool:
-    """Put bytes into the open response of this flow; False when there is none.
+    """Inject bytes into the open response of this flow; False if there is none.
 
-    ``flow.response.stream`` is called with them, as an ``Injected``, as if the upstream had sent
-    them. (If the response ends before they are through, they are gone.)
+    ``flow.response.stream`` gets them as an ``Injected``, as if the upstream had sent them. (If the
+    response ends first, they are lost.)
     """
     stream = stream_of(flow)
     if stream is None or not stream.takes_bytes:
@@ -54,9 +53,9 @@ def inject(flow: HTTPFlow, chunk: bytes) -> bool:
 
 
 def injector(flow: HTTPFlow) -> Callable[[bytes], bool]:
-    """Return ``inject`` for one flow, which it does not keep: what is known of a flow goes with it.
+    """Return ``inject`` for one flow, without keeping the flow alive.
 
-    (A WeakKeyDictionary whose value leads back to its key never lets go of either.)
+    (A WeakKeyDictionary never drops an entry whose value refers to its key.)
     """
     kept = weakref.ref(flow)
 
@@ -68,10 +67,11 @@ def injector(flow: HTTPFlow) -> Callable[[bytes], bool]:
 
 
 def end(flow: HTTPFlow, last: bytes = b"") -> bool:
-    """End the open response of this flow well; False when there is none.
+    """End the open response of this flow cleanly; False if there is none.
 
-    ``flow.response.stream`` is called for the end, as ever; then ``last`` is sent as it is. In the
-    ``responseheaders`` hook, too. A response whose length was announced cannot be ended: cut it.
+    ``flow.response.stream`` is called for the end as usual; then ``last`` is sent unchanged. This
+    also works in the ``responseheaders`` hook. A response with an announced length cannot be ended:
+    cut it.
     """
     stream = stream_of(flow)
     if stream is None or not stream.takes_bytes or stream.has_length:
@@ -81,7 +81,7 @@ def end(flow: HTTPFlow, last: bytes = b"") -> bool:
 
 
 def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
-    """Break off the response of this flow so that the client notices. Nothing more is sent."""
+    """Cut the response of this flow so that the client notices. Nothing more is sent."""
     stream = stream_of(flow)
     if not flow.live:
         return
@@ -95,7 +95,7 @@ def cut(flow: HTTPFlow, why: str = "cut by the tool filter") -> None:
 
 
 def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
-    """Let this flow fail as if the upstream had hung up: its client is answered accordingly."""
+    """Fail this flow as if the upstream had disconnected; its client gets the matching error."""
     stream = stream_of(flow)
     if stream is None or stream.over:
         return False
@@ -103,24 +103,24 @@ def lose(flow: HTTPFlow, why: str = "upstream lost") -> bool:
 
 
 def give_up(stream: SafeStream) -> None:
-    """Let a stream fail because it holds too much."""
+    """Fail a stream because it holds too much memory."""
     if not stream.over:
         _give(GiveUp(stream, Failure.OVER_BUDGET))
 
 
 def open_flows() -> list[HTTPFlow]:
-    """All flows of which the client has not had the last byte."""
+    """Return all flows whose client has not received the last byte."""
     return [stream.flow for stream in open_streams()]
 
 
 def is_made_here(flow: HTTPFlow) -> bool:
-    """Is the response one that another addon has made?"""
+    """Tell whether another addon has made the response."""
     stream = stream_of(flow)
     return stream is not None and stream.is_made_here
 
 
 def settle_answer(flow: HTTPFlow) -> None:
-    """Remember the response as it is: it is ours, or was judged."""
+    """Note that the response is final as it is now: it is ours, or was judged."""
     if stream := stream_of(flow):
         stream.settle_answer()
 
@@ -131,9 +131,9 @@ def settle_message(flow: HTTPFlow, message: WebSocketMessage) -> None:
 
 
 def add_secretly(flow: HTTPFlow, name: str, value: str) -> None:
-    """Send the request with a further header, which does not become part of the flow.
+    """Send the request with an extra header that does not become part of the flow.
 
-    Raises ProtocolError if we do not send it.
+    Raises ProtocolError if the request is not sent by us.
     """
     stream = stream_of(flow)
     if stream is None:
@@ -142,13 +142,13 @@ def add_secretly(flow: HTTPFlow, name: str, value: str) -> None:
 
 
 def send_again(flow: HTTPFlow) -> None:
-    """In the ``response`` hook: forget the response, and ask the upstream once more."""
+    """In the ``response`` hook: drop the response, and send the request once more."""
     if stream := stream_of(flow):
         stream.is_to_repeat = True
 
 
 def refuse_now(flow: HTTPFlow, response: Response) -> None:
-    """In the ``requestheaders`` hook: answer at once; the body of the request is not kept."""
+    """In the ``requestheaders`` hook: answer at once, without keeping the request's body."""
     stream = stream_of(flow)
     if stream is None:
         flow.response = response
@@ -157,25 +157,25 @@ def refuse_now(flow: HTTPFlow, response: Response) -> None:
 
 
 def is_streaming(flow: HTTPFlow) -> bool:
-    """Is the response of this flow under way?"""
+    """Tell whether the response of this flow is under way."""
     stream = stream_of(flow)
     return stream is not None and stream.is_streaming
 
 
 def upstream_failed(flow: HTTPFlow) -> bool:
-    """In the ``error`` hook: was it the upstream that could not be reached, or hung up?
+    """In the ``error`` hook: tell whether the upstream could not be reached, or disconnected.
 
-    False when the client left, when we cut the stream, and for what is only malformed or too large.
+    False if the client left, if we cut the stream, and if a message was malformed or too large.
     """
     stream = stream_of(flow)
     return stream is not None and stream.failure in (Failure.CONNECT_FAILED, Failure.LOST)
 
 
 def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
-    """Every host the client named for this request, as it sent them; mitmproxy overwrites them.
+    """Return every host that the client named in this request, before mitmproxy overwrote them.
 
-    First that of the target (``:authority`` in HTTP/2, an absolute URL in HTTP/1), then those of
-    all Host headers.
+    First the host of the target (``:authority`` in HTTP/2, an absolute URL in HTTP/1), then those
+    of all Host headers.
     """
     stream = stream_of(flow)
     return stream.asked_hosts if stream else ()

@@ -1,7 +1,7 @@
-"""Messages of our own to the upstream: copies that rules send, and answers to what it asks.
+"""Send our own messages to the upstream: copies that rules send, and replies to its requests.
 
-mitmproxy forwards what clients send; what we say ourselves goes out on connections of our own, with
-the headers of the request that it belongs to.
+mitmproxy forwards the clients' messages; our own go out on our own connections, with the headers of
+the request they belong to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.exchange import Client, Via
 from mcp_tool_filter.policy.rule_effects import SendCopy
 
-# The client's own connection, or framing that is ours to say.
+# Headers of the client's connection or framing, which differ for our message.
 _NOT_COPIED = frozenset({
     b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
     b"transfer-encoding", b"content-length", b"content-encoding", b"accept-encoding", b"expect",
@@ -35,11 +35,11 @@ _FOR_STRANGERS = frozenset({
 
 
 type Find = Callable[[HTTPFlow], tuple[Listener, Target]]
-"""Returns the listener of a flow, and how to reach its upstream."""
+"""Returns the listener of a flow, and the target for its upstream."""
 
 
 class UpstreamPosts:
-    """One for each process."""
+    """Posts all such messages of the process."""
 
     def __init__(self, find: Find, logins: Logins) -> None:
         self._find = find
@@ -49,14 +49,15 @@ class UpstreamPosts:
         self.done = self._copies.done
 
     def send_copy(self, effect: SendCopy) -> None:
-        """Send a copy of a request; another server gets none of the client's credentials."""
+        """Send a copy of a request; a server other than the upstream gets no credentials of the
+        client."""
         flow = effect.origin
         if isinstance(flow, HTTPFlow):
             text = f"{effect.head}0{effect.tail}".encode()
             self._copies.send(effect, self._headers_of(flow, text, _FOR_STRANGERS))
 
     def answer(self, text: bytes, origin: object, client: Client) -> None:
-        """Answer a request of the upstream that came on a stream."""
+        """Send our reply to a request of the upstream that came on a stream."""
         if not isinstance(origin, HTTPFlow):
             return
         path = real_request(origin).path
@@ -89,7 +90,7 @@ class UpstreamPosts:
     def _headers_of(
         self, flow: HTTPFlow, text: bytes, only: frozenset[bytes] | None = None
     ) -> Headers:
-        """Return a request's headers for another message: they name what that one names."""
+        """Return a request's headers for another message, with the headers that mirror its body."""
         request = real_request(flow)
         limits = self._find(flow)[0].config.limits
         after = headers_after(head_of(request), text, limits)
@@ -97,7 +98,7 @@ class UpstreamPosts:
         headers = [(name.lower(), value) for name, value in request.headers.fields]
         headers = [one for one in headers if one[0] not in changed]
         headers += [(name, value.encode()) for name, value in changed.items() if value is not None]
-        is_get = flow.request.method.upper() == "GET"  # whose Accept is not that of a POST
+        is_get = flow.request.method.upper() == "GET"  # its Accept differs from a POST's
         return with_usual([
             (name, value)
             for name, value in headers

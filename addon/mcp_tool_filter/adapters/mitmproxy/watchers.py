@@ -1,6 +1,6 @@
-"""All who watch what becomes of the messages: the views, the log, the audit, the metrics.
+"""Connect all observers of messages: the views, the log, the audit, the metrics.
 
-What only some users want is imported only for them.
+Optional observers are imported only if they are used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Watchers:
-    """``on_end`` is called after the last message, if there is somebody who gets entries."""
+    """The observers; ``on_end`` is called after the last message, if anything gets entries."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Watchers:
         self._watching: Watching | None = None
         self._unanswered: UnansweredRequests | None = None
         self.upstream_of: Callable[[object], str] | None = None
-        """Names the upstream of a flow; to be set before ``begin``, where there are many."""
+        """Names the upstream of a flow. Set it before ``begin`` if there are several upstreams."""
         self._tracer: Tracer | None = None
         self.log = VerdictLog(warn)
 
     def begin(self, config: Config, known: KnownFlows) -> None:
-        """Open the audit log and serve the metrics, if they are wanted. Raises StartError."""
+        """Open the audit log and serve the metrics, if configured. Raises StartError."""
         if config.otel:
             from mcp_tool_filter.adapters.mitmproxy.span_ends import SpanEnds
             from mcp_tool_filter.adapters.tracing import Tracer
@@ -85,12 +85,12 @@ class Watchers:
         self._unanswered = UnansweredRequests(known, self._watching.give_up)
 
     def attach(self, policy: PolicyInForce) -> None:
-        """Let the upstream of a listener read our spans, if requests are traced."""
+        """Pass our spans on to the upstream of a listener, if requests are traced."""
         if self._tracer:
             policy.propagate = self._tracer.propagate
 
     def observer_for(self, name: str) -> Observer:
-        """Return what is told of the messages of a listener."""
+        """Return the observer of a listener's messages."""
         return partial(self._observe, name, self._views.statistics_of(name))
 
     def _observe(self, name: str, counted: Statistics, judged: Judged) -> None:
@@ -111,7 +111,7 @@ class Watchers:
             return
         peer = flow.client_conn.peername
         address = (str(peer[0]), int(peer[1])) if peer else None
-        if flow.websocket:  # its headers tell of the connection
+        if flow.websocket:  # its headers belong to the connection, not to a message
             tracer.observe(judged, peer=address)
             return
         tracer.observe(judged, _trace_headers(flow), address)
@@ -119,7 +119,7 @@ class Watchers:
             flow.request.headers[name] = value
 
     def enter_log(self, effect: WriteLog) -> None:
-        """Enter what a rule has logged into the audit log, if there is one."""
+        """Add a rule's log entry to the audit log, if there is one."""
         if self._watching:
             self._watching.enter_log(effect)
 
@@ -134,7 +134,7 @@ class Watchers:
 
 
 def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
-    """Return the trace context of an HTTP request; none, if it names two parents."""
+    """Return the trace context of an HTTP request; none if it names two parents."""
     headers = flow.request.headers
     parents = headers.get_all("traceparent")
     if len(parents) != 1:
@@ -143,7 +143,7 @@ def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
 
 
 async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
-    """Serve the page until we are cancelled; ``say`` is told where. Raises StartError."""
+    """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
     from mcp_tool_filter.adapters.dashboard_server import DashboardServer
     from mcp_tool_filter.adapters.http_server import http_server
 

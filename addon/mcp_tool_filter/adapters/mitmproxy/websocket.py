@@ -1,4 +1,5 @@
-"""A WebSocket's messages: not a standard MCP transport, but some servers have it."""
+"""Filter the messages of a WebSocket, which is not a standard MCP transport, but used by some
+servers."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def newest_message(flow: HTTPFlow) -> WebSocketMessage:
-    """Return the message that has just come; mitmproxy would keep every one before it."""
+    """Return the newest message, and drop the older ones, which mitmproxy would keep."""
     assert flow.websocket
     message = flow.websocket.messages[-1]
     del flow.websocket.messages[:-1]
@@ -40,12 +41,12 @@ class _Said:
 
 
 class Socket:
-    """One WebSocket. A message that waits holds back only what comes behind it on its side."""
+    """One WebSocket. A waiting message holds back only later messages from the same side."""
 
     def __init__(self, flow: HTTPFlow, conversation: Conversation, carry_out: CarryOut) -> None:
         self._conversation = conversation
         most = conversation.policy.config.limits.pending
-        say = partial(_say, ref(flow))  # what is known of a flow must not keep it alive
+        say = partial(_say, ref(flow))  # our record of a flow must not keep it alive
 
         def in_order() -> InOrder[list[_Said]]:
             held: InOrder[list[_Said]] = InOrder(carry_out, lambda: _say_all(held, say), most=most)
@@ -54,7 +55,7 @@ class Socket:
         self._from_client, self._from_upstream = in_order(), in_order()
 
     def judge(self, flow: HTTPFlow, message: WebSocketMessage) -> None:
-        """Pass on a message, another one in its place, or none; now or later."""
+        """Forward a message, replace it or drop it, now or later."""
         held = self._from_client if message.from_client else self._from_upstream
         raw = message.content
         if message.from_client:
@@ -72,7 +73,7 @@ class Socket:
             self._apply(flow, message, judged)
 
     def tell_list_changed(self, flow: HTTPFlow) -> None:
-        """Tell the client, behind what it has not got yet, if it may be told."""
+        """Send the notification after the messages that still wait, if the client expects it."""
         for notice in self._conversation.list_changed_notices(in_session=True):
             said = _Said(True, notice, True)
             if self._from_upstream.is_waiting:
@@ -105,7 +106,7 @@ class Socket:
 
 
 def judge_or_drop(socket: Socket | None, flow: HTTPFlow, message: WebSocketMessage) -> None:
-    """Judge a message. What cannot be judged is dropped."""
+    """Judge a message; drop it if it cannot be judged."""
     try:
         if socket is None:
             raise ProtocolError("a WebSocket that nobody asked for")
@@ -118,7 +119,7 @@ def judge_or_drop(socket: Socket | None, flow: HTTPFlow, message: WebSocketMessa
 def _outcome(
     raw: bytes, from_client: bool, is_text: bool, outcome: Judged | Exception
 ) -> list[_Said]:
-    """Return all that is said because of one message."""
+    """Return all messages that result from one."""
     if isinstance(outcome, Exception):
         log.error("cannot judge a WebSocket message", exc_info=outcome)
         return []
@@ -136,7 +137,7 @@ def _outcome(
 
 
 def _replies_beside(changed: Rewrite) -> Iterator[_Said]:
-    """Return our own replies to what was taken out of a batch, for either side."""
+    """Yield our own replies to messages that were removed from a batch, for either side."""
     for to_client, replies in ((True, changed.owed), (False, changed.to_upstream)):
         yield from (_Said(to_client, reply, True) for reply in replies)
 

@@ -13,17 +13,17 @@ from mcp_tool_filter.adapters.mitmproxy.fast import malloc as room
 SCRIPT = """
 import os
 from pathlib import Path
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import give_back, keep_room
+from mcp_tool_filter.adapters.mitmproxy.fast.malloc import return_free_memory, keep_free_memory
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf('SC_PAGE_SIZE') >> 20
 
-keep_room()
+keep_free_memory()
 before = megabytes()
 bodies = [b"x" * (4 << 20) for _ in range(10)]
 del bodies
 print(megabytes() - before)
-give_back()
+return_free_memory()
 print(megabytes() - before)
 """
 
@@ -45,6 +45,6 @@ def test_another_c_library_is_left_alone(
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     room._glibc.cache_clear()
-    room.keep_room()
-    room.give_back()
+    room.keep_free_memory()
+    room.return_free_memory()
     room._glibc.cache_clear()

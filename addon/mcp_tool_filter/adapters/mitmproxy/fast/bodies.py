@@ -1,11 +1,10 @@
-"""Large bodies, passed through HTTP/1 connections with fewer copies.
+"""Pass large bodies through HTTP/1 connections with fewer copies.
 
-mitmproxy puts what it receives into a buffer, from which h11 takes it out again, and that copies it
-four times. But while a body goes on, what has come is the next part of the body as it is. And
-mitmproxy copies a large chunk to write its length before it; here the three parts are sent one by
-one.
+mitmproxy appends received bytes to a buffer, from which h11 extracts them, with four copies in
+total. But in the middle of a body, the received bytes are the next part of the body. Also,
+mitmproxy copies a large chunk to prepend its length; here we send the three parts one by one.
 
-Internals that are used: the buffer, the reader and the states of ``Http1Connection``, how
+We use these internals: the buffer, the reader and the states of ``Http1Connection``, how
 ``Http1Server.send`` writes a chunk, and how h11's readers count.
 """
 
@@ -17,13 +16,13 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import ResponseData
 from mitmproxy.proxy.layers.http._http1 import Http1Connection, Http1Server
 
-LARGE = 64 * 1024  # bytes; less is copied faster than it is sent in three parts
+LARGE = 64 * 1024  # bytes; copying fewer is faster than sending three parts
 
 type Commands = list[commands.Command]
 
 
 def carry_received(connection: Http1Connection, data: bytes) -> Commands | None:
-    """Return what a connection makes of bytes that may be the middle of a body."""
+    """Return the commands for received bytes if they are the middle of a body, else None."""
     if connection.state != connection.read_body or connection.buf or not data:
         return None
     if connection.stream_id is None or not _count(connection.body_reader, len(data)):
@@ -32,7 +31,7 @@ def carry_received(connection: Http1Connection, data: bytes) -> Commands | None:
 
 
 def _count(reader: object, size: int) -> bool:
-    """Count bytes as read, if that many belong to the body and more are to come."""
+    """Count bytes as read if all belong to the body and more will follow."""
     match reader:
         case ContentLengthReader(_remaining=left) if left > size:
             reader._remaining -= size
@@ -40,7 +39,7 @@ def _count(reader: object, size: int) -> bool:
             left > size
         ):
             reader._bytes_in_chunk -= size
-        case Http10Reader():  # whatever comes
+        case Http10Reader():  # all bytes belong to the body
             pass
         case _:
             return False
@@ -48,7 +47,7 @@ def _count(reader: object, size: int) -> bool:
 
 
 def carry_sent(connection: Http1Connection, event: ResponseData) -> Commands | None:
-    """Return how a connection sends a large part of a body."""
+    """Return the commands that send a large part of a body, or None."""
     if not isinstance(connection, Http1Server) or event.stream_id != connection.stream_id:
         return None
     response = connection.response

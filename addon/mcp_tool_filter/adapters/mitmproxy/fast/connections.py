@@ -1,15 +1,14 @@
-"""mitmproxy's connections, with fewer turns of the event loop and fewer packets for each request.
+"""Serve connections with fewer turns of the event loop and fewer packets per request.
 
-mitmproxy runs each hook in a task of its own, and goes on with the connection in a later turn of
-the event loop, although most hooks are through at once; and it sends what it has to say piece by
-piece, a head and its body each by itself. Here both are done without going round: what follows from
-a hook that is through is the next thing that happens, and what goes to one peer goes as one.
+mitmproxy runs each hook in its own task and continues with the connection in a later turn of the
+event loop, although most hooks finish at once; and it sends a head and its body separately. Here we
+continue immediately after a hook that has finished, and send all bytes for one peer together.
 
-A stream may run its hooks itself (``hook_runner``), and all bytes that have come are read at once.
+A stream may run its hooks itself (``hook_runner``), and we read all available bytes at once.
 
-Internals of mitmproxy that are used: that a connection asks its ``layer`` for commands under a lock
-and carries them out without waiting, that it keeps its reader in ``transports``, and that a
-listener looks for ``ProxyConnectionHandler`` in its module.
+We use these internals of mitmproxy: a connection asks its ``layer`` for commands under a lock and
+carries them out without waiting, it keeps its reader in ``transports``, and a listener looks up
+``ProxyConnectionHandler`` in its module.
 """
 
 from __future__ import annotations
@@ -36,22 +35,23 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import close_after_error
 
 log = logging.getLogger(__name__)
 
-_MOST_READ = 256 * 1024  # bytes, as many as asyncio takes from a socket
-_LARGE = 64 * 1024  # bytes; to copy them would cost more than to send them alone
+_MOST_READ = 256 * 1024  # bytes, as many as asyncio reads from a socket
+_LARGE = 64 * 1024  # bytes; copying so many would cost more than sending them separately
 
 type Steps = Generator[commands.Command, Any, None]
 _serving: WeakValueDictionary[str, QuickConnectionHandler] = WeakValueDictionary()  # by client
 
 
 def hook_runner(client: Client) -> RunHook | None:
-    """Return what runs a client's hooks at once, without the way up to the connection and back."""
+    """Return a function that runs a client's hooks directly, without a detour through the
+    connection."""
     handler = _serving.get(client.id)
     return handler.run_hook if handler else None
 
 
 def install_quick_connections() -> None:
-    """Let all clients that come from now on be served this way."""
-    # mode_servers looks this name up for each new client.
+    """Serve all new clients this way."""
+    # mode_servers looks up this name for each new client.
     mode_servers.ProxyConnectionHandler = QuickConnectionHandler  # type: ignore[misc]  # a subclass in its place
 
 
@@ -71,15 +71,15 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         await super().handle_connection(connection)
 
     def shortened(self) -> Layer:
-        """Return what stands before the outermost layer: it is only asked for commands."""
-        shortened: Layer = cast(Any, _Shortened(self.layer, self))  # no Layer, but asked as one
+        """Return the wrapper around the outermost layer, which is only asked for commands."""
+        shortened: Layer = cast(Any, _Shortened(self.layer, self))  # not a Layer, but used like one
         return shortened
 
     def run_hook(self, hook: commands.StartHook) -> bool:
-        """Run a hook, once; if an addon takes its time, the connection is told afterwards."""
+        """Run a hook once; return False if an addon has to wait: the connection continues later."""
         if getattr(hook, "has_begun", False):
             return False
-        hook.has_begun = True  # type: ignore[attr-defined]  # a mark of ours, none of mitmproxy's
+        hook.has_begun = True  # type: ignore[attr-defined]  # our own mark
         assert isinstance(self.master.addons, QuickAddonManager)
         args = args_of(hook)
         rest = self.master.addons.begin_lifecycle(hook, args)
@@ -107,21 +107,22 @@ class QuickConnectionHandler(ProxyConnectionHandler):
 
 
 class GreedyReader(StreamReader):
-    """Gives all that has come at once: mitmproxy reads 64 KB, of which it makes much ado."""
+    """Returns all available bytes at once: mitmproxy would read 64 KB at a time, at a high cost
+    each."""
 
     async def read(self, n: int = -1) -> bytes:
         return await super().read(n if n < 0 else max(n, _MOST_READ))
 
 
 class _Shortened:
-    """Stands before a client's outermost layer, and yields fewer commands than it."""
+    """Wraps a client's outermost layer, and yields fewer commands."""
 
     def __init__(self, layer: Layer, handler: QuickConnectionHandler) -> None:
         self._layer = layer
         self._handler = handler
 
     def handle_event(self, event: events.Event) -> Steps:
-        """Let an event happen, and whatever follows from it at once."""
+        """Handle an event and everything that follows from it immediately."""
         due = deque([event])
         held: commands.SendData | None = None
         try:
@@ -141,7 +142,7 @@ class _Shortened:
                     elif self._handler.run_hook(command) and command.blocking:
                         due.append(events.HookCompleted(command))
         except Exception:
-            if held is not None:  # it was said before the error
+            if held is not None:  # it was to be sent before the error
                 yield held
             yield close_after_error(self._handler.client)
             return

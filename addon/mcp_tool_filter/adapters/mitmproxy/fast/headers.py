@@ -1,13 +1,12 @@
-"""mitmproxy's headers, with an index.
+"""Give mitmproxy's headers an index.
 
-A request's headers are asked some sixty times on its way, and mitmproxy converts each name of them
-for each question, through five functions. Here they are converted once, for as long as they stay
-what they are. And seven times mitmproxy computes how long a body is: here it does so once for each
-head. The answers are the same.
+A request's headers are looked up about sixty times, and each time mitmproxy converts every name,
+through five functions. Here we convert the names once, until the headers change. Also, mitmproxy
+computes the length of a body seven times; here we do it once per head. The results are the same.
 
-Internals of mitmproxy that are used: ``Headers`` keeps its fields as pairs of bytes, in a tuple
-that is replaced and never changed, and compares their names in lower case; and the length of a body
-follows from the fields of its head, from the request's method and from the response's status.
+We use these internals of mitmproxy: ``Headers`` keeps its fields as pairs of bytes, in a tuple that
+is replaced and never changed, and compares names in lower case; and the length of a body depends on
+the fields of its head, the request's method and the response's status.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _UNKNOWN: Any = object()
 
 
 class _Known(dict[str | bytes, bytes]):
-    """What a name is compared by. What is asked for is mostly one of a few."""
+    """The normalised form of each name. Most look-ups use one of a few names."""
 
     def __missing__(self, name: str | bytes) -> bytes:
         key = _bytes(name).lower()
@@ -43,10 +42,10 @@ _known = _Known()
 
 
 def install_quick_headers() -> None:
-    """Answer all header look-ups of this process this way."""
-    # Any: for mypy a method is not for assigning. The tests hold each against mitmproxy's own.
+    """Use this index for all header look-ups of this process."""
+    # Any: mypy does not allow assigning to methods. The tests compare each with mitmproxy's own.
     patched: Any = Headers
-    patched.indexed = None  # the fields that the index is of
+    patched.indexed = None  # the fields that the index was made from
     patched.get_all = get_all
     patched.set_all = set_all
     patched.get = get
@@ -65,7 +64,7 @@ def get_all(headers: Headers, name: str | bytes) -> list[str]:
 
 
 def get[T](headers: Any, name: str | bytes, default: T | None = None) -> str | T | None:
-    if headers.indexed is not headers.fields:  # as in _index_of: nothing is asked more often
+    if headers.indexed is not headers.fields:  # inlined _index_of: this is the hottest call
         _index_anew(headers)
     values = headers.index.get(_known[name])
     if values is None:
@@ -98,7 +97,7 @@ def set_all(headers: Any, name: str | bytes, values: Iterable[str | bytes]) -> N
         headers.fields = _with(headers.fields, first, key, wanted)
     else:
         headers.fields = (*headers.fields, *[(first, value) for value in wanted])
-    if headers.indexed is not None:  # the index is replaced, never changed: copies may share it
+    if headers.indexed is not None:  # replace the index, never change it: copies may share it
         headers.index = {**index, key: wanted} if wanted else _without(index, key)
         headers.indexed = headers.fields
         if key in _OF_LENGTHS:
@@ -106,7 +105,7 @@ def set_all(headers: Any, name: str | bytes, values: Iterable[str | bytes]) -> N
 
 
 def _with(fields: _Fields, name: bytes, key: bytes, values: list[bytes]) -> _Fields:
-    """Return the fields with other values of a name that is among them."""
+    """Return the fields with new values for an existing name."""
     rest = values.copy()
     changed = []
     for field in fields:

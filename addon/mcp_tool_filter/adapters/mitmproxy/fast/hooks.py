@@ -1,10 +1,10 @@
-"""Runs only the hooks that addons have, and does not wait for those that finish at once.
+"""Run only the hooks that addons have, and do not wait for hooks that finish at once.
 
-mitmproxy looks through some 35 addons for each hook, eight times for each request, which is half of
-what mitmdump does. Here it looks once, and again only when the addons change.
+mitmproxy searches about 35 addons for each hook, eight times per request: half of mitmdump's work.
+Here we search once, and again only when the addons change.
 
-Internals of mitmproxy that are used: the chain of ``AddonManager``, whose addons may hold others,
-and that nothing in it but its three methods here asks them.
+We use these internals of mitmproxy: the chain of ``AddonManager``, whose addons may contain others,
+and that only its three methods here call addons.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _fields: dict[type[Hook], list[str]] = {}
 class Handler(NamedTuple):
     function: Callable[..., Any]
     next_group: int
-    """Number of the first handler behind this addon's own and those it holds."""
+    """The index of the first handler after those of this addon and of the addons it contains."""
 
 
 class QuickAddonManager(AddonManager):
-    """Remembers for each hook which addons have it."""
+    """Remembers which addons have each hook."""
 
     def __init__(self, master: Master) -> None:
         super().__init__(master)  # type: ignore[no-untyped-call]  # mitmproxy gives it no types
@@ -48,12 +48,12 @@ class QuickAddonManager(AddonManager):
         self._tells_of_updates = False
 
     def begin(self, event: Hook) -> Awaitable[None] | None:
-        """Run a hook of all addons that have it; return what remains to be awaited, if anything."""
+        """Run a hook in all addons that have it; return an awaitable for the rest, or None."""
         handlers = self._handlers_of(event)
         return self._run(handlers, 0, args_of(event)) if handlers else None
 
     def begin_lifecycle(self, event: Hook, args: Sequence[Any]) -> Awaitable[None] | None:
-        """The same; addons that want to know of every change of a flow are told besides."""
+        """The same for a lifecycle hook; addons with an update hook are called too."""
         if handlers := self._handlers_of(event):
             rest = self._run(handlers, 0, args)
             if rest is not None:
@@ -63,12 +63,12 @@ class QuickAddonManager(AddonManager):
         return None
 
     def trigger(self, event: Hook) -> None:
-        if isinstance(event, AddLogHook):  # mitmproxy triggers one for each line of the log
+        if isinstance(event, AddLogHook):  # mitmproxy triggers it for each line of the log
             if self._handlers_of(event):
                 super().trigger(event)
             return
         super().trigger(event)
-        self.forget()  # whoever was configured may have other hooks now
+        self.forget()  # a configured addon may have other hooks now
 
     async def trigger_event(self, event: Hook) -> None:
         if rest := self.begin(event):
@@ -120,7 +120,7 @@ class QuickAddonManager(AddonManager):
             await rest
 
     def _handlers_of(self, event: Hook) -> Sequence[Handler]:
-        # Not ==: an addon may be equal to another.
+        # Not ==: two addons may be equal.
         known, chain = self._chain, self.chain
         is_same = len(known) == len(chain) and all(map(is_, known, chain))
         if not is_same or (self._groups and self._have_groups_changed()):
@@ -131,7 +131,8 @@ class QuickAddonManager(AddonManager):
         return found
 
     def _find(self, event: Hook) -> Sequence[Handler]:
-        """Find the handlers of all addons; what stops mitmproxy within a group stops us there."""
+        """Find the handlers of all addons; an error within a group stops us where it stops
+        mitmproxy."""
         handlers: list[Handler] = []
         for addon in self.chain:
             functions = list(self._functions_of(addon, event))
@@ -146,7 +147,7 @@ class QuickAddonManager(AddonManager):
                 _, function = next(found)
             except StopIteration:
                 return
-            except Exception as problem:  # no function, or a property that raises
+            except Exception as problem:  # not a function, or a property that raises
                 yield partial(_complain, problem)
                 return
             yield function
@@ -168,13 +169,14 @@ def _complain(problem: Exception, *_args: object) -> None:
 
 
 def _log_as_ever() -> None:
-    """Log the exception at hand as mitmproxy does; raises those that are not for the log."""
+    """Log the current exception as mitmproxy does; re-raise those that it would not log."""
     with safecall():
         raise
 
 
 def args_of(hook: Hook) -> list[Any]:
-    """Return what the addons are told, as ``hook.args()`` does, which looks for its fields."""
+    """Return the arguments for addons, like ``hook.args()``, which looks up its fields each
+    time."""
     kind = type(hook)
     names = _fields.get(kind)
     if names is None:
@@ -184,7 +186,7 @@ def args_of(hook: Hook) -> list[Any]:
 
 
 def make_quick(manager: AddonManager) -> None:
-    """Let a manager that is in use ask quickly from now on."""
+    """Make a manager that is already in use quick."""
     if type(manager) is AddonManager:
         manager.__class__ = QuickAddonManager
         assert isinstance(manager, QuickAddonManager)

@@ -1,9 +1,8 @@
-"""Memory that large bodies need, and that glibc would give back after each and ask for again.
+"""Keep free memory for large bodies, which glibc would return to the system after each.
 
-A body of 5 MB is a dozen pieces of 5 MB on its way. Each that is returned to the system comes back
-page by page, and that costs half as much as all that is done with it. So up to 64 MB that are free
-are kept; what was only needed at the start is given back, once. Where there is another C library
-than glibc, nothing is done.
+A body of 5 MB needs a dozen blocks of 5 MB on its way. If a block is returned to the system,
+getting it back page by page costs half as much as all other work on it. So we keep up to 64 MB of
+free memory, and return once what only the start needed. Without glibc, we do nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT = 64 * MEBIBYTE
-_LARGEST = 32 * MEBIBYTE  # of one piece, and the most that glibc allows
+_LARGEST = 32 * MEBIBYTE  # of one block, and the most that glibc allows
 
 
-def keep_room() -> None:
-    """Keep what is free for the next large body."""
+def keep_free_memory() -> None:
+    """Keep free memory for the next large body."""
     if malloc := _glibc():
         malloc.mallopt(_MMAP_THRESHOLD, _LARGEST)
         malloc.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
-def give_back() -> None:
-    """Return to the system what is free now."""
+def return_free_memory() -> None:
+    """Return all free memory to the system."""
     if malloc := _glibc():
         malloc.malloc_trim(0)
 

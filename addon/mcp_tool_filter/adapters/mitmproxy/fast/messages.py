@@ -1,12 +1,12 @@
-"""mitmproxy's requests and responses, checked without stumbling.
+"""Check the types of mitmproxy's messages without raising exceptions.
 
-mitmproxy checks the types of each message that is made, and tries one half of ``bytes | None``
-after the other. The half that does not fit is an exception that holds on to all its callers, and
-so to the flow and its bodies, until the garbage collector comes. What is found here is the same.
-Only the types of values matter: those that were found right once are not checked again.
+mitmproxy checks the types of each new message, and tries the members of ``bytes | None`` one after
+the other. The member that does not fit raises an exception, which keeps its callers, and so the
+flow and its bodies, in memory until garbage collection. The result here is the same. Only the types
+of values matter: a combination that was right once is not checked again.
 
-Internals of mitmproxy that are used: that messages check themselves in ``__post_init__``, and how,
-and that a message has no attributes yet but its fields, in their order.
+We use these internals of mitmproxy: messages check themselves in ``__post_init__``, how they do it,
+and that a message has only its fields as attributes then, in order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mitmproxy.utils.typecheck import check_option_type
 
 
 def install_quick_checks() -> None:
-    """Check all messages of this process this way."""
-    patched: Any = MessageData  # for mypy a method is not for assigning
+    """Use this check for all messages of this process."""
+    patched: Any = MessageData  # mypy does not allow assigning to methods
     patched.__post_init__ = check_types
 
 
 _right: set[tuple[type, ...]] = set()
-"""The types of a message and of its values, in their order. There are few."""
+"""Known good combinations: the types of a message and of its values, in order."""
 _MOST = 256
 
 
@@ -38,7 +38,7 @@ def check_types(message: MessageData) -> None:
     for name, kind in _kinds(type(message)):
         value = getattr(message, name)
         if not isinstance(value, kind):
-            check_option_type(name, value, kind)  # to which an int is a float, too
+            check_option_type(name, value, kind)  # it accepts an int as a float
     if len(_right) < _MOST:
         _right.add(types)
 

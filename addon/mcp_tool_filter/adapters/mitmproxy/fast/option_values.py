@@ -1,10 +1,10 @@
-"""mitmproxy's options, whose values are at hand.
+"""Cache the values of mitmproxy's options.
 
-A request reads some twenty of them, and mitmproxy copies each value for each reader, in case
-somebody changes it. Here what cannot be changed is looked up once, until an option is edited.
+A request reads about twenty options, and mitmproxy copies each value for each reader, in case the
+reader changes it. Here we look up immutable values once, until an option is edited.
 
-Internals of mitmproxy that are used: that ``OptManager`` looks a value up in ``__getattr__``, and
-that it sends ``changed`` after each change, also after one that it takes back.
+We use these internals of mitmproxy: ``OptManager`` looks up values in ``__getattr__``, and sends
+``changed`` after each change, even after one that it reverts.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _UNCHANGEABLE = frozenset({bool, int, str, type(None)})
 
 
 def make_values_quick(options: object) -> None:
-    """Let options that are in use be read quickly from now on."""
+    """Make options that are already in use quick to read."""
     if type(options) is Options:
-        object.__setattr__(options, "__class__", QuickOptions)  # their own sets options
+        object.__setattr__(options, "__class__", QuickOptions)  # theirs sets options
         assert isinstance(options, QuickOptions)
-        # Before all who ask for the new values when they hear of a change.
+        # First, before all receivers that read the new values on a change.
         options.changed.receivers.insert(0, WeakMethod(options.forget))
 
 
 class QuickOptions(Options):
-    """Keeps the values that have been read among its own attributes."""
+    """Caches values as its own attributes."""
 
     def forget(self, updated: Iterable[str] = ()) -> None:
-        """Look all values up anew: an edit that is refused takes others, made within it, back."""
+        """Drop all cached values: a refused edit also reverts other edits made within it."""
         for name in self._options:
             self.__dict__.pop(name, None)
 
@@ -40,7 +40,7 @@ class QuickOptions(Options):
         try:
             return super().update_known(**kwargs)  # type: ignore[no-any-return, no-untyped-call]  # mitmproxy's, untyped
         finally:
-            self.forget()  # a value of a wrong type ends it without a word to anyone
+            self.forget()  # a value of a wrong type raises without sending ``changed``
 
     def __getattr__(self, name: str) -> Any:
         option = self.__dict__["_options"].get(name)

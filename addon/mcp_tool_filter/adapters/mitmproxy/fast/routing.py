@@ -1,10 +1,10 @@
-"""mitmproxy's HTTP layer, with fewer steps between a connection and its stream.
+"""Route events between a connection and its streams with fewer steps.
 
-``HttpLayer`` passes on what its streams and its connections say to each other; every step of that
-is a generator in a generator, and most of what mitmproxy does for a request. What cannot wait is
-asked here directly: an HTTP/1 connection, which never does.
+``HttpLayer`` passes events and commands between its streams and connections. Each step is a
+generator within a generator, and together they are most of mitmproxy's work for a request. Here we
+call an HTTP/1 connection directly, because it never waits.
 
-Internals of mitmproxy that are used: what ``HttpLayer.event_to_child`` does for each command, what
+We use these internals of mitmproxy: what ``HttpLayer.event_to_child`` does for each command, what
 ``Http1Connection._handle_event`` does, and that neither pauses.
 """
 
@@ -38,10 +38,10 @@ type Steps = Generator[commands.Command, Any, None]
 
 
 class QuickHttpLayer(FilteredHttpLayer):
-    """Does what ``FilteredHttpLayer`` does."""
+    """Behaves like ``FilteredHttpLayer``."""
 
     def event_to_child(self, child: Any, event: events.Event) -> Steps:
-        # No isinstance: these are abstract classes, for which it is slow.
+        # Not isinstance, which is slow for these abstract classes.
         if type(child) in _NEVER_PAUSE and child.debug is None:
             return self._carry(child, tell(child, event))
         return self._carry(child, child.handle_event(event))
@@ -49,11 +49,12 @@ class QuickHttpLayer(FilteredHttpLayer):
     def register_connection(self, command: RegisterHttpConnection) -> Steps:
         client = self.connections[command.connection]
         if not command.err and type(client) is HttpClient:
-            self.connections[command.connection] = client.child_layer  # no need to ask through it
+            self.connections[command.connection] = client.child_layer  # to call it directly
         return super().register_connection(command)
 
     def _carry(self, child: Layer, said: Iterable[commands.Command]) -> Steps:
-        """Pass on what a stream or a connection wants; yield what is not for another of them."""
+        """Route the commands of a stream or connection to the others; yield the remaining
+        commands."""
         for command in said:
             kind = type(command)
             if kind is commands.SendData:
@@ -67,7 +68,7 @@ class QuickHttpLayer(FilteredHttpLayer):
                 if type(event) is RequestHeaders:
                     yield from self.make_stream(event.stream_id)
                 stream = self.streams.get(event.stream_id)
-                if stream is not None:  # it may be over already
+                if stream is not None:  # the stream may be over already
                     yield from self._carry(stream, stream.handle_event(event))
             else:
                 yield from self._carry_rarer(child, command)
@@ -90,7 +91,7 @@ class QuickHttpLayer(FilteredHttpLayer):
 
 
 def tell(connection: Http1Connection, event: events.Event) -> Iterable[commands.Command]:
-    """Let an event happen to a connection, which ``handle_event`` does in two steps more."""
+    """Handle an event of a connection, as ``handle_event`` does in two more steps."""
     if type(event) is events.DataReceived:
         carried = carry_received(connection, event.data)
         if carried is not None:

@@ -1,7 +1,7 @@
-"""What is said again: what was judged anew, and a request that is sent once more.
+"""Send again: messages that were judged again, and requests that are repeated.
 
-A head that is not settled (see ``last_look``) is judged again when it is about to leave. What comes
-of that is sent in place of what mitmproxy was about to send.
+A head that is not settled (see ``last_look``) is judged again when it is about to be sent. The
+result is sent instead of what mitmproxy was about to send.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.upgrades import UpgradedStream
 
 type Instead = tuple[Steps, bool]
-"""Other steps than those that were begun, and whether they are checked."""
+"""Steps to take instead of those begun, and whether to check them."""
 
 
 class RepeatingStream(UpgradedStream):
-    """A stream that can say something again."""
+    """A stream that can send something again."""
 
-    is_to_repeat = False  # the upstream is to be asked once more
-    _is_said = False  # the answer has been sent in place of mitmproxy's
+    is_to_repeat = False  # the request must be sent once more
+    _is_said = False  # our answer has been sent instead of mitmproxy's
 
     def _note_asked(self, _request: Request) -> None:
-        """Do what is due when a request leaves for the upstream."""
+        """Called when a request is sent to the upstream."""
         self._upstream_asked = True
 
     def _look_again(
         self, event: RequestHeaders | ResponseHeaders
     ) -> Generator[commands.Command, Any, Instead | None]:
-        """Judge again what another script has changed, and send it, or what comes of it."""
+        """Judge again what another script has changed, and send the result."""
         look = last_look._look
         assert look
         if isinstance(event, RequestHeaders):
@@ -72,7 +72,7 @@ class RepeatingStream(UpgradedStream):
         return (nothing(event), True) if self.doomed is not None else None
 
     def _request_again(self) -> Iterator[SendHttp]:
-        """Return what sends the request, in place of what mitmproxy would do."""
+        """Return the commands that send the request, instead of mitmproxy's."""
         number, request, upstream = self.stream_id, self.flow.request, self.context.server
         content = request.raw_content or b""
         yield SendHttp(RequestHeaders(number, request, end_stream=not content), upstream)
@@ -81,13 +81,13 @@ class RepeatingStream(UpgradedStream):
         yield SendHttp(RequestEndOfMessage(number), upstream)
 
     def _send_request_again(self) -> Steps:
-        """Send a request that was judged again, in place of what mitmproxy was about to send."""
+        """Send a request that was judged again, instead of what mitmproxy was about to send."""
         for command in self._request_again():
             command.event = self.for_the_wire(command.event)
             yield command
 
     def _send_answer_again(self) -> Steps:
-        """Send an answer that was judged again; mitmproxy then ends it."""
+        """Send an answer that was judged again; mitmproxy then ends the stream."""
         response = self.flow.response
         assert response
         self._is_said = True
@@ -99,7 +99,8 @@ class RepeatingStream(UpgradedStream):
             yield SendHttp(self.for_the_wire(data), self.context.client)
 
     def _repeat(self) -> Steps:
-        """Forget the response, of which the client has seen nothing, and ask once more."""
+        """Drop the response, of which the client has seen nothing, and send the request once
+        more."""
         self.is_to_repeat = False
         self.flow.response = None
         self.held.clear()
@@ -109,7 +110,7 @@ class RepeatingStream(UpgradedStream):
             yield from self._request_again()
 
     def _leave_number(self) -> None:
-        """Let HTTP/2 give the next request a number of its own."""
+        """Make HTTP/2 use a new stream number for the next request."""
         http = next(one for one in self.context.layers if isinstance(one, layers.HttpLayer))
         connection = http.connections.get(self.context.server)
         speaker = connection.context.layers[-1] if connection else None

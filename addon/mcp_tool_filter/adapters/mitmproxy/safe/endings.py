@@ -1,7 +1,7 @@
-"""How a stream ends when it does not end as mitmproxy would have it.
+"""End a stream in other ways than mitmproxy would.
 
-A client gets an answer of ours where mitmproxy would write an HTML page; a request may be refused
-by its head; and we may end a stream, break it off, or take its upstream for lost.
+A client gets our answer instead of mitmproxy's HTML page; a request may be refused by its head; and
+we may end a stream, cut it, or mark its upstream as lost.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ log = logging.getLogger(__name__)
 
 
 class EndingStream(LookedAtStream):
-    """A stream that can end in our ways."""
+    """A stream with these endings."""
 
     failure: Failure | None = None
-    _given_failure: Failure | None = None  # it fails for a reason of ours
-    last: bytes | None = None  # what to end it with, at the next opportunity
-    doomed: str | None = None  # why it will be cut, sooner than that
+    _given_failure: Failure | None = None  # our own reason to fail the stream
+    last: bytes | None = None  # the bytes to end it with, at the next opportunity
+    doomed: str | None = None  # why it will be cut, before ``last`` is sent
     refusal: Response | None = None  # the answer to a request refused by its head
-    over = False  # the client has had its last byte
-    holds: Held | None = None  # what must leave before the response ends
+    over = False  # the client has received the last byte
+    holds: Held | None = None  # held-back bytes that must be sent before the response ends
     _upstream_asked = False
     _headers_sent = False
-    _is_dropped = False  # nobody will ask us anything any more
+    _is_dropped = False  # mitmproxy has dropped the stream
 
     def __init__(self, context: Context, stream_id: int) -> None:
         super().__init__(context, stream_id)
-        self.held: list[Any] = []  # what the response goes through, once that has been chosen
-        self._kept_end: list[HttpEvent] = []  # how the upstream has ended it meanwhile
+        self.held: list[Any] = []  # the stream callable, once chosen
+        self._kept_end: list[HttpEvent] = []  # the response's end, until all bytes are sent
 
-    # -- where it stands
+    # -- state
 
     @property
     def takes_bytes(self) -> bool:
-        """Would bytes put into the response reach the client?"""
+        """Tell whether bytes injected into the response would reach the client."""
         going_on = not self.over and self.doomed is None and self.last is None
         return going_on and (self.is_streaming or self._will_stream)
 
     @property
     def is_streaming(self) -> bool:
-        """Is the response under way, and not yet ending?"""
+        """Tell whether the response is under way and not yet ending."""
         return (
             self.server_state == self.state_stream_response_body
-            and not self._paused  # nothing but the response hook, at the end, makes it wait
+            and not self._paused  # only the response hook, at the end, pauses it
             and self.child_layer is None
         )
 
     @property
     def _will_stream(self) -> bool:
-        # The responseheaders hook is waiting for something; what comes meanwhile is queued.
+        # The responseheaders hook is waiting; meanwhile events are queued.
         response = self.flow.response
         return (
             self.server_state == self.state_wait_for_response_headers
@@ -85,17 +85,17 @@ class EndingStream(LookedAtStream):
 
     @property
     def is_made_here(self) -> bool:
-        """Is the response another addon's, and the upstream has not been asked?"""
+        """Tell whether another addon made the response without asking the upstream."""
         return not self._upstream_asked
 
     @property
     def has_begun(self) -> bool:
-        """Has the client seen the head of the response?"""
+        """Tell whether the head of the response has been sent."""
         return self._headers_sent
 
     @property
     def has_length(self) -> bool:
-        """Has the client been told how many bytes the body has?"""
+        """Tell whether the response announces the length of its body."""
         return self.flow.response is not None and "content-length" in self.flow.response.headers
 
     @property
@@ -106,7 +106,7 @@ class EndingStream(LookedAtStream):
     def _can_end(self) -> bool:
         return not self.over and self.server_state in (
             self.state_stream_response_body,
-            self.state_consume_response_body,  # of a response that has no body
+            self.state_consume_response_body,  # the response has no body
         )
 
     # -- errors
@@ -138,12 +138,12 @@ class EndingStream(LookedAtStream):
         self.flow.live = False
         yield DropStream(self.stream_id)
         if self._must_hang_up(failure):
-            yield SendHttp(error, self.context.client)  # it has headers now, so it only hangs up
+            yield SendHttp(error, self.context.client)  # headers are sent: this only hangs up
         else:
             yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
 
     def _free(self) -> None:
-        """Hold nothing more: the garbage collector would take its time."""
+        """Drop the bodies now: garbage collection could take long."""
         self.request_body_buf.clear()
         self.response_body_buf.clear()
         self._kept_end.clear()
@@ -169,10 +169,10 @@ class EndingStream(LookedAtStream):
             yield SendHttp(ResponseData(self.stream_id, data), self.context.client)
 
     def _must_hang_up(self, failure: Failure | None) -> bool:
-        """Could what follows on an HTTP/1 connection be no request?
+        """Tell whether the next bytes of an HTTP/1 connection might not be a request.
 
-        The rest of a body that is too large is read, and thrown away: a client that is still
-        sending would not see an answer on a connection that is closed.
+        We read and discard the rest of a body that is too large: a client that is still sending
+        would not see the answer if we closed the connection.
         """
         request = self.flow.request
         if request.is_http2 or self.client_state == self.state_done:
@@ -183,12 +183,13 @@ class EndingStream(LookedAtStream):
 
     @property
     def _is_refused(self) -> bool:
-        return self.refusal is not None and not self.flow.error  # an error has its own answer
+        return self.refusal is not None and not self.flow.error  # an error gets its own answer
 
     def _refuse(self) -> Steps:
-        """Answer before the body is read; what comes of the body is thrown away.
+        """Answer before the body is read, and discard the body.
 
-        mitmproxy would collect it first. The answer is sent before other addons can change it.
+        mitmproxy would collect the body first. The answer is sent before other addons can change
+        it.
         """
         assert self.refusal
         response = self.flow.response = self.refusal
@@ -200,12 +201,12 @@ class EndingStream(LookedAtStream):
             yield SendHttp(self.upstream_error("refused"), self.context.client)
         else:
             yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
-        yield HttpResponseHook(self.flow)  # for those who only look: mitmweb, a recording
+        yield HttpResponseHook(self.flow)  # only for viewers: mitmweb, a recording
 
-    # -- what we want
+    # -- orders
 
     def _end(self, last: bytes) -> Steps:
-        # First, for while the response hook waits the upstream may go on talking.
+        # First, because the upstream may continue to send while the response hook waits.
         yield from self._leave_upstream("the response was ended")
         if self.server_state == self.state_consume_response_body:
             self.response_body_buf.clear()
@@ -230,7 +231,7 @@ class EndingStream(LookedAtStream):
             yield SendHttp(error, self.context.server)
 
     def _let_go(self) -> None:
-        """Refer to ourselves no more: the flow's bodies would wait for the garbage collector."""
+        """Remove references to ourselves, so that the flow's bodies need no garbage collection."""
         self.over = True
         self.client_state = self.server_state = nothing
         if self in self.context.layers:
@@ -238,5 +239,5 @@ class EndingStream(LookedAtStream):
 
 
 def nothing(_event: events.Event) -> Steps:
-    """What a stream does that is over."""
+    """The event handler of a stream that is over."""
     yield from ()

@@ -1,4 +1,5 @@
-"""Why a client cannot have an answer, and what it gets instead of mitmproxy's HTML page."""
+"""Why a client gets no answer of the upstream, and what it gets instead of mitmproxy's HTML
+page."""
 
 from __future__ import annotations
 
@@ -11,30 +12,30 @@ from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 
 
 class Failure(StrEnum):
-    """Why a client cannot have the answer it waits for."""
+    """Why a client cannot get the answer that it waits for."""
 
     CONNECT_FAILED = "connect-failed"
-    """The upstream could not be reached, or TLS with it not be agreed on."""
+    """The upstream could not be reached, or TLS with it failed."""
     LOST = "lost"
-    """The upstream hung up, or reset, before its answer was complete."""
+    """The upstream disconnected before its answer was complete."""
     MALFORMED = "malformed"
-    """The upstream sent what is not HTTP."""
+    """The upstream sent something that is not HTTP."""
     REQUEST_MALFORMED = "request-malformed"
     """The client's headers could be read in two ways."""
     REQUEST_TOO_LARGE = "request-too-large"
     RESPONSE_TOO_LARGE = "response-too-large"
     OVER_BUDGET = "over-budget"
-    """All clients together hold more than there is memory for, and this one holds most."""
+    """All clients together hold more memory than allowed, and this one holds the most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """What a client gets when there will be no (further) answer from the upstream."""
+    """What a client gets if there is no (further) answer from the upstream."""
 
     response: Response
-    """The whole answer, if the client has not seen a status yet."""
+    """The complete answer, if no status has been sent yet."""
     last: bytes = b""
-    """The end of the stream, if one is under way."""
+    """The last bytes of a stream that is under way."""
 
 
 type ErrorAnswers = Callable[[HTTPFlow, Failure], ErrorAnswer | None]
@@ -48,18 +49,21 @@ _answers: ErrorAnswers = _mitmproxys_own
 
 
 def install_error_answers(answers: ErrorAnswers) -> None:
-    """Ask ``answers`` whenever mitmproxy would send its own error; None leaves it at that."""
+    """Call ``answers`` whenever mitmproxy would send its own error.
+
+    If that returns None, it is sent.
+    """
     global _answers
     _answers = answers
 
 
 def answer_to(flow: HTTPFlow, failure: Failure) -> ErrorAnswer | None:
-    """Return what a client gets; None if it gets what mitmproxy sends."""
+    """Return the answer for a client; None to send mitmproxy's own."""
     return _answers(flow, failure)
 
 
 def failure_in(error: ResponseProtocolError) -> Failure | None:
-    """What has failed; None when it is the client who left, or an addon that wants it so."""
+    """Return what has failed; None if the client left, or an addon caused it."""
     match error.code:
         case ErrorCode.CONNECT_FAILED:
             return Failure.CONNECT_FAILED
@@ -83,7 +87,7 @@ def is_interim(response: Response) -> bool:
 
 
 def _is_no_http(message: str) -> bool:
-    # mitmproxy has one code for all of it, and h11 and h2 one exception.
+    # mitmproxy has one code for all such errors, and h11 and h2 one exception.
     if "peer closed connection" in message:
         return False
     return message.startswith(

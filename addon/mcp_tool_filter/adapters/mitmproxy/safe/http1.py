@@ -1,9 +1,8 @@
-"""mitmproxy's HTTP/1, with what it leaves to do before a message's head and behind its body.
+"""Fix mitmproxy's HTTP/1 before a message's head and after its body.
 
-A head that never ends would be held for ever; a blank line before a request makes it wait for the
-next one; a head that cannot be read is answered with an HTML page, and then once more; an answer
-that is only an interim one (100, 102, 103) is taken for the answer; trailers cannot be read. Nobody
-has judged these, so they are dropped (RFC 9110, section 6.5.1).
+mitmproxy would hold a head that never ends forever, wait after a blank line before a request,
+answer an unreadable head twice (with an HTML page), accept an interim answer (100, 102, 103) as the
+answer, and fail on trailers. We cannot judge trailers, so we drop them (RFC 9110, section 6.5.1).
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 
 LONGEST_HEAD = 256 * 1024
-"""Bytes that may wait for the end of a head, or of the line before a chunk."""
+"""Bytes of an unfinished head, or of an unfinished line before a chunk."""
 LONGEST_QUEUE = 16 * 1024 * 1024
-"""Bytes of further requests that may wait for the answer to one."""
+"""Bytes of further requests that may wait for an answer."""
 LONGEST_TRAILERS = 16 * 1024
 """Bytes of trailers."""
 _BLANK_LINES = re.compile(rb"[\r\n]+")
 _LINE_ENDS = (b"\r", b"\n")
-# One that switches protocols is final.
+# 101 (switching protocols) is final.
 _INTERIM = re.compile(rb"HTTP/1\.\d +1(?!01)\d\d\b[^\n]*\n(?:[^\r\n][^\n]*\n)*\r?\n")
-# Stricter than for a head: a line ends with CRLF, and none goes on in the next.
+# Stricter than for a head: lines end with CRLF, and none continues on the next line.
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*\r\n")
 _TOO_LONG = b"HTTP/1.1 431 Too Long\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _UNREADABLE = (
@@ -48,13 +47,13 @@ type Steps = Generator[commands.Command, Any, None]
 
 
 class TrailerDropper(ChunkedReader):
-    """Reads a chunked body, and lets its trailers fall."""
+    """Reads a chunked body, and drops its trailers."""
 
     _trailer_bytes = 0
 
     def __call__(self, buf: ReceiveBuffer) -> Data | EndOfMessage | None:
         if not self._reading_trailer or (buf._data[:1] == b"\n" and not self._trailer_bytes):
-            return super().__call__(buf)  # which calls us again for the trailers
+            return super().__call__(buf)  # this calls us again for the trailers
         while (line := buf.maybe_extract_next_line()) is not None:
             if line == b"\r\n":
                 return EndOfMessage()
@@ -67,15 +66,15 @@ class TrailerDropper(ChunkedReader):
 
 
 class BoundedHttp1Server(Http1Server):
-    """What a client speaks to."""
+    """The HTTP/1 server side, for a client."""
 
     is_behind = False
-    """Further requests have come; they are to be read when all is through with this one."""
+    """True if further requests have arrived, to be read after this one is finished."""
 
     def read_headers(self, event: events.ConnectionEvent) -> Steps:
         if isinstance(event, events.DataReceived) and not event.data and not self.is_behind:
-            # mitmproxy would read on now, where the answer's end was sent: within the upstream's
-            # connection, which is not free before it is through with that, and ever deeper.
+            # mitmproxy would continue to read here, while it sends the answer's end: inside the
+            # upstream's connection, which is still busy, and with ever deeper recursion.
             self.is_behind = True
             return
         self.is_behind = False
@@ -114,7 +113,7 @@ class BoundedHttp1Server(Http1Server):
 
 
 class PatientHttp1Client(Http1Client):
-    """What speaks to the upstream."""
+    """The HTTP/1 client side, for an upstream."""
 
     def read_headers(self, event: events.ConnectionEvent) -> Steps:
         while self.request and (interim := _INTERIM.match(self.buf._data)):
@@ -148,7 +147,7 @@ def _drop_trailers(reader: object) -> None:
 
 
 def make_patient(server: layer.Layer) -> None:
-    """Change the layer that speaks HTTP/1 to an upstream; it has not been asked anything yet."""
+    """Replace the HTTP/1 layer of an upstream's connection before it is used."""
     last = server.context.layers[-1]
     if type(last) is Http1Client:
         last.__class__ = PatientHttp1Client

@@ -1,4 +1,4 @@
-"""What the layers call, as the tool filter and ``fast`` have set it."""
+"""The functions that the layers call, set by the tool filter and by ``fast``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mitmproxy.proxy import commands
 from mitmproxy.proxy.layers import HttpLayer
 
 type RunHook = Callable[[commands.StartHook], bool]
-"""Runs a hook; returns whether all addons have finished. If not, the hook is to be yielded."""
+"""Runs a hook; returns whether all addons have finished. If not, yield the hook."""
 
 
 def _leave_to_connection(_hook: commands.StartHook) -> bool:
@@ -26,21 +26,21 @@ def _never(_client: Client) -> bool:
 
 
 def _count_nothing(_size: int) -> None:
-    """Nobody wants to know how much comes in."""
+    """Do nothing."""
 
 
 @dataclass(slots=True)
 class Installed:
-    """One for each process."""
+    """One instance per process."""
 
     http_layer: type[HttpLayer] | None = None
-    """Reads a client's connection in place of ``FilteredHttpLayer``, and does the same."""
+    """Replaces ``FilteredHttpLayer`` for a client's connection, and behaves the same."""
     hook_runner: Callable[[Client], RunHook] = _plain_runner
-    """Returns what runs a hook of this client at once, without the way up to the connection."""
+    """Returns a function that runs a hook of this client directly."""
     resume: Callable[[Client], bool] = _never
-    """Sends a ``ReadOn`` when all that was said to a client is sent."""
+    """Sends a ``ReadOn`` when everything for a client has been sent."""
     meter: Callable[[int], None] = _count_nothing
-    """Takes the number of bytes that come in, from clients and upstreams."""
+    """Gets the number of received bytes, from clients and upstreams."""
 
 
 installed = Installed()
@@ -49,16 +49,16 @@ installed = Installed()
 def use_shortcuts(
     http_layer: type[HttpLayer], hook_runner: Callable[[Client], RunHook | None]
 ) -> None:
-    """Read all connections that come from now on this way."""
+    """Use these for all new connections."""
     installed.http_layer = http_layer
     installed.hook_runner = lambda client: hook_runner(client) or _leave_to_connection
 
 
 def install_resume(resume: Callable[[Client], bool]) -> None:
-    """Call ``resume`` to be sent a ``ReadOn`` when all that was said to a client is sent."""
+    """Call ``resume`` to get a ``ReadOn`` when everything for a client has been sent."""
     installed.resume = resume
 
 
 def install_meter(meter: Callable[[int], None]) -> None:
-    """Call ``meter`` with the number of bytes that come in, from clients and upstreams."""
+    """Call ``meter`` with the number of received bytes, from clients and upstreams."""
     installed.meter = meter

@@ -1,14 +1,14 @@
-"""Forward proxies: MCP goes through the filter, everything else passes through unchanged.
+"""Forward proxies: MCP goes through the filter, everything else passes unchanged.
 
-In mitmproxy's regular, upstream, transparent and local modes clients send all they have to say
-through us. A stream waits until it is clear what its request is (see ``http/interception``). MCP is
-read as in a reverse proxy. Other requests and answers are passed on as they come: no hook is run
-for them, so no addon changes or records them, and none of their bodies is kept.
+In mitmproxy's regular, upstream, transparent and local modes all traffic of clients goes through
+us. A stream waits until we know what its request is (see ``http/interception``). MCP is handled as
+in a reverse proxy. Other requests and answers pass unchanged: no hook runs for them, so no addon
+changes or records them, and we keep none of their bodies.
 
-An answer that turns out to be an event stream of MCP, and a WebSocket on which MCP is spoken, are
-adopted: from its first message on, the filter judges it.
+If an answer turns out to be an MCP event stream, or a WebSocket carries MCP, we adopt it: the
+filter judges it from its first message on.
 
-It is one module because a stream opens tunnels, and what is said in a tunnel are streams again.
+It is one module because a stream opens tunnels, and a tunnel contains streams again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DNS = 53
 
 
 class InterceptedHttpLayer(FilteredHttpLayer):
-    """One client connection of a forward proxy, or what is said in a tunnel through it."""
+    """One client connection of a forward proxy, or a tunnel through it."""
 
     def _new_stream(self, stream_id: int) -> SafeStream:
         return InterceptedStream(_forked(self.context), stream_id)
@@ -83,20 +83,20 @@ class InterceptedHttpLayer(FilteredHttpLayer):
 
 
 class InterceptedStream(PassingStream):
-    """One request through a forward proxy, and the response to it."""
+    """One request through a forward proxy, and its response."""
 
     def __init__(self, context: Context, stream_id: int) -> None:
         super().__init__(context, stream_id)
         self._reader: BodyReader | None = None
         self._waiting: list[HttpEvent] = []
-        self._authority = ""  # for a proxy behind us
+        self._authority = ""  # for a proxy behind us: the client's own authority
 
     @property
     def held_bytes(self) -> int:
         return super().held_bytes + (self._reader.size if self._reader else 0)
 
     def adopt(self) -> None:
-        """Judge from now on what was passed on untouched so far."""
+        """Filter from now on what passed unchanged so far."""
         self._way = Treatment.MCP
         self._upstream_asked = self._headers_sent = True
         if self.flow.response:
@@ -136,15 +136,15 @@ class InterceptedStream(PassingStream):
         if self._way is None:
             return
         if self._reader and (held := self._reader.held):
-            self._waiting.insert(1, RequestData(self.stream_id, held))  # behind the head
+            self._waiting.insert(1, RequestData(self.stream_id, held))  # after the head
             self._watch = Watch(held) if self._way is Treatment.WATCHED else None
         self._reader = None
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            yield from self.handle_event(one)  # it may have to wait, and then the next ones do
+            yield from self.handle_event(one)  # if it waits, the next ones wait too
 
     def _give_up_reading(self) -> Steps:
-        """Close the connection of a client that has too much held before it is clear what it is."""
+        """Close the connection of a client that sends too much before we know what it is."""
         self._waiting.clear()
         self._reader = None
         self._forget()
@@ -166,7 +166,7 @@ class InterceptedStream(PassingStream):
 
     def _ask_about(self, event: RequestHeaders) -> Treatment | BodyReader:
         if (asked := interceptor()) is None:
-            return Treatment.MCP  # which nobody lets pass
+            return Treatment.MCP  # the filter refuses it
         try:
             return asked.look_at_head(
                 self.context, self.mode, event.request, has_body=not event.end_stream
@@ -183,9 +183,9 @@ class InterceptedStream(PassingStream):
     def _note_asked(self, request: Request) -> None:
         super()._note_asked(request)
         if self._authority:
-            request.authority = self._authority  # a proxy needs the whole URL
+            request.authority = self._authority  # a proxy needs the complete URL
         else:
-            request.headers.pop("proxy-authorization", None)  # which is for the proxy only
+            request.headers.pop("proxy-authorization", None)  # meant only for this proxy
 
     def make_server_connection(self) -> Generator[commands.Command, Any, bool]:
         if self.mode is HTTPMode.upstream and is_direct(self.flow.request.host):
@@ -219,7 +219,7 @@ class InterceptedStream(PassingStream):
 
 
 class InterceptedNextLayer(NextLayer):
-    """Chooses what reads a connection, without asking addons: no script can keep it from us."""
+    """Chooses the layer of a connection without asking addons, so that no script can bypass us."""
 
     def _ask(self) -> Steps:
         asked = super()._ask()  # type: ignore[no-untyped-call]  # mitmproxy gives it no types
@@ -247,7 +247,7 @@ class InterceptedNextLayer(NextLayer):
 
 
 def _tls(context: Context, mode: HTTPMode | None) -> Layer:
-    """Undo TLS; with a ``mode``, the client speaks it with the proxy itself."""
+    """Decrypt TLS; with a ``mode``, the client uses TLS to the proxy itself."""
     if mode:
         client = layers.ClientTLSLayer(context)
         client.child_layer = InterceptedHttpLayer(context, mode)
@@ -260,7 +260,7 @@ def _tls(context: Context, mode: HTTPMode | None) -> Layer:
 
 
 def _layer_for_udp(context: Context, data: bytes) -> Layer:
-    """Refuse HTTP/3, so that clients take HTTP/2; what else comes by UDP passes unread."""
+    """Refuse HTTP/3, so that clients use HTTP/2; other UDP traffic passes unread."""
     port = context.server.address[1] if context.server.address else 0
     is_quic = len(data) >= _SHORTEST_QUIC and bool(data[0] & 0x40) and port != _DNS
     return RefusingLayer(context) if is_quic else layers.UDPLayer(context, ignore=True)
@@ -303,7 +303,7 @@ def _begin(outermost: Layer, event: events.Event) -> Steps:
 
 
 def guard_forward_proxies() -> None:
-    """Let every client of a forward proxy that connects from now on be read by us."""
+    """Serve every new client of a forward proxy with our layers."""
     modes.HttpProxy = InterceptedProxy  # type: ignore[misc]  # a subclass in its place
     modes.HttpUpstreamProxy = InterceptedUpstreamProxy  # type: ignore[misc]  # as above
     modes.TransparentProxy = InterceptedTransparentProxy  # type: ignore[misc]  # as above

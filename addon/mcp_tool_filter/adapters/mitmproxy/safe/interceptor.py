@@ -1,4 +1,4 @@
-"""What decides for the streams of a forward proxy. The tool filter installs it."""
+"""The interface that decides for the streams of a forward proxy. The tool filter installs it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ type Chunks = Callable[[bytes], list[bytes]]
 
 
 class Interceptor(Protocol):
-    """What is asked about each request of a forward proxy."""
+    """Decides about each request of a forward proxy."""
 
     def look_at_head(
         self, context: Context, mode: HTTPMode, request: Request, *, has_body: bool
     ) -> Treatment | BodyReader:
-        """Tell what a request is, or return what finds it out from the body."""
+        """Return what happens to a request, or a reader that finds out from the body."""
         ...
 
     def prepare_other(self, flow: HTTPFlow) -> None:
-        """Change what must be changed of a request that is not MCP, which is next to nothing."""
+        """Make the few necessary changes to a request that is not MCP."""
         ...
 
     def look_at_answer(self, flow: HTTPFlow) -> Chunks | None:
-        """Return what looks for MCP in the answer to other traffic; None if it just passes."""
+        """Return a stream callable that looks for MCP in the answer to other traffic, or None."""
         ...
 
     def look_at_message(self, flow: HTTPFlow) -> None:
-        """Judge the newest message of a WebSocket if MCP is spoken there."""
+        """Judge the newest message of a WebSocket if it carries MCP."""
         ...
 
     def is_direct(self, host: str) -> bool:
@@ -41,7 +41,7 @@ class Interceptor(Protocol):
         ...
 
     def note_answer(self, flow: HTTPFlow) -> None:
-        """Remember where MCP is spoken: here is the head of an answer to MCP."""
+        """Note the head of an answer to MCP, to learn where MCP endpoints are."""
         ...
 
 
@@ -49,13 +49,13 @@ _interceptor: Interceptor | None = None
 
 
 def install_interceptor(interceptor: Interceptor | None) -> None:
-    """Ask this one about each request of a forward proxy."""
+    """Use this interceptor for all requests of forward proxies."""
     global _interceptor
     _interceptor = interceptor
 
 
 def interceptor() -> Interceptor | None:
-    """Return the one that is installed."""
+    """Return the installed interceptor."""
     return _interceptor
 
 

@@ -1,8 +1,8 @@
-"""Judge what is about to leave, not what was once judged.
+"""Check that what is sent is exactly what was judged.
 
 Other scripts run before and after ours. They may change or replace what we judged, or keep a hook
-from us. So what we have judged is *settled*: its parts are remembered as they are. When a message
-leaves, they must still be the very same objects. If they are not, the message is judged again.
+from us. So after judging a message we *settle* it: we remember its parts. When the message is sent,
+its parts must still be the same objects. Otherwise we judge the message again.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ type Parts = tuple[object, ...]
 
 
 class NotJudged(Exception):
-    """A message of a WebSocket is about to leave that may not."""
+    """A message of a WebSocket must not be sent."""
 
 
 class LastLook(Protocol):
-    """What judges again. Its methods do not raise: they answer or refuse, and settle that."""
+    """Judges again. Its methods never raise: they answer or refuse, and settle the result."""
 
     def judge_request_again(self, flow: HTTPFlow) -> None: ...
 
     def judge_head_again(self, flow: HTTPFlow) -> bool:
-        """Judge the head of a stream; False if it may not leave."""
+        """Judge the head of a stream; return False if it must not be sent."""
         ...
 
     def judge_answer_again(self, flow: HTTPFlow) -> None: ...
@@ -57,7 +57,7 @@ _look: LastLook | None = None
 
 
 def install_last_look(look: LastLook | None) -> None:
-    """Ask ``look`` whenever something is about to leave that is not settled."""
+    """Use ``look`` whenever something that is not settled is about to be sent."""
     global _look
     _look = look
 
@@ -78,14 +78,14 @@ def parts_of_answer(response: Response) -> Parts:
 
 
 class LookedAtStream(HttpStream):
-    """A stream that lets nothing leave unless it is settled."""
+    """A stream that sends nothing that is not settled."""
 
     _settled_request: Parts | None = None
     _settled_head: Parts | None = None
     _settled_answer: Parts | None = None
     settled_message: tuple[WebSocketMessage, bytes] | None = None
-    added_header: tuple[str, str] | None = None  # for the upstream's eyes only
-    masks: FlowMasks | None = None  # what stands in the flow in place of secrets
+    added_header: tuple[str, str] | None = None  # sent to the upstream, never shown in the flow
+    masks: FlowMasks | None = None  # the masks that replace secrets in the flow
 
     def settle_request(self) -> None:
         self._settled_request = parts_of_request(self.flow.request)
@@ -123,19 +123,19 @@ class LookedAtStream(HttpStream):
         return waits and self.flow.response is not None and bool(self.flow.response.stream)
 
     def _is_settled(self, event: RequestHeaders | ResponseHeaders) -> bool:
-        """Tell whether a head may leave as it is, and what follows it."""
+        """Tell whether a head and its body may be sent unchanged."""
         if _look is None:
             return True
         if isinstance(event, RequestHeaders):
             return event.request is self.flow.request and self.is_request_settled
         if event.response is not self.flow.response:
-            return event.response.status_code == 100  # "go on", from mitmproxy itself
+            return event.response.status_code == 100  # "continue", from mitmproxy itself
         if self.is_about_to_stream and not event.end_stream:
             return self.is_head_settled
         return self.is_answer_settled
 
     def for_the_wire[Sent: HttpEvent](self, event: Sent) -> Sent | HttpEvent:
-        """Return what is sent in place of an event: with the secrets that no flow shows."""
+        """Return the event to send, with the secrets that the flow does not show."""
         masks, number = self.masks, self.stream_id
         match event:
             case RequestHeaders(request=request):
@@ -158,7 +158,7 @@ class LookedAtStream(HttpStream):
 
 
 def look_at_messages(stream: LookedAtStream, sockets: WebsocketLayer) -> None:
-    """Let no message of a WebSocket leave that is not settled."""
+    """Send no message of a WebSocket that is not settled."""
     for end in (sockets.client_ws, sockets.server_ws):
         if type(end) is WebsocketConnection:
             end.__class__ = _LookedAtConnection

@@ -1,17 +1,16 @@
 """mitmproxy's HTTP layer, made to fail closed.
 
-mitmproxy leaves it to an addon, in its ``next_layer`` hook, which layer reads a connection. We
-choose a ``FilteredHttpLayer``: mitmproxy's own ``HttpLayer`` but for what a filter needs and no
-hook gives:
+In the ``next_layer`` hook of mitmproxy, an addon chooses the layer for a connection. We choose a
+``FilteredHttpLayer``: mitmproxy's ``HttpLayer`` with what a filter needs and no hook offers:
 
 * an answer of ours where mitmproxy would write an HTML page (``install_error_answers``);
-* bytes put into an open response, its end, its abortion (see ``orders``);
-* the hosts a client asked for, before mitmproxy writes the upstream's over them;
-* nothing that crashes, hangs or slips through: what a stream callable raises cuts the stream, an
-  empty chunk is not mistaken for the end, no connection becomes a raw tunnel.
+* injecting bytes into an open response, ending it, cutting it (see ``orders``);
+* the hosts that a client named, before mitmproxy overwrites them with the upstream's;
+* no crash, hang or bypass: an exception in a stream callable cuts the stream, an empty chunk is not
+  mistaken for the end, no connection becomes a raw tunnel.
 
-All names below that come from ``mitmproxy.proxy`` are internals; the tests beside this file run
-against the real thing and show when a release of mitmproxy moves one of them.
+All names from ``mitmproxy.proxy`` are internals; our tests run against the real mitmproxy and show
+if a release changes one of them.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 16  # requests that wait behind one, answered before any of the answers is sent
+_AT_ONCE = 16  # waiting requests that we answer before we wait until the answers are sent
 
 
 def http_layer_of(client: Client) -> FilteredHttpLayer | None:
-    """Return what reads a client's connection; in tunnels, the one that has read last."""
+    """Return the layer of a client's connection; in tunnels, the one that was used last."""
     kept: Callable[[], FilteredHttpLayer | None] | None = getattr(client, "read_by", None)
     return kept() if kept else None
 
@@ -53,13 +52,13 @@ class FilteredHttpLayer(layers.HttpLayer):
     """One client connection."""
 
     _is_sending = False
-    """Further requests wait until the answers to earlier ones are sent."""
+    """True while further requests wait until earlier answers are sent."""
 
     def make_stream(self, stream_id: int) -> Steps:
         read: Any = self.context.client
         read.read_by = ref(self)
         stream = self.streams[stream_id] = self._new_stream(stream_id)
-        # As mitmproxy does when asked for the first time, and on events.Start.
+        # As mitmproxy does for a new stream, and on events.Start.
         stream.mode = self.mode
         stream.client_state = stream.state_wait_for_request_headers
         yield from ()
@@ -72,12 +71,12 @@ class FilteredHttpLayer(layers.HttpLayer):
             make_patient(self.connections[command.connection])
         yield from super().register_connection(command)
         if command.err:
-            # mitmproxy would let every later request of this client fail with the same error, also
-            # when the upstream is back.
+            # mitmproxy would fail every later request of this client with the same error, even when
+            # the upstream is back.
             self.connections.pop(command.connection, None)
 
     def handle_event(self, event: events.Event) -> Steps:
-        return self._handle_event(event)  # it waits for nothing: its streams do
+        return self._handle_event(event)  # it never waits, only its streams do
 
     def _handle_event(self, event: events.Event) -> Steps:
         client = self.context.client
@@ -89,7 +88,7 @@ class FilteredHttpLayer(layers.HttpLayer):
             reader = None
             if isinstance(event, events.ConnectionEvent):
                 reader = self.connections.get(event.connection)
-            if reader is not None:  # what comes most often, by a shorter way
+            if reader is not None:  # a shortcut for the most frequent event
                 yield from self.event_to_child(reader, event)
             elif isinstance(event, ReadOn):
                 self._is_sending = False
@@ -101,21 +100,21 @@ class FilteredHttpLayer(layers.HttpLayer):
             if type(reader) is BoundedHttp1Server and reader.is_behind:
                 yield from self._read_on(reader)
         except Exception:
-            # mitmproxy would log a crash and leave both sides waiting.
+            # mitmproxy would log a crash and keep both sides waiting.
             log.exception("internal error; connection closed")
             yield from self._give_up(event)
-            if self._speaks_http1:  # what raised may have been about to read its next request
+            if self._speaks_http1:  # the failed code may have been about to read the next request
                 yield commands.CloseConnection(self.context.client)
 
     def _read_on(self, reader: BoundedHttp1Server) -> Steps:
-        """Read the requests that came behind one that has been answered."""
+        """Read the requests that arrived behind an answered one."""
         for _ in range(_AT_ONCE):
             if self._is_sending or not reader.is_behind:
                 return
             nothing_new = events.DataReceived(self.context.client, b"")
             yield from self.event_to_child(reader, nothing_new)
         if reader.is_behind and installed.resume(self.context.client):
-            self._is_sending = True  # a client that does not read must not be answered for ever
+            self._is_sending = True  # a client may not read its answers
 
     @property
     def _speaks_http1(self) -> bool:
@@ -124,7 +123,7 @@ class FilteredHttpLayer(layers.HttpLayer):
 
     def _carry_out(self, order: Order) -> Steps:
         stream = order.stream
-        # It may have ended while the order waited, and its number may be in use again.
+        # The stream may have ended while the order waited, and its number may be in use again.
         if self.streams.get(stream.stream_id) is stream and stream.child_layer is None:
             yield from self.event_to_child(stream, order)
 
@@ -140,7 +139,7 @@ class FilteredHttpLayer(layers.HttpLayer):
 
 
 def _forked(context: Context) -> Context:
-    """As ``Context.fork``, but for the server that it makes, with a random id, to throw it away."""
+    """Like ``Context.fork``, but without creating a server object that is thrown away."""
     fork = Context.__new__(Context)
     fork.client, fork.server, fork.options = context.client, context.server, context.options
     fork.layers = context.layers.copy()

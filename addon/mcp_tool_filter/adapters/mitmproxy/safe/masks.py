@@ -1,9 +1,9 @@
-"""Masks that stand in a flow in place of its secrets; only the wire gets the secrets.
+"""Replace the secrets in a flow by masks; only the wire gets the secrets.
 
-Whoever looks at a flow (mitmweb, ``-w``, another script) sees masks. What is sent has the secrets
-again, and each only in the place where it was: whoever has seen the mask of somebody's token, and
-sends it in a URL or an argument, gets no token for it. A place is the path, a body, or the headers
-of one name. The same secret has the same mask in all flows of a process:
+Anyone who looks at a flow (mitmweb, ``-w``, another script) sees masks. When the message is sent,
+each secret is restored, but only in its original place: a client that sends the mask of somebody's
+token in a URL or an argument gets no token for it. A place is the path, a body, or the headers of
+one name. The same secret has the same mask in all flows of a process:
 
 >>> masks = FlowMasks()
 >>> from mcp_tool_filter.observers.redaction.finder import SecretFinder
@@ -29,7 +29,7 @@ from mitmproxy.http import Request, Response
 from mcp_tool_filter.observers.redaction.findings import Findings, replace
 
 _KEY = secrets.token_bytes(32)
-_IN_ANSWER = b"answer:"  # before the name of a header
+_IN_ANSWER = b"answer:"  # prefix of header names in answers
 _MASK = re.compile(rb"masked-[A-Za-z0-9_-]{22}")
 
 
@@ -43,16 +43,16 @@ class FlowMasks:
 
     def __init__(self) -> None:
         self._secrets: dict[tuple[bytes, bytes], bytes] = {}
-        """By their places and masks."""
+        """The secrets by place and mask."""
         self.headers: set[bytes] = set()
-        """The places of headers that have masks."""
+        """The places of headers with masks."""
         self.is_login = False
-        """Its bodies may hold secrets."""
+        """True if its bodies may contain secrets."""
         self.in_answer = False
-        """The body of its answer has masks."""
+        """True if the body of its answer has masks."""
 
     def hide(self, data: bytes, found: Findings, place: bytes) -> bytes:
-        """Put a mask in the place of each secret that was found."""
+        """Replace each secret that was found by a mask."""
         text = data.decode("latin-1")
         hidden = replace(
             text, found.secrets, lambda one: self._mask(text[one.start : one.end], place)
@@ -60,13 +60,13 @@ class FlowMasks:
         return hidden.encode("latin-1")
 
     def place_of(self, message: Request | Response, header: bytes) -> bytes:
-        """Return the place of a header that has masks from now on."""
+        """Return the place of a header, and note that it has masks."""
         place = (_IN_ANSWER if isinstance(message, Response) else b"") + header.lower()
         self.headers.add(place)
         return place
 
     def hide_all(self, data: bytes, place: bytes) -> bytes:
-        """Put one mask in the place of everything."""
+        """Replace all of the data by one mask."""
         return self._mask(data.decode("latin-1"), place).encode() if data else data
 
     def _mask(self, text: str, place: bytes) -> str:
@@ -79,11 +79,11 @@ class FlowMasks:
         return mask.decode()
 
     def show(self, data: bytes, place: bytes) -> bytes:
-        """Put the secrets back that were hidden in this place."""
+        """Restore the secrets that were hidden in this place."""
         return _MASK.sub(lambda found: self._secrets.get((place, found[0]), found[0]), data)
 
     def request_with_secrets(self, request: Request) -> Request:
-        """Return a copy of a request as it goes to the upstream, or came from the client."""
+        """Return a copy of a request with its secrets."""
         real = request.copy()
         real.data.path = self.show(real.data.path, self.PATH)
         self._show_headers(real, b"")
@@ -92,7 +92,7 @@ class FlowMasks:
         return real
 
     def answer_with_secrets(self, response: Response) -> Response:
-        """Return a copy of an answer as it goes to the client."""
+        """Return a copy of an answer with its secrets."""
         real = response.copy()
         self._show_headers(real, _IN_ANSWER)
         if self.in_answer:

@@ -1,4 +1,4 @@
-"""What we, no peer, want of a stream: bytes put into it, its end, its failure."""
+"""Orders to a stream from us, not from a peer: inject bytes, end it, fail it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Held(Protocol):
-    """What may hold back bytes of a response."""
+    """Something that may hold back bytes of a response."""
 
     @property
     def is_waiting(self) -> bool: ...
@@ -24,28 +24,29 @@ class Held(Protocol):
 
 
 class Injected(bytes):
-    """What we put into a response ourselves; its stream callable can tell it from upstream's."""
+    """Bytes that we inject into a response; its stream callable can tell them from the
+    upstream's."""
 
     flow_id: str = ""
 
 
 @dataclass
 class Order(events.Event):
-    """Something that we, no peer, want of a stream."""
+    """An order to a stream from us, not from a peer."""
 
     stream: SafeStream
 
 
 @dataclass
 class Inject(Order):
-    """Take these bytes as if they had come from the upstream."""
+    """Handle these bytes as if the upstream had sent them."""
 
     chunk: Injected
 
 
 @dataclass
 class Notice(Order):
-    """Notice that the stream is to be ended, or is doomed."""
+    """Check whether the stream must be ended or cut."""
 
 
 @dataclass
@@ -57,11 +58,11 @@ class Lose(Order):
 
 @dataclass
 class ReadOn(events.Event):
-    """Read further requests: what was said has been sent."""
+    """Continue to read requests: all answers have been sent."""
 
 
 @dataclass
 class GiveUp(Order):
-    """Let the stream fail for a reason of ours."""
+    """Fail the stream for our own reason."""
 
     failure: Failure

@@ -1,7 +1,7 @@
-"""The outermost layer of a client closes the connection if any layer within it raises.
+"""Close a client's connection if any layer within it raises.
 
-mitmproxy logs what a layer raises and goes on: client and upstream would wait for each other until
-one of them gives up.
+mitmproxy logs the exception and continues: client and upstream would wait for each other until one
+of them gives up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ type Steps = Generator[commands.Command, Any, None]
 
 
 class OutermostLayer(Layer):
-    """Inherit from this before the layer of mitmproxy."""
+    """A mix-in; put it before mitmproxy's layer in the base classes."""
 
     def handle_event(self, event: events.Event) -> Steps:
         try:
@@ -30,6 +30,7 @@ class OutermostLayer(Layer):
 
 
 def close_after_error(client: Client) -> commands.Command:
-    """Log the exception at hand; mitmproxy closes the upstream's side with the client's."""
+    """Log the current exception and close the client; mitmproxy closes the upstream's side with
+    it."""
     log.exception("internal error; connection closed")
     return commands.CloseConnection(client)

@@ -1,6 +1,6 @@
-"""What passes through a forward proxy unread: requests and answers that are not MCP.
+"""Pass requests and answers that are not MCP through a forward proxy unread.
 
-No hook is run for them, so no addon changes or records them, and none of their bodies is kept.
+No hook runs for them, so no addon changes or records them, and we keep none of their bodies.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _OF_TUNNELS = (HttpConnectHook, HttpConnectedHook, HttpConnectErrorHook)
 
 
 class PassingStream(SafeStream):
-    """A request that may turn out not to be MCP, and the response to it."""
+    """A request that may turn out not to be MCP, and its response."""
 
     _way: Treatment | None = None  # not known yet
     _watch: Watch | None = None
 
     def _pass_on(self, event: events.Event) -> Steps:
-        """Do what mitmproxy does, without hooks, and without keeping what goes by."""
+        """Handle an event as mitmproxy does, but without hooks and without keeping bodies."""
         if isinstance(event, Order) or self.over:
             return
         if self._watch and isinstance(event, RequestData) and not self._watch.may_pass(event.data):
@@ -74,7 +74,7 @@ class PassingStream(SafeStream):
             reply = None
             if isinstance(command, commands.StartHook) and not isinstance(command, _OF_TUNNELS):
                 self._instead_of(command)
-                if command.blocking is not True:  # a layer within us waits for it
+                if command.blocking is not True:  # an inner layer waits for it
                     run.append(command)
             else:
                 reply = yield command
@@ -97,7 +97,7 @@ class PassingStream(SafeStream):
                 asked.look_at_message(flow)
 
     def _cut_off(self, why: str) -> Steps:
-        """Close both sides, so that nobody takes what has passed for the whole."""
+        """Close both sides, so that no reader takes the passed part for the complete body."""
         self._forget()
         error = RequestProtocolError(self.stream_id, why, ErrorCode.CANCEL)
         if self.flow.server_conn in self._connections:
@@ -136,7 +136,7 @@ class PassingStream(SafeStream):
         yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
 
     def passthrough(self, event: events.Event) -> Steps:
-        """Carry what is said in a tunnel, or on a WebSocket."""
+        """Forward the bytes of a tunnel or a WebSocket."""
         if self._way is Treatment.MCP:
             yield from super().passthrough(event)
         elif self.flow.websocket:

@@ -1,6 +1,6 @@
-"""Every connection to a reverse proxy is read by us, whatever other scripts choose.
+"""Serve every connection to a reverse proxy with our own layers, whatever other scripts choose.
 
-mitmproxy leaves it to addons, in the hook ``next_layer``, which layer reads a connection.
+In mitmproxy, addons choose the layer of a connection in the hook ``next_layer``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _once = Once()
 
 
 def choose_layer(next_layer: NextLayer) -> None:
-    """Let every client of a reverse proxy be read by us. For the hook ``next_layer``.
+    """Choose our HTTP layer for every client of a reverse proxy. For the hook ``next_layer``.
 
-    As mitmproxy's own addon does, but neither ignore_hosts nor tcp_hosts can open a way round.
+    Like mitmproxy's own addon, but ignore_hosts and tcp_hosts cannot bypass the filter.
     """
     context = next_layer.context
     mode = context.client.proxy_mode
@@ -45,7 +45,7 @@ def choose_layer(next_layer: NextLayer) -> None:
         return
     if not isinstance(mode, ReverseMode) or mode.scheme not in ("http", "https"):
         return
-    del context.layers[1:]  # what mitmproxy's own addon has chosen, should it come before us
+    del context.layers[1:]  # the choice of mitmproxy's own addon, if it ran before us
     stack = LayerStack()
     if context.client.transport_protocol == "udp":
         stack /= RefusingLayer(context)
@@ -61,7 +61,7 @@ def choose_layer(next_layer: NextLayer) -> None:
 
 
 class FilteredReverseProxy(OutermostLayer, ReverseProxy):
-    """The outermost layer of a client: what it asks next must be read by us."""
+    """The outermost layer of a client; the next layer must be ours."""
 
     def finish_start(self) -> Generator[commands.Command, Any, str | None]:
         _guarded.add(self.context.client)
@@ -70,7 +70,8 @@ class FilteredReverseProxy(OutermostLayer, ReverseProxy):
 
 
 class FilteredNextLayer(NextLayer):
-    """Asks the addons which layer reads a connection, and closes it unless that is ours."""
+    """Asks the addons for the layer of a connection, and closes the connection unless it is
+    ours."""
 
     chosen: Layer | None = None
 
@@ -89,8 +90,8 @@ class FilteredNextLayer(NextLayer):
 
     def _may_be_read(self) -> bool:
         if last_look._look is None:
-            return True  # there is no filter
-        if self.layer is None:  # a script has kept the hook from us
+            return True  # no filter is loaded
+        if self.layer is None:  # another script has suppressed our hook
             choose_layer(self)
         layer = self.layer
         if layer is not self.chosen:
@@ -100,17 +101,17 @@ class FilteredNextLayer(NextLayer):
         return isinstance(layer, FilteredHttpLayer | RefusingLayer)
 
 
-# Clients whose connections are read by us.
+# Clients that are served by our layers.
 _guarded: WeakSet[Client] = WeakSet()
 
 
 def guard_connections() -> None:
-    """Let every client of a reverse proxy that connects from now on be read by us."""
+    """Serve every new client of a reverse proxy with our layers."""
     modes.ReverseProxy = FilteredReverseProxy  # type: ignore[misc]  # a subclass in its place
 
 
 def guard_client(client: Client) -> None:
-    """Note that a client of another kind of proxy is read by us."""
+    """Note that a client of another kind of proxy is served by our layers."""
     _guarded.add(client)
 
 
@@ -121,7 +122,7 @@ def is_guarded(client: Client) -> bool:
 class RefusingLayer(Layer):
     """Close HTTP/3 connections, which mitmproxy would only forward as HTTP/3.
 
-    ``reverse:https://`` listens for it. Where the upstream does not, it would seem to be lost.
+    ``reverse:https://`` listens for it. If the upstream has no HTTP/3, it would seem to be lost.
     """
 
     def _handle_event(self, _event: events.Event) -> Steps:

@@ -1,12 +1,13 @@
 """One request and its response: mitmproxy's stream, made to fail closed.
 
-What a stream callable raises cuts the stream; an empty chunk is not mistaken for the end; and
-nothing leaves that was not judged. ``endings`` says how a stream ends when something goes wrong,
-``upgrades`` what follows an answer of 101, ``again`` what happens to what was changed since.
+An exception in a stream callable cuts the stream; an empty chunk is not mistaken for the end; and
+nothing is sent that was not judged. ``endings`` ends a stream when something goes wrong,
+``upgrades`` handles what follows an answer of 101, ``again`` handles messages that were changed
+after we judged them.
 
-mitmproxy says what a stream does next in a generator, step by step. ``_run`` looks at each step
-before it is taken. It also does what ``Layer.handle_event`` does, which would look at each once
-more: it pauses the stream while a step waits for something.
+mitmproxy's streams yield their next steps from a generator. ``_run`` checks each step before it is
+taken. It also replaces ``Layer.handle_event``, which would look at each step again: it pauses the
+stream while a step waits for something.
 """
 
 from __future__ import annotations
@@ -60,25 +61,26 @@ _LOOKED_AT = (
 )
 _NO_STREAMING = "A script wants to stream requests: this is not possible here"
 
-# A flow refers to its stream, weakly; all streams are here. One is gone when its layer drops it.
+# All streams, as weak references; flows refer to their stream weakly too. A stream is gone when its
+# layer drops it.
 _streams: set[ref[SafeStream]] = set()
 _flows: Any = HTTPFlow
-_flows.kept_stream = type(None)  # which returns None, as a reference does that leads to nothing
+_flows.kept_stream = type(None)  # returns None, like a dead weak reference
 
 
 def stream_of(flow: HTTPFlow) -> SafeStream | None:
-    """The stream that serves this flow, while it does."""
+    """Return the stream of this flow, while there is one."""
     return flow.kept_stream()  # type: ignore[attr-defined, no-any-return]  # ours, see above
 
 
 def open_streams() -> list[SafeStream]:
-    """The streams that are not over."""
+    """Return the streams that are not over."""
     kept = [reference() for reference in list(_streams)]
     return [stream for stream in kept if stream and not stream.over and stream.flow.live]
 
 
 class Paused(NamedTuple):
-    """What mitmproxy's own ``Paused`` is, for steps that ``SafeStream._run`` goes on with."""
+    """Like mitmproxy's ``Paused``, for steps that ``SafeStream._run`` continues."""
 
     command: commands.Command
     steps: Steps
@@ -86,26 +88,26 @@ class Paused(NamedTuple):
 
 
 class SafeStream(RepeatingStream):
-    """One request and the response to it."""
+    """One request and its response."""
 
     def __init__(self, context: Context, stream_id: int) -> None:
         super().__init__(context, stream_id)
         self.asked_hosts: tuple[str, ...] = ()
-        self._is_cut = False  # it is being broken off, and nothing is checked any more
+        self._is_cut = False  # the stream is being cut, and nothing is checked any more
         self._run_hook = installed.hook_runner(context.client)
 
     @property
     def client_host(self) -> str | None:
-        """The host the client asked for; None when it named none, or more than one."""
+        """The host that the client named; None if it named none, or more than one."""
         hosts = self.asked_hosts
         is_one = len(hosts) == 1 or len({host.lower() for host in hosts}) == 1
         return hosts[0] if is_one else None
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of both messages that are held in memory."""
+        """Bytes of both messages in memory."""
         size = len(self.request_body_buf) + len(self.response_body_buf) + self.socket_bytes
-        flow: HTTPFlow | None = getattr(self, "flow", None)  # there is none before the head
+        flow: HTTPFlow | None = getattr(self, "flow", None)  # no flow before the head
         if flow and not self.over:
             size += len(flow.request.data.content or b"")
             size += len(flow.response.data.content or b"") if flow.response else 0
@@ -113,7 +115,7 @@ class SafeStream(RepeatingStream):
             size += self.holds.held_bytes
         return size
 
-    # -- what happens, event by event
+    # -- events
 
     def handle_event(self, event: events.Event) -> Steps:
         paused: Any = self._paused
@@ -131,7 +133,8 @@ class SafeStream(RepeatingStream):
         return nothing(event) if self.over else self._run(event)
 
     def _go_on(self, event: Any, paused: Paused) -> Steps:
-        """Go on with what has waited for this event; then let happen what has come meanwhile."""
+        """Continue the steps that waited for this event; then handle the events queued
+        meanwhile."""
         self._paused = None
         instead = self._after(paused.command) if paused.is_checked else None
         if instead is None:
@@ -164,7 +167,8 @@ class SafeStream(RepeatingStream):
     ) -> Steps:
         if isinstance(event, ResponseHeaders):
             if event.response.data.status_code < 200 and is_interim(event.response):
-                # mitmproxy takes it for the answer, and the client waits for the real one for ever.
+                # mitmproxy would take it for the answer, and the client would wait forever for the
+                # real one.
                 status = event.response.status_code
                 return self._lose(f"HTTP/1 protocol error: a {status} response")
         elif self._holds_back and isinstance(event, ResponseEndOfMessage):
@@ -176,7 +180,7 @@ class SafeStream(RepeatingStream):
         return steps
 
     def _keep_callable(self) -> None:
-        """Go on with the stream callable that was chosen when the head was judged."""
+        """Restore the stream callable that was chosen when the head was judged."""
         response = self.flow.response
         if self.held and response and self.server_state == self.state_stream_response_body:
             response.stream = self.held[-1]
@@ -199,16 +203,17 @@ class SafeStream(RepeatingStream):
                     self._given_failure = failure
                     yield from self._lose(failure)
 
-    # -- step by step
+    # -- steps
 
     def _run(self, event: events.Event, begun: Instead | None = None, reply: Any = None) -> Steps:
-        """Take the steps that follow from an event, or have begun; end in a cut what raises."""
+        """Take the steps that follow from an event, or that were begun; cut the stream if one
+        raises."""
         try:
             is_checked = True
             if begun is not None:
                 steps, is_checked = begun
             elif self.doomed is not None or (self.last is not None and self._can_end):
-                steps = nothing(event)  # only what ends the stream
+                steps = nothing(event)  # only end the stream
             else:
                 steps = self._steps(event)
             while True:
@@ -227,7 +232,7 @@ class SafeStream(RepeatingStream):
                     break
                 elif type(command) is SendHttp:
                     if not isinstance(command.event, _LOOKED_AT):
-                        if self._may_send(command):
+                        if self._prepare_to_send(command):
                             yield command
                         continue
                     is_due = False
@@ -267,7 +272,7 @@ class SafeStream(RepeatingStream):
             self._let_go()
 
     def _is_run(self, hook: commands.StartHook) -> bool:
-        """Run a hook now, if that is possible. (A layer within us waits for its own.)"""
+        """Run a hook now, if possible. (An inner layer waits for its own hooks.)"""
         return hook.blocking is True and self._run_hook(hook)
 
     def _before(self, hook: commands.StartHook) -> None:
@@ -275,16 +280,16 @@ class SafeStream(RepeatingStream):
             self._remember()
 
     def _remember(self) -> None:
-        """Let the flow lead to this stream."""
+        """Make the flow refer to this stream."""
         kept: Any = self.flow
         kept.kept_stream = reference = ref(self, _streams.discard)
         _streams.add(reference)
 
     def _after(self, hook: commands.Command) -> Instead | None:
-        """Do what follows from a hook; return what happens instead of what was begun."""
+        """Act on what a hook has changed; return the steps to take instead, if any."""
         kind, flow = type(hook), self.flow
         if kind is HttpRequestHeadersHook:
-            if flow.request.stream:  # bodies that nobody has looked at
+            if flow.request.stream:  # bodies that we have not judged
                 _once.log(log, logging.WARNING, _NO_STREAMING)
                 flow.request.stream = False
             if self._is_refused:
@@ -296,25 +301,26 @@ class SafeStream(RepeatingStream):
             return self._repeat(), True
         return None
 
-    # -- what is sent
+    # -- sending
 
-    def _may_send(self, command: SendHttp) -> bool:
-        """Tell whether something may leave that is no head; put into it what no flow shows."""
+    def _prepare_to_send(self, command: SendHttp) -> bool:
+        """Restore the secrets in a command that sends no head; return False if it must not be
+        sent."""
         sent = command.event
         if type(sent) is ResponseData:
             installed.meter(len(sent.data))
             if self._is_said or sent.data == b"":
-                return False  # HTTP/1 would write the chunk that says "this was the last"
+                return False  # HTTP/1 would write an empty chunk, which means the end
         if self.masks is not None:
             command.event = self.for_the_wire(sent)
         return True
 
     def _send_head(self, command: SendHttp) -> Generator[commands.Command, Any, Instead | None]:
-        """Send a head as it was judged; return what happens instead of what was begun."""
+        """Send a head as it was judged; return the steps to take instead, if any."""
         head = command.event
         if isinstance(head, ResponseProtocolError):
             yield from self._answer(head)
-        elif isinstance(head, RequestHeaders | ResponseHeaders):  # of trailers nobody has judged
+        elif isinstance(head, RequestHeaders | ResponseHeaders):  # trailers were not judged
             if not self._is_settled(head):
                 return (yield from self._look_again(head))
             if isinstance(head, RequestHeaders):
@@ -328,11 +334,12 @@ class SafeStream(RepeatingStream):
 
 
 def _says_that_it_streams(command: commands.Command) -> bool:
-    """Tell whether it is mitmproxy's line in the log for each response that is streamed."""
+    """Tell whether this is mitmproxy's log line for each streamed response."""
     return isinstance(command, commands.Log) and command.message.startswith("Streaming response")
 
 
 def hosts_in(request: Request) -> tuple[str, ...]:
-    """Every host that a client names: in the target or ``:authority``, then in Host headers."""
+    """Return every host that a client names: in the target or ``:authority``, then in Host
+    headers."""
     target = [request.authority] if request.authority else []
     return (*target, *request.headers.get_all("host"))

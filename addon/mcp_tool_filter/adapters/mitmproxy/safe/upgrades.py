@@ -1,6 +1,6 @@
-"""What follows an answer of 101: a WebSocket, whose messages are judged, and nothing else.
+"""Handle what follows an answer of 101: only a WebSocket, whose messages are judged.
 
-No connection becomes a raw tunnel: what is said there could not be judged.
+No connection becomes a raw tunnel, because we could not judge its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _once = Once()
 
 _LONGEST_MESSAGE = 20 * 1024 * 1024
 _MOST_FRAMES = 100_000
-# mitmproxy would cut a message that we change, also in the middle of a letter.
+# mitmproxy would split a message that we change, even in the middle of a character.
 Fragmentizer.FRAGMENT_SIZE = sys.maxsize
 
 
@@ -32,14 +32,14 @@ class UpgradedStream(EndingStream):
 
     @property
     def socket_bytes(self) -> int:
-        """Bytes of unfinished messages of a WebSocket."""
+        """The bytes of unfinished messages of a WebSocket."""
         sockets = self.child_layer
         if not isinstance(sockets, WebsocketLayer) or not hasattr(sockets, "client_ws"):
             return 0
         return sum(map(len, [*sockets.client_ws.frame_buf, *sockets.server_ws.frame_buf]))
 
     def flow_done(self) -> Steps:
-        """Never a raw tunnel: what is no WebSocket cannot be judged."""
+        """Never open a raw tunnel: we can judge only a WebSocket."""
         assert self.flow.response
         if self.flow.response.data.status_code == 101 and not self.flow.websocket:
             self.doomed = "refusing to open a raw tunnel"
@@ -47,7 +47,7 @@ class UpgradedStream(EndingStream):
         yield from super().flow_done()
 
     def passthrough(self, event: events.Event) -> Steps:
-        """Carry what a WebSocket says; mitmproxy would hold a message of any length."""
+        """Forward a WebSocket's messages, with a length limit that mitmproxy lacks."""
         try:
             yield from super().passthrough(event)
         except NotJudged as error:

@@ -1,6 +1,6 @@
-"""The content view "MCP": the messages of a body for a person, and what we changed in them.
+"""The content view "MCP": the messages of a body in readable form, and our changes to them.
 
-A second one, "MCP-before", shows the messages as they were before that.
+A second view, "MCP-before", shows the messages before our changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENOUGH = 4096
 
 
 class McpView(Contentview):
-    """Chosen by mitmproxy for every body that holds messages."""
+    """mitmproxy chooses it for every body that contains messages."""
 
     name = "MCP"
 
@@ -38,7 +38,7 @@ class McpView(Contentview):
 
 
 class BeforeView(Contentview):
-    """Shows what came, before we changed it; only for those who choose it."""
+    """Shows a body before our changes, if the user chooses it."""
 
     name = "MCP-before"
 
@@ -60,19 +60,19 @@ class BeforeView(Contentview):
 
 
 def add_views() -> None:
-    """Make them known to mitmproxy; adding them once more changes nothing."""
+    """Register both views; registering them again changes nothing."""
     contentviews.add(McpView)
     contentviews.add(BeforeView)
 
 
 def _content_type(metadata: Metadata, data: bytes) -> str:
     if metadata.content_type is None and data[:1] in (b"{", b"["):
-        return "application/json"  # such as a WebSocket message
+        return "application/json"  # for example a WebSocket message
     return metadata.content_type or "application/octet-stream"
 
 
 def _change_lines(data: bytes, metadata: Metadata) -> Iterator[str]:
-    """Say above a body what became of it, and what it was before."""
+    """Yield lines to show above a body: its verdict, and what it was before."""
     flow = metadata.flow
     if not isinstance(flow, HTTPFlow) or metadata.http_message is None:
         return
@@ -94,7 +94,7 @@ def _removed(before: list[str], after: list[str]) -> list[str]:
 
 
 def _before(flow: HTTPFlow, message: Message) -> bytes | None:
-    """Return what came, if it is known; None if nothing came."""
+    """Return the body as it was received, if known."""
     kept = flow.metadata.get(KEY) or {}
     if message is flow.request:
         body: bytes | None = kept["asked"]["body"] if "asked" in kept else None

@@ -1,4 +1,4 @@
-"""What the tool filter is doing at the moment, as values that JSON can hold.
+"""The current state of the tool filter as JSON values.
 
 The page in mitmweb and the commands show it.
 """
@@ -23,14 +23,14 @@ _SHOWN_OF_AN_ID = 8
 
 class ToolLine(TypedDict):
     id: str
-    """The name as it is."""
+    """The exact name."""
     name: str
-    """The name, fit to be shown."""
+    """The name, safe to be shown."""
     exposed: bool
     by_deny: bool
-    """A deny pattern takes it away, so that it can be shown again."""
+    """True if a deny pattern hides it, so that the user can expose it again."""
     why: str
-    """The pattern that took it away."""
+    """The pattern that hides it."""
     bytes: int
     calls: int
     refused: int
@@ -41,7 +41,7 @@ class SessionLine(TypedDict):
     revision: str
     seconds_ago: float | None
     waiting: int
-    """Requests that have no answer yet."""
+    """Requests without an answer yet."""
 
 
 class RuleLine(TypedDict):
@@ -55,7 +55,7 @@ class RuleSessionLine(TypedDict):
     messages: int
     errors: int
     milliseconds: float
-    """From a request to its response, on average."""
+    """The average time from a request to its response."""
 
 
 class RefusalLine(TypedDict):
@@ -84,24 +84,24 @@ class ListenerLines(TypedDict):
     refusals: list[RefusalLine]
     rules: list[RuleLine]
     metrics: dict[str, float]
-    """What rules have counted."""
+    """The counters of rules."""
     rule_sessions: list[RuleSessionLine]
-    """What rules remember of clients."""
+    """What rules remember about clients."""
     warnings: list[str]
 
 
 @dataclass(slots=True)
 class Overview:
-    """Looks at the tool filter's listeners."""
+    """Collects the state of the tool filter's listeners."""
 
     listeners: Mapping[str, Listener]
     statistics: Mapping[str, Statistics]
     clock: Callable[[], float] = time
     refused_edit: str = ""
-    """Why the last edit of an option was not adopted."""
+    """Why the last edit of an option was refused; else empty."""
 
     def as_json(self) -> dict[str, object]:
-        """Return all of it as JSON can hold it."""
+        """Return the whole state as JSON values."""
         return {"listeners": self.render(), "refused_edit": self.refused_edit}
 
     def render(self) -> list[ListenerLines]:
@@ -140,7 +140,7 @@ class Overview:
 
 
 def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Write one line for each tool."""
+    """Render one line for each tool."""
     for listener in listeners:
         yield f"{listener['upstream']}: {listener['exposed']} exposed, {listener['hidden']} hidden"
         for tool in listener["tools"]:
@@ -149,7 +149,7 @@ def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
 
 
 def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Write one line for each session."""
+    """Render one line for each session."""
     for listener in listeners:
         yield f"{listener['upstream']}: {len(listener['sessions'])} sessions"
         for one in listener["sessions"]:
@@ -165,7 +165,7 @@ def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
 
 
 def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Write what has been counted."""
+    """Render the statistics."""
     for one in listeners:
         yield one["upstream"]
         yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
@@ -219,7 +219,7 @@ def _session_lines(listener: Listener) -> Iterator[SessionLine]:
             id=_short(str(key)),
             revision=session.revision or "?",
             seconds_ago=round(now - last_used, 1),
-            waiting=0,  # each request of such a session has its answer itself
+            waiting=0,  # each request of such a session gets its own answer
         )
 
 
@@ -247,7 +247,7 @@ def _warnings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _short(id: str) -> str:
-    """Show enough of a session's id to know it again, too little to take it over.
+    """Show enough of a session's id to recognise it, but too little to hijack the session.
 
     >>> _short("0123456789abcdef")
     '…89abcdef'

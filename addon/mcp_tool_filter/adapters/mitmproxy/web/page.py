@@ -21,16 +21,16 @@ _OUR_LINK = b'<body><a id="mcp-tool-filter" href="/mcp">MCP tool filter</a>'
 
 
 def add_page(master: Master, dashboard: Dashboard) -> None:
-    """Let mitmweb serve the page; other masters have no ``app``."""
+    """Add the page to mitmweb; other masters have no ``app``."""
     app = getattr(master, "app", None)
     if app is None:
         return
-    # Only mitmweb has tornado loaded anyway.
+    # Imported late: only mitmweb has tornado loaded anyway.
     import tornado.web
     from mitmproxy.tools.web.app import IndexHandler, RequestHandler
 
     class Index(IndexHandler):
-        """mitmweb's own page, with a link to ours: nobody would find it."""
+        """mitmweb's own page with a link to ours, which nobody would find otherwise."""
 
         def render_string(self, template_name: str, **values: object) -> bytes:
             text: bytes = super().render_string(template_name, **values)
@@ -55,7 +55,7 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
             self.write((FILES / name).read_bytes())
 
     class Style(tornado.web.RequestHandler):
-        """Needs no token: the page that says how to get in has the same look."""
+        """Needs no token, because the page about the missing token has the same style."""
 
         def get(self) -> None:
             self.set_header("Content-Type", TYPES["page.css"])

@@ -1,9 +1,8 @@
-"""What one sees of us in mitmweb and the console, and what a recording keeps.
+"""What people see of us in mitmweb and the console, and what a recording keeps.
 
-The tool filter tells ``FlowObserver`` of each flow before it changes anything (``meet``,
-``note_head``, ``note_body``), of each verdict (``tell``), and when it is done with a hook
-(``follow_stream``, ``finish``).
-Nothing is kept, marked or said where nobody could see it: without mitmweb, the console or ``-w``
+The tool filter tells ``FlowObserver`` about each flow before it changes anything (``meet``,
+``note_head``, ``note_body``), about each verdict (``tell``), and when it has finished a hook
+(``follow_stream``, ``finish``). Without mitmweb, the console or ``-w`` nobody could see it, so
 verdicts are only counted.
 """
 
@@ -62,8 +61,8 @@ log = logging.getLogger(__name__)
 
 _SHOWS_BODIES = "mitmproxy.contentviews"
 if _SHOWS_BODIES in sys.modules:
-    # Now: mitmproxy finds what lies beside a script only while it reads that script. And not
-    # always, for mitmproxy's own views are slow to import, and the lean master shows nothing.
+    # Import now: mitmproxy finds modules beside a script only while it loads that script. But not
+    # always: mitmproxy's own views are slow to import, and the lean master shows nothing.
     import mcp_tool_filter.adapters.mitmproxy.web.content_view  # noqa: F401 - it registers itself
 
 type Observe = Callable[[HTTPFlow, Judged], None]
@@ -76,7 +75,7 @@ _MOST_SENTENCES = 50
 _SECONDS_BETWEEN_UPDATES = 0.25
 _FORWARDED = "forwarded"
 _REFUSED, _HIDDEN, _INVALID = ":no_entry_sign:", ":see_no_evil:", ":warning:"
-# mitmweb takes no other letters than these, and the point.
+# mitmweb accepts only these letters, and the dot.
 _COMMANDS = {
     "mcp.tools": render_tools,
     "mcp.sessions": render_sessions,
@@ -87,7 +86,7 @@ _TELLS_OF_TOOLS = frozenset({"initialize", "server/discover", "tools/list"})
 
 @dataclass(slots=True)
 class _Seen:
-    """What we know of a flow that somebody may look at."""
+    """What we know about a flow that people may look at."""
 
     kept: Kept
     filtered: bytearray = field(default_factory=bytearray)
@@ -97,7 +96,7 @@ class _Seen:
 
 
 class FlowObserver:
-    """One for the tool filter, whose listeners it looks at."""
+    """Observes the flows of all listeners."""
 
     def __init__(
         self, listeners: Mapping[str, Listener], clock: Callable[[], float] = time.time
@@ -105,9 +104,9 @@ class FlowObserver:
         self._listeners = listeners
         self.clock = clock
         self.observe: Observe | None = None
-        """Told of each flow's verdicts; to be set before the options are."""
+        """Called with each flow's verdicts. Set it before the options are set."""
         self.is_watched = False
-        """Somebody could see a flow. If not, every call about one may be saved."""
+        """True if somebody could see flows. If not, callers may skip all calls about flows."""
         self._seen: WeakKeyDictionary[HTTPFlow, _Seen] = WeakKeyDictionary()
         self._introduced: set[str] = set()
         self._statistics: WeakValueDictionary[str, Statistics] = WeakValueDictionary()
@@ -119,20 +118,20 @@ class FlowObserver:
             _edit_deny,
         )
 
-    # Told by the tool filter, before it changes anything
+    # Called by the tool filter before it changes anything
 
     def meet(self, flow: HTTPFlow) -> None:
-        """A request has come and is about to be judged."""
+        """Note a new request that is about to be judged."""
         if self.is_watched:
             self._seen[flow] = _Seen(keep_request(flow, client_host(flow) or ""))
 
     def note_head(self, flow: HTTPFlow, response: Response) -> None:
-        """The upstream has begun to answer."""
+        """Note the head of the upstream's answer."""
         if self.is_watched and (seen := self._seen.get(flow)):
             keep_head(seen.kept, response, response.status_code, self.clock())
 
     def note_body(self, flow: HTTPFlow, body: bytes) -> None:
-        """The upstream has answered; if it was a stream, we have heard it already."""
+        """Note the body of the upstream's answer. (We have seen that of a stream already.)"""
         seen = self._seen.get(flow) if self.is_watched else None
         if seen and not seen.is_stream and flow.response:
             now = self.clock()
@@ -140,11 +139,11 @@ class FlowObserver:
             keep_chunk(seen.kept, b"", now)
 
     def statistics_of(self, spec: str) -> Statistics:
-        """Return what counts the messages of a listener, for as long as somebody keeps it."""
+        """Return the statistics of a listener; they exist as long as somebody references them."""
         return self._statistics.setdefault(spec, Statistics())
 
     def tell(self, spec: str, judged: Judged) -> None:
-        """A message has been judged by the listener with this ``spec``."""
+        """Note a verdict of the listener with this ``spec``."""
         listener, flow = self._listeners.get(spec), judged.origin
         if listener is None or not isinstance(flow, HTTPFlow):
             return
@@ -155,19 +154,19 @@ class FlowObserver:
         if self.observe:
             self.observe(flow, judged)
 
-    def refuse_edit(self, error: StartError | None) -> None:
-        """Somebody has edited an option so that it cannot be used; None: by now it can.
+    def note_refused_edit(self, error: StartError | None) -> None:
+        """Note that an edit of an option was refused; None means that the options are valid again.
 
-        mitmweb's own page forgets to say it: what it is told next makes it forget the error.
+        mitmweb's own page does not show the error for long: its next update hides it.
         """
         self._overview.refused_edit = str(error) if error else ""
         if error:
             log.warning("Not adopted, the old filter stays. %s", error)
 
-    # Told by the tool filter, when it is done with a hook
+    # Called by the tool filter when it has finished a hook
 
     def load(self, master: Master) -> None:
-        """Add the commands; and the content view, where there is something that shows it."""
+        """Add the commands, and the content view if something can show it."""
         for name, render in _COMMANDS.items():
             master.commands.add(name, self._command(render))
         if _SHOWS_BODIES in sys.modules:
@@ -178,7 +177,7 @@ class FlowObserver:
     def configure(self, updated: Collection[str]) -> None:
         records = bool(getattr(ctx.options, "save_stream_file", None))
         if "save_stream_file" in updated:
-            self._introduced.clear()  # another recording begins
+            self._introduced.clear()  # a new recording begins
         shows = ctx.master.addons.get("view") is not None
         self.is_watched = records or shows or self.observe is not None
 
@@ -189,14 +188,14 @@ class FlowObserver:
         _show_comments(ctx.options)
 
     def follow_stream(self, flow: HTTPFlow) -> None:
-        """From now on keep what goes into a stream callable, and what comes out."""
+        """From now on keep the input and output of a flow's stream callable."""
         seen = self._seen.get(flow) if self.is_watched else None
         if seen and flow.response and callable(flow.response.stream):
             seen.is_stream = True
             flow.response.stream = self._followed(flow, seen, flow.response.stream)
 
     def finish(self, flow: HTTPFlow) -> None:
-        """Nothing more will come."""
+        """Note that a flow has ended."""
         if self.is_watched and (seen := self._seen.get(flow)):
             seen.is_over = True
             self._show_filtered(flow, seen)
@@ -225,7 +224,7 @@ class FlowObserver:
         return on_chunk
 
     def _update_soon(self, flow: HTTPFlow, seen: _Seen) -> None:
-        """Let those who look see what has come, but not each event by itself."""
+        """Update the views soon, several events at a time."""
         if seen.awaits_update or ctx.master.addons.get("view") is None:
             return
         seen.awaits_update = True
@@ -249,7 +248,7 @@ class FlowObserver:
             return
         is_first = len(sentences) == 1 and sentences[0].endswith(_FORWARDED)
         if is_first and sentence != _FORWARDED and not sentences[0].startswith("tools/call"):
-            sentences = []  # the rest says more
+            sentences = []  # the other sentences say more
         if sentence != _FORWARDED or not sentences:
             flow.comment = "\n\n".join([*sentences, sentence])
         if mark := _mark(verdict):
@@ -258,7 +257,7 @@ class FlowObserver:
     def _keep_tools(
         self, spec: str, listener: Listener, kept: Kept, message: Message | None
     ) -> None:
-        """Keep the upstream's tools with the flows at which a replay would look for them."""
+        """Store the upstream's tools with the flows in which a replay would look for them."""
         messages = singles(message) if message else ()
         methods = {one.method for one in messages if isinstance(one, Request)}
         if spec not in self._introduced or methods & _TELLS_OF_TOOLS:
@@ -267,7 +266,7 @@ class FlowObserver:
 
 
 def _sentence_about(judged: Judged) -> str:
-    """Say what became of a message; of a request that goes on, what it is."""
+    """Describe the verdict on a message; of a forwarded request, the message."""
     sentence = describe(judged.verdict, judged.snapshot)
     asked = judged.exchange
     if judged.direction is not Direction.FROM_CLIENT or not asked or sentence != _FORWARDED:
@@ -277,7 +276,8 @@ def _sentence_about(judged: Judged) -> str:
 
 
 def _edit_deny(deny: list[str]) -> str:
-    """Edit the option as mitmweb's own page does; return why that is refused, or nothing."""
+    """Edit the option as mitmweb's own page does; return the reason for a refusal, or an empty
+    text."""
     try:
         ctx.options.update(deny=deny)
     except OptionsError as error:
@@ -286,7 +286,7 @@ def _edit_deny(deny: list[str]) -> str:
 
 
 def _show_comments(options: Options) -> None:
-    """Let mitmweb's list show tool and verdict, unless the user has chosen the columns."""
+    """Show tool and verdict in mitmweb's list, unless the user has chosen the columns."""
     if "web_columns" in options and not was_set(options, "web_columns"):
         options.update(web_columns=WEB_COLUMNS)
 
