@@ -91,14 +91,14 @@ def modules_in(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("document", documents())
-def test_what_a_document_names_exists(document: str) -> None:
+def test_everything_named_in_a_document_exists(document: str) -> None:
     beside = (REPOSITORY / document).parent
     missing = [name for name in references_in(document) if not exists(name, beside)]
     assert missing == []
 
 
 @pytest.mark.parametrize("source", sources())
-def test_what_a_comment_or_docstring_names_exists(source: str) -> None:
+def test_everything_named_in_a_comment_or_docstring_exists(source: str) -> None:
     text = (REPOSITORY / source).read_text("utf-8")
     named = [name for name in _FILE.findall(text) if is_ours(name) and not name.endswith(".flow")]
     beside = (REPOSITORY / source).parent

@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", [line for line in SHOWN if not _ELSEWHERE.match(line)])
-async def test_what_is_shown_works(line: str, folder: Path) -> None:
+async def test_shown_examples_work(line: str, folder: Path) -> None:
     async with mcp_upstream(tools=[tool("read_file"), tool("delete_file")]) as upstream:
         words = words_of(line, upstream.url)
         if words[0] == "unwrap":
@@ -81,5 +81,5 @@ async def test_what_is_shown_works(line: str, folder: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_most_are_run_here() -> None:
+def test_most_examples_are_run_here() -> None:
     assert sum(not _ELSEWHERE.match(line) for line in SHOWN) > 18

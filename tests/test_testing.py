@@ -47,13 +47,13 @@ def test_a_recording_is_served_without_one() -> None:
         assert ask(upstream.url) == 17
 
 
-def test_what_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_an_unreadable_recording_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(testing.UnreadableRecording, match="Cannot read the recording"):
         testing.read_recording(tmp_path / "no.flow")
     assert issubclass(testing.UnreadableRecording, testing.StartError)
 
 
-def test_the_docstring_names_what_there_is() -> None:
+def test_the_docstring_names_the_public_names() -> None:
     assert testing.__doc__
     named = ("find_leaks", "read_recording", "replay", "running_upstream", "recorded_upstream",
              "McpReplay", "McpRecordedUpstream")  # fmt: skip

@@ -99,7 +99,7 @@ def test_a_long_list_that_cannot_be_judged_is_answered_with_an_error() -> None:
     assert isinstance(judged.verdict, Rewrite | Drop)
 
 
-def test_another_long_message_takes_the_usual_way() -> None:
+def test_other_long_messages_are_read_at_once() -> None:
     policy = policy_of(*NAMES)
     opened = asking_for_a_list(policy)
     text = "x" * from_upstream._LONG

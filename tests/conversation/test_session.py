@@ -156,7 +156,7 @@ def test_a_silent_session_is_forgotten_and_a_used_one_is_not() -> None:
     assert sessions.get("used", 15) is not None
 
 
-def test_a_session_that_comes_back_too_late_is_forgotten() -> None:
+def test_a_session_that_returns_too_late_is_forgotten() -> None:
     sessions = Sessions(Limits(idle=10))
     sessions.open("a", 0)
     assert sessions.get("a", 11) is None

@@ -95,7 +95,7 @@ class TestBrowser:
             [session] = web.state()["listeners"][0]["sessions"]
             assert (session["revision"], session["seconds_ago"]) == (REVISION, None)
 
-    def test_events_without_data_are_called_empty(self, tmp_path: Path, page: Page) -> None:
+    def test_events_without_data_are_shown_as_empty(self, tmp_path: Path, page: Page) -> None:
         """Servers begin a stream with one, so that clients know where to go on."""
 
         async def respond(request: RawRequest, peer: Peer) -> None:

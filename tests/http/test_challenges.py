@@ -34,7 +34,7 @@ def test_a_bearer_challenge_is_found(header: str, params: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("headers", [[], [""], ["Basic realm=x"], ["=x"], ['"Bearer"']])
-def test_where_there_is_none_none_is_found(headers: list[str]) -> None:
+def test_headers_without_a_bearer_challenge_give_none(headers: list[str]) -> None:
     assert bearer_challenge(headers) is None
 
 

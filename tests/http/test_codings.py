@@ -49,7 +49,7 @@ def test_deflate_may_come_without_a_head() -> None:
 
 
 @pytest.mark.parametrize("coding", ["", "identity", "Identity"])
-def test_what_is_not_coded_is_the_very_same(coding: str) -> None:
+def test_an_uncoded_body_is_the_same_object(coding: str) -> None:
     assert decode_body(TEXT, coding, limit=0) is TEXT
 
 
@@ -116,7 +116,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("coding", BOMBS)
-def test_a_bomb_is_not_inflated_past_the_limit(coding: str) -> None:
+def test_a_decompression_bomb_is_not_inflated_past_the_limit(coding: str) -> None:
     with pytest.raises(OverLimit):
         decode_body(BOMBS[coding], coding, limit=4_000_000)
 
@@ -132,7 +132,7 @@ def test_an_honest_coded_body_does_not_pass_for_json(raw: bytes) -> None:
 
 
 @given(raw=st.binary(max_size=64), coding=st.sampled_from(sorted(CODED)))
-def test_nothing_is_raised_but_a_protocol_error(raw: bytes, coding: str) -> None:
+def test_only_protocol_errors_are_raised(raw: bytes, coding: str) -> None:
     """Each codec has exceptions of its own."""
     with suppress(ProtocolError):
         decode_body(raw, coding, limit=10)

@@ -14,7 +14,7 @@ EXPOSE = (b"access-control-expose-headers", b"Mcp-Session-Id")
 METHODS = (b"access-control-allow-methods", b"GET, POST")
 
 
-def test_an_answer_says_what_the_last_one_said() -> None:
+def test_an_answer_has_the_cors_headers_of_the_last_one() -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 200, [ORIGIN, CREDENTIALS, EXPOSE, (b"Server", b"x")])
     assert memory.headers_for(PAGE) == (ORIGIN, CREDENTIALS, EXPOSE)
@@ -22,14 +22,14 @@ def test_an_answer_says_what_the_last_one_said() -> None:
     assert memory.headers_for(PAGE) == (STAR,)
 
 
-def test_no_star_meets_the_credentials_of_another_answer() -> None:
+def test_a_star_is_not_combined_with_credentials_of_another_answer() -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 204, [ORIGIN, CREDENTIALS, METHODS], is_preflight=True)
     memory.learn(PAGE, 200, [STAR])
     assert memory.headers_for(PAGE) == (STAR,)
 
 
-def test_a_preflight_is_enough() -> None:
+def test_a_preflight_alone_is_enough() -> None:
     """A page's first request may be one that we answer."""
     memory = CorsMemory()
     memory.learn(PAGE, 204, [ORIGIN, CREDENTIALS, METHODS], is_preflight=True)
@@ -44,7 +44,7 @@ def test_an_answer_counts_more_than_a_preflight() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 202, 400, 401, 403, 404])
-def test_what_the_upstream_no_longer_allows_is_over(status: int) -> None:
+def test_permissions_that_the_upstream_withdraws_end(status: int) -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 204, [ORIGIN], is_preflight=True)
     memory.learn(PAGE, status, [])
@@ -52,7 +52,7 @@ def test_what_the_upstream_no_longer_allows_is_over(status: int) -> None:
     assert not memory.is_allowed(PAGE)
 
 
-def test_an_error_page_without_cors_says_nothing() -> None:
+def test_an_error_page_without_cors_changes_nothing() -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 200, [ORIGIN])
     memory.learn(PAGE, 500, [])
@@ -68,7 +68,7 @@ def test_an_error_page_without_cors_says_nothing() -> None:
         Page("http://localhost:6274", "/mcp", has_cookie=True),
     ],
 )
-def test_other_pages_and_paths_are_told_nothing(other: Page) -> None:
+def test_other_pages_and_paths_get_no_cors_headers(other: Page) -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 200, [ORIGIN])
     assert memory.headers_for(other) == ()
@@ -78,13 +78,13 @@ def test_other_pages_and_paths_are_told_nothing(other: Page) -> None:
     ("vary", "says_so"),
     [(b"Origin", True), (b"Accept, origin", True), (b"*", True), (b"Accept", False), (b"", False)],
 )
-def test_vary_is_said_where_the_upstream_says_it(vary: bytes, says_so: bool) -> None:
+def test_vary_is_sent_where_the_upstream_sends_it(vary: bytes, says_so: bool) -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 200, [ORIGIN, (b"Vary", vary)])
     assert ((b"vary", b"Origin") in memory.headers_for(PAGE)) is says_so
 
 
-def test_little_is_remembered() -> None:
+def test_the_memory_is_bounded() -> None:
     memory = CorsMemory()
     for number in range(1000):
         memory.learn(Page(f"http://localhost:{number}", "/"), 200, [STAR])
@@ -94,7 +94,7 @@ def test_little_is_remembered() -> None:
     assert memory.headers_for(PAGE) == ()
 
 
-def test_the_page_used_last_is_remembered_longest() -> None:
+def test_the_least_recently_used_page_is_forgotten_first() -> None:
     memory = CorsMemory()
     memory.learn(PAGE, 200, [STAR])
     for number in range(1000):
@@ -102,7 +102,7 @@ def test_the_page_used_last_is_remembered_longest() -> None:
         assert memory.is_allowed(PAGE)
 
 
-def test_a_page_is_known_by_its_path() -> None:
+def test_a_page_is_identified_by_its_path() -> None:
     assert page_of(PAGE.origin, "/mcp/?a=1", has_cookie=False) == PAGE
     assert page_of(None, "/mcp", has_cookie=False) is None
     assert page_of("http://" + "x" * 5000, "/mcp", has_cookie=False) is None

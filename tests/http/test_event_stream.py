@@ -73,7 +73,7 @@ def error(id: str) -> bytes:
         b"id: 5",
     ],
 )
-def test_what_is_honest_leaves_as_it_came(stream: bytes) -> None:
+def test_an_honest_stream_passes_unchanged(stream: bytes) -> None:
     assert through(stream) == stream
 
 
@@ -144,7 +144,7 @@ HIDDEN = [
 
 @pytest.mark.parametrize("stream", HIDDEN)
 @pytest.mark.parametrize("size", [1, 5, 4096])
-def test_what_some_reader_could_take_for_a_list_shows_no_denied_tool(
+def test_events_that_some_reader_takes_for_a_list_show_no_denied_tool(
     stream: bytes, size: int
 ) -> None:
     out = through(stream, "1", sizes=(size,))
@@ -192,44 +192,42 @@ def judged(stream: bytes, sizes: tuple[int, ...]) -> tuple[bytes, list[Told]]:
 @given(stream=STREAMS, sizes=SIZES)
 @example(stream=b"data: x\r\n\r\ndata: " + BOTH + b"\r\n\r\n", sizes=[1])
 @settings(max_examples=150, deadline=None)
-def test_where_the_network_cuts_makes_no_difference(stream: bytes, sizes: list[int]) -> None:
+def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None:
     assert judged(stream, tuple(sizes)) == judged(stream, (1 << 20,))
 
 
 @given(stream=STREAMS | st.binary(), sizes=SIZES)
 @settings(max_examples=150, deadline=None)
-def test_whatever_comes_nothing_is_raised_and_no_denied_tool_shown(
-    stream: bytes, sizes: list[int]
-) -> None:
+def test_no_input_raises_or_shows_a_denied_tool(stream: bytes, sizes: list[int]) -> None:
     filtered = stream_for("1")
     out = b"".join(filtered.feed(chunk) for chunk in chunks(stream, sizes)) + filtered.finish()
     assert filtered.failure is None
     assert b'"rm"' not in out
 
 
-def test_who_waits_for_what_cannot_be_read_gets_an_error() -> None:
+def test_a_request_whose_answer_is_unreadable_gets_an_error() -> None:
     bad = b'data: {"jsonrpc":"2.0","id":2,"result":{},"Result":{}}\n\n'
     assert through(bad, "1", "2") == error("2") + error("1")  # at the end nobody else comes
 
 
-def test_if_only_one_waits_it_was_for_this_one() -> None:
+def test_an_unreadable_answer_belongs_to_the_only_waiting_request() -> None:
     filtered = stream_for('"a"')
     assert filtered.feed(b'data: {"id":broken}\n\n') == error('"a"')
     assert filtered.finish() == b""
 
 
-def test_a_broken_notification_answers_nobody() -> None:
+def test_a_broken_notification_answers_no_request() -> None:
     filtered = stream_for("1")
     assert filtered.feed(b'data: {"jsonrpc":"2.0","method":1}\n\n') == b""
     assert filtered.feed(b"data: " + answering("{}") + b"\n\n") != b""
     assert filtered.finish() == b""
 
 
-def test_an_answer_that_was_cut_off_is_an_error() -> None:
+def test_a_truncated_answer_becomes_an_error() -> None:
     assert through(b'data: {"jsonrpc":"2.0","id":1,"res', "1") == error("1")
 
 
-def test_an_end_without_damage_adds_nothing() -> None:
+def test_a_clean_end_adds_nothing() -> None:
     """The client may resume the stream and get its answer there."""
     assert through(b": ping\n\n", "1") == b": ping\n\n"
 
@@ -243,7 +241,7 @@ LIMITS = Limits(message=300, pending=400)
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
-def test_an_event_over_the_limits_is_an_error_and_the_stream_goes_on(size: int) -> None:
+def test_an_event_over_the_limits_becomes_an_error_and_the_stream_goes_on(size: int) -> None:
     filtered = stream_for("1", "2", limits=LIMITS)
     big = b"data: " + answering('"' + "x" * 1000 + '"', id="2") + b"\n\n"
     small = b"data: " + answering("{}", id="1") + b"\n\n"
@@ -251,24 +249,24 @@ def test_an_event_over_the_limits_is_an_error_and_the_stream_goes_on(size: int) 
     assert out == error("2") + small
 
 
-def test_an_event_over_the_message_limit_is_not_read() -> None:
+def test_an_event_over_the_message_limit_is_not_parsed() -> None:
     filtered = stream_for("1", limits=LIMITS)
     assert filtered.feed(b"data: " + answering('"' + "x" * 300 + '"') + b"\n\n") == error("1")
 
 
-def test_an_endpoint_is_refused_where_none_belongs() -> None:
+def test_an_endpoint_event_is_refused_in_other_streams() -> None:
     assert through(b"event: endpoint\ndata: /messages\n\n") == b""
 
 
 @pytest.mark.parametrize("name", [b"endpoint", b"Endpoint", b" endpoint "])
-def test_an_endpoint_may_be_rewritten_by_whoever_knows_it(name: bytes) -> None:
+def test_an_endpoint_can_be_rewritten(name: bytes) -> None:
     filtered = stream_for(on_endpoint=lambda url: "/ours")
     said = filtered.feed(b"event: " + name + b"\r\ndata: http://evil.example/\r\n\r\n")
     assert said == b"event: " + name + b"\r\ndata: /ours\r\n\r\n"
 
 
 @pytest.mark.parametrize("named", [b"htt\r\rp://evil.test/\n\n", b"htt\r", b"htt\rx\n\n"])
-def test_an_endpoint_ends_for_everyone_where_it_ends_for_us(named: bytes) -> None:
+def test_a_carriage_return_in_an_endpoint_ends_it_for_every_reader(named: bytes) -> None:
     """A reader that knows no CR as a line's end would go on reading, and drop it from the URL."""
     filtered = stream_for(on_endpoint=lambda url: url)
     said = filtered.feed(b"event: endpoint\ndata: " + named + b"\r\n")
@@ -287,7 +285,7 @@ def test_an_endpoint_without_a_url_is_refused() -> None:
     assert filtered.failure is None
 
 
-def test_a_bug_of_ours_shuts_the_stream() -> None:
+def test_an_internal_error_closes_the_stream() -> None:
     """mitmproxy would log the exception and send the chunk on."""
 
     def stumble(judged: Judged) -> None:
@@ -300,7 +298,7 @@ def test_a_bug_of_ours_shuts_the_stream() -> None:
     assert filtered.finish() == b""
 
 
-def test_who_watches_is_told_of_each_message_and_what_it_answers() -> None:
+def test_observers_get_each_message_and_the_request_it_answers() -> None:
     stream = b"data: " + answering("{}", id="1") + b"\n\ndata: " + BOTH + b"\n\ndata: x\n\n"
     _, verdicts = judged(stream, (1 << 20,))
     first, second, third, at_the_end = verdicts

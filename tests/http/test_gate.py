@@ -14,18 +14,18 @@ OURS = AllowedHosts(frozenset({"https://tools.example"}))
     "site",
     ["cross-site", "same-site", "Cross-Site", " cross-site ", "", "x", "none, cross-site"],
 )
-def test_a_page_of_another_site_may_not_ask_without_an_origin(site: str) -> None:
+def test_cross_site_requests_without_an_origin_are_refused(site: str) -> None:
     """An ``<img>`` sends no Origin. What a browser may send later is refused, too."""
     assert problem_in_source(OURS, host="localhost", sites=[site]) == "Sec-Fetch-Site"
 
 
-def test_one_good_site_does_not_outweigh_a_bad_one() -> None:
+def test_one_same_origin_value_does_not_outweigh_a_cross_site_one() -> None:
     sites = ["same-origin", "cross-site"]
     assert problem_in_source(OURS, host="localhost", sites=sites) == "Sec-Fetch-Site"
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none", "None"])
-def test_our_own_pages_and_typed_urls_may_ask(site: str) -> None:
+def test_same_origin_and_typed_requests_are_accepted(site: str) -> None:
     assert problem_in_source(OURS, host="localhost", sites=[site]) is None
 
 
@@ -37,18 +37,18 @@ def test_an_allowed_origin_may_ask_from_any_site(origin: str, site: str) -> None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none"])
-def test_no_site_makes_up_for_an_unknown_origin(site: str) -> None:
+def test_an_unknown_origin_is_refused_from_any_site(site: str) -> None:
     origins = ["http://evil.example"]
     found = problem_in_source(OURS, host="localhost", origins=origins, sites=[site])
     assert found == "Origin"
 
 
 @pytest.mark.parametrize("host", [None, "evil.example"])
-def test_no_site_makes_up_for_an_unknown_host(host: str | None) -> None:
+def test_an_unknown_host_is_refused_from_any_site(host: str | None) -> None:
     assert problem_in_source(OURS, host=host, sites=["none"]) == "Host"
 
 
-def test_programs_send_no_site() -> None:
+def test_requests_without_fetch_metadata_are_accepted() -> None:
     assert problem_in_source(OURS, host="localhost") is None
 
 

@@ -20,7 +20,7 @@ UPSTREAM = UpstreamNames("http://127.0.0.1:3000")
         "other.example:99",
     ],
 )  # fmt: skip
-def test_our_own_names_are_ours(host: str) -> None:
+def test_our_own_host_names_are_accepted(host: str) -> None:
     """Loopback, the address at which we were reached, and what the user allowed."""
     hosts = AllowedHosts(frozenset({"tools.example", "other.example:99"}))
     assert hosts.has_host(host, own="192.168.1.5")
@@ -37,14 +37,14 @@ def test_our_own_names_are_ours(host: str) -> None:
         "other.example:98", "localhost evil.example", "localhost,evil.example", "*",
     ],
 )  # fmt: skip
-def test_no_other_name_is(host: str) -> None:
+def test_other_host_names_are_refused(host: str) -> None:
     """A web page may have been led to our address by any name."""
     hosts = AllowedHosts(frozenset({"tools.example", "other.example:99"}))
     assert not hosts.has_host(host, own="192.168.1.5")
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:5173", "https://[::1]", "http://192.168.1.5"])
-def test_a_page_of_our_own_host_may_speak_to_us(origin: str) -> None:
+def test_pages_of_our_own_host_are_accepted(origin: str) -> None:
     assert AllowedHosts().has_origin(origin, own="192.168.1.5")
 
 
@@ -60,7 +60,7 @@ def test_a_page_of_our_own_host_may_speak_to_us(origin: str) -> None:
         "http://a@localhost",
     ],
 )
-def test_no_other_page_may(origin: str) -> None:
+def test_pages_of_other_hosts_are_refused(origin: str) -> None:
     assert not AllowedHosts().has_origin(origin)
 
 
@@ -97,7 +97,7 @@ def test_a_star_allows_all() -> None:
         ("/m\n\t", "/m"),
     ],
 )
-def test_a_url_of_the_upstream_is_made_to_lead_to_us(url: str, kept: str) -> None:
+def test_a_url_of_the_upstream_is_rewritten_to_us(url: str, kept: str) -> None:
     assert kept_with_us(url, UPSTREAM) == kept
 
 
@@ -135,12 +135,12 @@ def test_a_url_of_the_upstream_is_made_to_lead_to_us(url: str, kept: str) -> Non
         "file:///etc/passwd",
     ],
 )
-def test_a_url_that_leads_elsewhere_is_not_kept(url: str) -> None:
+def test_a_url_to_another_host_is_removed(url: str) -> None:
     assert kept_with_us(url, UPSTREAM) is None
 
 
 @given(st.text(alphabet="/\\:@?#.[]htp evil\t\n\x01", max_size=30))
-def test_what_is_kept_has_no_authority(url: str) -> None:
+def test_a_kept_url_has_no_authority(url: str) -> None:
     """Whoever joins it to our own URL stays with us."""
     kept = kept_with_us(url, UPSTREAM) or ""
     assert not kept.replace("\\", "/").startswith("//")
@@ -194,7 +194,7 @@ def test_no_spelling_of_the_upstream_passes(host: str, scheme: str) -> None:
         "",
     ],
 )
-def test_what_leads_elsewhere_for_everybody_passes(url: str) -> None:
+def test_a_url_that_every_reader_resolves_elsewhere_passes(url: str) -> None:
     assert not may_lead_round(url, UPSTREAM)
 
 

@@ -103,7 +103,7 @@ def test_a_head_that_could_be_read_in_two_ways_is_refused(dubious: Head) -> None
         raw_head("GET", "/mcp", *((f"x-{number}", "1") for number in range(400))),
     ],
 )
-def test_long_tokens_and_cookies_are_honest(honest: Head) -> None:
+def test_long_tokens_and_cookies_are_accepted(honest: Head) -> None:
     assert problem_in_size(honest) is None
     assert problem_in_fields(honest) is None
 
@@ -122,7 +122,7 @@ def test_a_head_that_takes_long_to_read_is_refused(long: Head, why: str) -> None
     assert problem_in_size(long) == why
 
 
-def test_a_query_has_at_most_a_thousand_fields() -> None:
+def test_a_query_of_more_than_a_thousand_fields_is_refused() -> None:
     assert problem_in_fields(head("GET", "/x?" + "a=1&" * 999)) is None
     assert problem_in_fields(head("GET", "/x?" + "a=1&" * 1000)) == "a message in the URL"
     assert problem_in_fields(head("GET", "/x?" + "a=1%26" * 1000)) == "a message in the URL"
@@ -157,7 +157,7 @@ def refusal_of(asked: Head, body: bytes, *, is_endpoint: bool = False) -> str | 
         (head("POST", "/upload", content_type=JSON), b"[1,2,3]"),
     ],
 )
-def test_what_an_oauth_server_expects_is_not_refused(asked: Head, body: bytes) -> None:
+def test_oauth_requests_are_not_refused(asked: Head, body: bytes) -> None:
     assert refusal_of(asked, body) is None
 
 
@@ -225,7 +225,7 @@ def encoded(name: str) -> str:
         (head(), b"[" + calling("read") + b"]"),
     ],
 )
-def test_headers_that_say_what_the_body_says_agree(asked: Head, raw: bytes) -> None:
+def test_headers_that_match_the_body_are_accepted(asked: Head, raw: bytes) -> None:
     assert problem_in_mirrored(asked, parse_message(raw)) is None
 
 
@@ -251,7 +251,7 @@ def test_headers_that_say_what_the_body_says_agree(asked: Head, raw: bytes) -> N
         (head(mcp_method="tools/call"), b'{"jsonrpc":"2.0","id":1,"result":{}}'),
     ],
 )
-def test_headers_that_say_something_else_are_refused(asked: Head, raw: bytes) -> None:
+def test_headers_that_contradict_the_body_are_refused(asked: Head, raw: bytes) -> None:
     """An upstream may decide by the headers alone."""
     assert problem_in_mirrored(asked, parse_message(raw)) is not None
 
@@ -259,7 +259,7 @@ def test_headers_that_say_something_else_are_refused(asked: Head, raw: bytes) ->
 @pytest.mark.parametrize(
     "header", ["Authorization", "Cookie", "X-API-Key", "X-Api_Key", "apikey", "X-Auth", "My-Token"]
 )
-def test_credentials_are_known_by_their_names(header: str) -> None:
+def test_credential_headers_are_recognised_by_name(header: str) -> None:
     assert raw_head("POST", "/mcp", (header, "x")).credentials == {header.lower().encode()}
 
 
@@ -270,7 +270,7 @@ def test_ordinary_headers_are_no_credentials() -> None:
 UPGRADE = (("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13"))
 
 
-def test_one_upgrade_can_be_judged() -> None:
+def test_a_plain_websocket_upgrade_can_be_judged() -> None:
     assert is_websocket(raw_head("GET", "/ws", *UPGRADE))
 
 
@@ -287,6 +287,6 @@ def test_one_upgrade_can_be_judged() -> None:
         raw_head("GET", "/ws"),
     ],
 )
-def test_no_other_upgrade_can(asked: Head) -> None:
+def test_other_upgrades_cannot_be_judged(asked: Head) -> None:
     """mitmproxy makes a raw tunnel of each."""
     assert not is_websocket(asked)

@@ -21,7 +21,7 @@ ORIGIN = "http://localhost:6274"
         {"connection": "keep-alive", "transfer_encoding": "chunked", "te": "trailers"},
     ],
 )
-def test_what_every_client_says_makes_no_difference(headers: dict[str, str]) -> None:
+def test_headers_that_every_client_sends_do_not_identify_a_user(headers: dict[str, str]) -> None:
     assert is_like_the_fetch(head(**headers))
 
 
@@ -34,23 +34,23 @@ def test_what_every_client_says_makes_no_difference(headers: dict[str, str]) -> 
         "x-amz-security-token", "tailscale-user-login", "remote-user", "if-none-match", "range",
     ],
 )  # fmt: skip
-def test_any_other_header_may_make_one(name: str) -> None:
+def test_any_other_header_may_identify_a_user(name: str) -> None:
     for spelling in (name, name.upper()):
         assert not is_like_the_fetch(raw_head("POST", "/mcp", ("accept", "x"), (spelling, "x")))
 
 
-def test_a_page_whose_origin_the_upstream_has_answered_is_known() -> None:
+def test_a_page_whose_origin_was_answered_is_no_other_user() -> None:
     page = head(origin=ORIGIN, referer=f"{ORIGIN}/", sec_fetch_site="cross-site")
     assert is_like_the_fetch(page, known_origin=True)
     assert not is_like_the_fetch(page)
 
 
-def test_a_page_that_tells_more_than_its_origin_is_another() -> None:
+def test_a_page_that_sends_more_than_its_origin_may_be_another_user() -> None:
     page = head(origin=ORIGIN, referer=f"{ORIGIN}/tenants/1")
     assert not is_like_the_fetch(page, known_origin=True)
 
 
-def test_what_is_replaced_makes_no_difference() -> None:
+def test_replaced_credentials_do_not_identify_a_user() -> None:
     replaced = frozenset({b"authorization"})
     assert is_like_the_fetch(head(authorization="x"), replaced=replaced)
     assert not is_like_the_fetch(head(authorization="x", cookie="x"), replaced=replaced)
@@ -69,9 +69,9 @@ def test_what_is_replaced_makes_no_difference() -> None:
         ('{"user":"ann"}', False),
     ],
 )
-def test_further_params_may_make_a_difference(params: str, is_usual: bool) -> None:
+def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None:
     assert has_usual_params(request(asking("tools/list", params=params))) is is_usual
 
 
-def test_no_params_say_nothing() -> None:
+def test_empty_params_do_not_identify_a_user() -> None:
     assert has_usual_params(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))

@@ -33,7 +33,7 @@ def kept(name: str, value: str) -> str | None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["Location", "content-location", "SourceMap", "X-Accel-Redirect"])
-def test_what_is_relative_or_leads_elsewhere_stays_as_it_came(name: str, value: str) -> None:
+def test_relative_and_foreign_urls_stay_unchanged(name: str, value: str) -> None:
     assert kept(name, value) == value
 
 
@@ -65,7 +65,7 @@ def test_what_is_relative_or_leads_elsewhere_stays_as_it_came(name: str, value: 
         ("X-Other", "http://127.0.0.1:3000/", "http://127.0.0.1:3000/"),
     ],
 )
-def test_what_names_the_upstream_is_made_relative_or_taken_out(
+def test_urls_of_the_upstream_are_made_relative_or_removed(
     name: str, value: str, expected: str | None
 ) -> None:
     assert kept(name, value) == expected
@@ -76,7 +76,7 @@ def test_a_header_that_is_not_utf8_is_read_as_latin_1() -> None:
     assert keep_links([(b"location", b"/\xe9")], UPSTREAM) == [(b"location", b"/\xe9")]
 
 
-def test_a_redirect_leads_away_if_somebody_finds_a_host_in_it() -> None:
+def test_a_redirect_leads_away_if_any_reader_finds_a_host_in_it() -> None:
     assert leads_away([(b"Location", b"https://other.example/")])
     assert leads_away([(b"a", b"b"), (b"location", b"\\\\other.example")])
     assert not leads_away([(b"location", b"/a"), (b"link", b"<https://other.example/>")])
@@ -129,7 +129,7 @@ def is_upstream(host: str, port: str) -> bool:
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @pytest.mark.parametrize("seed", range(4))
-def test_no_url_that_passes_leads_a_browser_to_the_upstream(seed: int) -> None:
+def test_passed_urls_never_lead_a_browser_to_the_upstream(seed: int) -> None:
     urls = random_urls(5000, seed)
     passed = [one for url in urls if (one := kept_url(url, UPSTREAM)) is not None]
     for url, (_, host, port) in zip(passed, node_hosts(passed), strict=True):
@@ -139,7 +139,7 @@ def test_no_url_that_passes_leads_a_browser_to_the_upstream(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_url_that_passes_leads_python_to_the_upstream(seed: int) -> None:
+def test_passed_urls_never_lead_python_to_the_upstream(seed: int) -> None:
     led = 0
     for url in random_urls(5000, seed):
         led += python_leads_to_upstream(url)
@@ -158,7 +158,7 @@ def python_leads_to_upstream(url: str) -> bool:
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
-def test_a_url_that_is_relative_to_a_browser_stays_as_it_came() -> None:
+def test_a_url_that_a_browser_reads_as_relative_stays_unchanged() -> None:
     urls = [url for url in random_urls(5000, 9) if url[:1] in "/?#" or url[:1].isalnum()]
     plain = [url for url in urls if url.isascii() and url.isprintable() and url[:2].isalnum()]
     relative = [url for url in plain if ":" not in url and "\\" not in url]

@@ -64,7 +64,7 @@ def test_an_honest_answer_passes_unchanged(raw: bytes, status: int, kind: str) -
         (b'{"name":"rm","description":"a page about it"}', JSON),
     ],
 )
-def test_a_document_passes_if_nobody_waits_for_a_message(raw: bytes, kind: str) -> None:
+def test_a_document_passes_if_no_request_waits(raw: bytes, kind: str) -> None:
     door = listener()
     outcome = send(door, head("GET", "/any"), b"")
     assert isinstance(outcome, Passed)
@@ -150,18 +150,18 @@ def test_an_encoded_answer_is_forwarded_decoded() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"Accepted", b"<html>", b"null"])
-def test_a_waiting_client_gets_an_error_instead_of_what_is_no_answer(raw: bytes) -> None:
+def test_a_waiting_client_gets_an_error_instead_of_an_invalid_answer(raw: bytes) -> None:
     assert message_of(hear(raw)) == (200, 1, -32603)
 
 
-def test_too_large_an_answer_is_an_error() -> None:
+def test_a_too_large_answer_becomes_an_error() -> None:
     door = listener(message_limit="1KB")
     waiting = asked(asking("ping"), door)
     judged = answer(door, waiting, 200, JSON, "", answering('"' + "x" * 12_000 + '"'))
     assert message_of(judged) == (200, 1, -32603)
 
 
-def test_a_batch_that_lost_members_gets_their_answers_back() -> None:
+def test_the_answers_of_removed_batch_members_are_added() -> None:
     door = listener()
     outcome = ask(b"[" + asking("ping", id="1") + b"," + calling("rm", id="2") + b"]", door)
     assert isinstance(outcome, Passed)

@@ -19,7 +19,7 @@ from tests.make import asking, calling, head
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
 @pytest.mark.parametrize("raw", [calling("read"), b"x", gzip.compress(b"", mtime=0)])
-def test_a_body_is_refused_where_none_belongs(method: str, raw: bytes) -> None:
+def test_an_unexpected_body_is_refused(method: str, raw: bytes) -> None:
     """An upstream may take it for the next request."""
     request_head = head(method, content_encoding="gzip" if raw.startswith(b"\x1f") else "identity")
     outcome = send(listener(), request_head, raw)
@@ -75,7 +75,7 @@ def test_a_too_deep_request_gets_an_error_too() -> None:
     assert message_of(ask(b"[" * 1_000_000)) == (413, None, -32600)
 
 
-def test_a_bomb_is_too_large() -> None:
+def test_a_decompression_bomb_is_too_large() -> None:
     bomb = gzip.compress(bytes(20_000_000))
     assert message_of(ask(bomb, content_encoding="gzip"))[0] == 413
 

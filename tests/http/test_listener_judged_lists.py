@@ -82,7 +82,7 @@ def judgements(*said: tuple[str, bytes, str]) -> object:
     kind=st.sampled_from([JSON, SSE]),
     is_batch=st.integers(0, 9).map(lambda number: number == 0),
 )
-def test_a_remembered_list_is_judged_as_a_new_one_would_be(
+def test_a_remembered_list_is_judged_like_a_new_one(
     before: list[bytes],
     at: int,
     cut: int,
@@ -102,7 +102,7 @@ def test_a_remembered_list_is_judged_as_a_new_one_would_be(
     assert judgements(*warm, (method, raw, kind)) == judgements((method, raw, kind))
 
 
-def test_a_list_that_has_been_judged_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_already_judged_list_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
     for_it = waiting_for(door, asking("tools/list", id="2"))
@@ -111,7 +111,7 @@ def test_a_list_that_has_been_judged_is_not_read_again(monkeypatch: pytest.Monke
     assert answer(door, for_it, 200, JSON, "", again) == Answered(200, listing("read", id="2"))
 
 
-def test_a_list_is_judged_anew_when_the_patterns_change() -> None:
+def test_a_list_is_judged_again_when_the_patterns_change() -> None:
     door = listener()
     hear(LISTS[0], asking("tools/list"), door)
     change_patterns(door, "^read")

@@ -77,7 +77,7 @@ def test_a_batch_gets_our_answers_on_the_stream() -> None:
     assert b"Tool not found: rm" in client.heard[0]
 
 
-def test_an_absolute_endpoint_is_made_to_lead_to_us() -> None:
+def test_an_absolute_endpoint_is_rewritten_to_us() -> None:
     client = Client(listener(), b"http://127.0.0.1:3000/messages?s=1")
     assert client.said == b"event: endpoint\ndata: /messages?s=1\n\n"
     assert isinstance(client.post(calling("rm")), Answered)
@@ -91,7 +91,7 @@ def test_an_endpoint_is_resolved_as_clients_do(named: bytes) -> None:
 
 
 @pytest.mark.parametrize("named", [b"http://evil.example/", b"//evil.example", b"///evil.example"])
-def test_an_endpoint_that_leads_elsewhere_is_not_shown(named: bytes) -> None:
+def test_an_endpoint_of_another_host_is_not_shown(named: bytes) -> None:
     client = Client(listener(), named)
     assert client.said == b""
     assert len(client.door.legacy) == 0
@@ -157,7 +157,7 @@ def test_an_upstream_may_write_an_id_in_another_way() -> None:
     assert len(client.asked.conversation.exchanges) == 0
 
 
-def test_no_endpoint_is_taken_from_the_answer_to_a_post() -> None:
+def test_an_endpoint_event_in_an_answer_to_a_post_is_ignored() -> None:
     door = listener()
     stream = door.open_stream(asked(asking("ping"), door), "/mcp", None)
     assert stream.feed(b"event: endpoint\ndata: /messages\n\n") == b""

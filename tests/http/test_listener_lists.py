@@ -54,7 +54,7 @@ def test_a_list_is_answered_at_once_in_a_session_that_was_opened_here() -> None:
         {"accept": JSON},
     ],
 )
-def test_the_upstream_is_asked_for_a_list_that_may_differ(
+def test_a_list_that_may_differ_is_requested_from_the_upstream(
     headers: dict[str, str],
 ) -> None:
     door = listener()
@@ -69,7 +69,7 @@ def test_a_client_with_credentials_of_its_own_gets_its_own_list() -> None:
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
-def test_credentials_that_are_replaced_make_no_difference() -> None:
+def test_replaced_credentials_make_no_difference() -> None:
     door = listener()
     headers = ["Authorization: Bearer ours"]
     door.policy.config = parse_config(
@@ -88,7 +88,7 @@ def test_a_session_keeps_its_user() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_session_belongs_to_the_first_user_who_names_himself(method: str) -> None:
+def test_a_session_belongs_to_the_first_user_with_credentials(method: str) -> None:
     door = listener()
     headers = session_with(door)
     with_token = {**BOTH, **headers, "authorization": "Bearer x"}

@@ -31,6 +31,6 @@ def test_unreadable_messages_on_a_socket_are_answered_or_dropped() -> None:
     assert json.loads(verdict.text)["id"] == 7
 
 
-def test_the_upstream_is_asked_for_a_list_on_a_socket() -> None:
+def test_a_list_on_a_socket_is_requested_from_the_upstream() -> None:
     door = listener()
     assert say(Conversation(door.policy), asking("tools/list"), True) == Forward()

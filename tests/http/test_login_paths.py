@@ -34,7 +34,7 @@ def test_metadata_and_the_usual_paths_are_known(target: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/token", "/register"])
-def test_forms_go_to_the_usual_paths(path: str) -> None:
+def test_forms_are_accepted_at_the_usual_paths(path: str) -> None:
     assert LoginPaths(UPSTREAM).has("POST", path)
 
 
@@ -47,11 +47,11 @@ def test_forms_go_to_the_usual_paths(path: str) -> None:
         "/admin;/.well-known/jwks", "//.well-known/jwks",
     ],
 )  # fmt: skip
-def test_other_paths_are_not(target: str) -> None:
+def test_other_paths_are_no_login_paths(target: str) -> None:
     assert not LoginPaths(UPSTREAM).has("GET", target)
 
 
-def test_a_document_is_only_read() -> None:
+def test_documents_are_only_for_reading_requests() -> None:
     assert not LoginPaths(UPSTREAM).has("POST", "/.well-known/jwks.json")
 
 
@@ -75,7 +75,7 @@ def test_documents_name_paths_of_the_upstream() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b'{"token_endpoint":1}', b"\xff", b"[" * 50_000, b"1" * 5000]
 )
-def test_what_is_no_document_names_nothing(body: bytes) -> None:
+def test_other_bodies_name_no_paths(body: bytes) -> None:
     paths = LoginPaths(UPSTREAM)
     paths.learn_document(body)
     assert not paths.has("GET", "/any")
@@ -90,7 +90,7 @@ def test_a_misleading_url_is_not_learned(url: str) -> None:
     assert not paths.has("GET", url or "/")
 
 
-def test_a_login_goes_on_where_it_is_redirected() -> None:
+def test_redirects_extend_the_login_paths() -> None:
     paths = LoginPaths(UPSTREAM)
     paths.learn_head("/authorize?x=y", ["/login?state=1"], [])
     paths.learn_head("/login", ["http://127.0.0.1:3000/consent"], [])
@@ -114,6 +114,6 @@ def test_a_challenge_names_its_metadata(challenge: str) -> None:
     assert paths.has("GET", "/meta")
 
 
-def test_little_is_remembered() -> None:
+def test_the_memory_is_bounded() -> None:
     paths = paths_after(**{f"a{number}_endpoint": f"/p{number}" for number in range(200)})
     assert sum(paths.has("GET", f"/p{number}") for number in range(200)) == 64

@@ -35,11 +35,11 @@ def resource(name: str, **more: object) -> bytes:
         ),
     ],
 )
-def test_a_resource_is_looked_for_in_both_places(endpoint: str, documents: list[str]) -> None:
+def test_resource_metadata_is_looked_up_in_both_places(endpoint: str, documents: list[str]) -> None:
     assert resource_documents(endpoint) == [HOST + one for one in documents]
 
 
-def test_a_server_is_looked_for_in_all_places() -> None:
+def test_server_metadata_is_looked_up_in_all_places() -> None:
     assert server_documents(f"{HOST}/") == [
         f"{HOST}/.well-known/oauth-authorization-server",
         f"{HOST}/.well-known/openid-configuration",
@@ -66,14 +66,14 @@ def test_a_resource_may_be_the_endpoint_or_lie_above_it(name: str) -> None:
         f"{HOST}.evil.example/mcp", "https://example.com@evil.example/mcp",
     ],
 )  # fmt: skip
-def test_a_resource_of_others_is_refused(name: str) -> None:
+def test_a_resource_of_another_origin_is_refused(name: str) -> None:
     """A token for it would be sent to us by mistake, and by us to whom it is for."""
     with pytest.raises(ProtocolError):
         parse_resource_metadata(resource(name), f"{HOST}/mcp")
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"{", b'{"resource":1}', b"[" * 99_999])
-def test_what_is_no_document_is_refused(document: bytes) -> None:
+def test_an_invalid_document_is_refused(document: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_resource_metadata(document, HOST)
     with pytest.raises(ProtocolError):
@@ -90,7 +90,7 @@ def test_a_resource_names_an_authorization_server(servers: object) -> None:
     ("said", "is_right"),
     [(HOST, True), (f"{HOST}/", True), (f"{HOST}//", False), ("https://example.org", False)],
 )
-def test_an_issuer_is_who_it_says_but_for_a_last_slash(said: str, is_right: bool) -> None:
+def test_an_issuer_must_match_except_for_a_trailing_slash(said: str, is_right: bool) -> None:
     ends = {"authorization_endpoint": f"{HOST}/a", "token_endpoint": f"{HOST}/t"}
     document = json.dumps({"issuer": said, **ends}).encode()
     if is_right:

@@ -24,7 +24,7 @@ def test_the_host_header_names_the_origin(url: str, host: str) -> None:
 @pytest.mark.parametrize(
     "url", ["localhost:3000", "ftp://x", "http://", "http://x:99999", "http://["]
 )
-def test_what_is_no_origin_is_refused(url: str) -> None:
+def test_an_invalid_origin_is_refused(url: str) -> None:
     with pytest.raises(InvalidOption):
         parse_origin(url)
 

@@ -28,7 +28,7 @@ RM = definition("rm")
         b"1",
     ],
 )
-def test_what_shows_no_hidden_tool_may_pass(body: bytes) -> None:
+def test_bodies_without_a_hidden_tool_may_pass(body: bytes) -> None:
     assert not could_show_tool(body, {"rm"}, Limits())
 
 
@@ -51,7 +51,7 @@ def test_what_shows_no_hidden_tool_may_pass(body: bytes) -> None:
     ],
     ids=ascii,
 )
-def test_what_some_client_could_read_for_a_hidden_tool_may_not(body: bytes) -> None:
+def test_bodies_that_some_client_reads_as_a_hidden_tool_may_not_pass(body: bytes) -> None:
     assert could_show_tool(body, {"rm"}, Limits())
 
 
@@ -65,7 +65,7 @@ def test_what_some_client_could_read_for_a_hidden_tool_may_not(body: bytes) -> N
         (200, "text/html; charset=utf-8; charset=utf-32"),
     ],
 )
-def test_a_part_or_other_letters_are_refused(status: int, content_type: str) -> None:
+def test_partial_content_and_unusual_charsets_are_refused(status: int, content_type: str) -> None:
     with pytest.raises(ProtocolError):
         refuse_partial(status, content_type)
 
@@ -74,11 +74,11 @@ def test_a_part_or_other_letters_are_refused(status: int, content_type: str) -> 
     "content_type",
     ["", "application/json", "text/html; charset=ISO-8859-1", "text/x; charset=UTF8"],
 )
-def test_letters_in_which_ascii_is_ascii_are_not(content_type: str) -> None:
+def test_ascii_compatible_charsets_are_accepted(content_type: str) -> None:
     refuse_partial(200, content_type)
 
 
-def test_what_is_called_json_is_text() -> None:
+def test_a_body_labelled_as_json_must_be_text() -> None:
     refuse_non_text("application/json", b"not JSON, but text")
     refuse_non_text("image/png", b"\xff")
     with pytest.raises(ProtocolError):

@@ -43,7 +43,7 @@ def test_capitals_and_small_letters_are_the_same(pattern: str, name: str) -> Non
     ("pattern", "name"),
     [("[^a]", "A"), ("s", "\u017f"), ("k", "\u212a"), ("ß", "SS"), (r"\W", "S")],
 )
-def test_other_characters_are_not(pattern: str, name: str) -> None:
+def test_other_characters_are_not_equal(pattern: str, name: str) -> None:
     assert not matches(pattern, name)
 
 
@@ -65,7 +65,7 @@ def test_node_matches_what_we_match(folding_node: Node, pattern: str, name: str)
 @given(st.text(LETTERS, min_size=1, max_size=3), st.text(LETTERS, max_size=3), st.booleans())
 @example("\u017f", "s", False)
 @example("İ", "i", True)
-def test_so_it_does_with_all_kinds_of_letters(
+def test_node_agrees_for_all_kinds_of_letters(
     folding_node: Node, letters: str, name: str, negated: bool
 ) -> None:
     assume(not set(letters) & set("\\\\]^-"))  # which mean something else in a class

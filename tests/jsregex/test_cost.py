@@ -54,7 +54,7 @@ class Counting(Allowance):
 
 
 @given(pattern=patterns_that_refer_back(), name=long_names())
-def test_no_name_costs_more_than_the_bound(pattern: str, name: str) -> None:
+def test_the_cost_of_any_name_is_within_the_bound(pattern: str, name: str) -> None:
     try:
         regex = parse_regex(pattern)
     except NotJavaScript:
@@ -80,7 +80,7 @@ def test_no_name_costs_more_than_the_bound(pattern: str, name: str) -> None:
         r"(?<x>a)(?<y>b)\k<y>\k<x>",
     ],
 )
-def test_what_can_be_judged_in_time_is_accepted(pattern: str) -> None:
+def test_patterns_that_can_be_judged_in_time_are_accepted(pattern: str) -> None:
     assert Matcher(parse_regex(pattern)).is_affordable()
 
 
@@ -95,7 +95,7 @@ def test_what_can_be_judged_in_time_is_accepted(pattern: str) -> None:
         r"^(?:(a)|b)*(?=.*\1)(?=.*\1)c",
     ],
 )
-def test_what_grows_with_the_third_power_is_refused(pattern: str) -> None:
+def test_cubic_patterns_are_refused(pattern: str) -> None:
     assert not Matcher(parse_regex(pattern)).is_affordable()
 
 
@@ -105,7 +105,7 @@ NAMES_OF_TOOLS = [f"{verb}_{noun}" for verb in ("get", "list", "make") for noun 
 @given(pattern=patterns(), name=long_names())
 @example("(?:.{0,80}a){3}x$", "a" * 256)
 @example("(?<=a(?=.*b).*)c", "ab" * 128)
-def test_no_name_costs_the_scan_more_than_the_bound(pattern: str, name: str) -> None:
+def test_the_scans_cost_of_any_name_is_within_the_bound(pattern: str, name: str) -> None:
     try:
         regex = parse_regex(pattern)
     except NotJavaScript:
@@ -135,17 +135,17 @@ class Spending(Allowance):
     ],
     ids=["tools", "counts", "copies"],
 )
-def test_what_the_scan_can_judge_in_time_is_accepted(pattern: str) -> None:
+def test_patterns_that_the_scan_can_judge_in_time_are_accepted(pattern: str) -> None:
     assert Matcher(parse_regex(pattern)).is_affordable()
 
 
-def test_what_the_scan_cannot_judge_in_time_is_refused() -> None:
+def test_patterns_that_the_scan_cannot_judge_in_time_are_refused() -> None:
     wide = "|".join(f".*{first}.{{0,40}}{last}" for first in "abcdefgh" for last in "abcdefgh")
     assert is_safe(parse_regex(f"^(?:{wide})$").root)
     assert not Matcher(parse_regex(f"^(?:{wide})$")).is_affordable()
 
 
-def test_a_capture_that_nothing_refers_to_costs_nothing() -> None:
+def test_an_unreferenced_capture_costs_nothing() -> None:
     """Remembered with it, every place would have to be tried once more for each capture."""
     few, many = (
         CountingBacktracker(parse_regex(text)).bound for text in ("^(a)*(b)\\2", "^(?:a)*(b)\\1")

@@ -33,7 +33,7 @@ def fits(glob: str, name: str) -> bool:
         ("a^b$c|(d)+", "a^b$c|(d)+"),
     ],
 )
-def test_what_fits(glob: str, name: str) -> None:
+def test_matching_names_fit_a_glob(glob: str, name: str) -> None:
     assert fits(glob, name)
 
 
@@ -49,7 +49,7 @@ def test_what_fits(glob: str, name: str) -> None:
         ("{read,write}_*", "delete_x"),
     ],
 )
-def test_what_does_not_fit(glob: str, name: str) -> None:
+def test_other_names_do_not_fit_a_glob(glob: str, name: str) -> None:
     assert not fits(glob, name)
 
 
@@ -60,7 +60,7 @@ def test_what_does_not_fit(glob: str, name: str) -> None:
 @example(glob="[]", name="[]")
 @example(glob="[!]", name="[!]")
 @example(glob="[]a]", name="]")
-def test_python_agrees(glob: str, name: str) -> None:
+def test_pythons_fnmatch_agrees(glob: str, name: str) -> None:
     try:
         found = fits(glob, name)
     except NotJavaScript:  # a range that is out of order; to Python it is empty

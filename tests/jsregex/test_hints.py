@@ -26,10 +26,10 @@ def test_a_glob_is_shown_as_a_regex(glob: str, regex: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(?i)delete", "/^delete/i", ".*a.*b.*c.*"])
-def test_other_habits_are_known_too(pattern: str) -> None:
+def test_other_common_mistakes_get_a_hint(pattern: str) -> None:
     assert hint(pattern) is not None
 
 
 @pytest.mark.parametrize("pattern", ["^delete_.*$", ".*_db$", "(a+)+", "[a", "delete_file"])
-def test_where_there_is_nothing_to_say_nothing_is_said(pattern: str) -> None:
+def test_correct_patterns_get_no_hint(pattern: str) -> None:
     assert hint(pattern) is None

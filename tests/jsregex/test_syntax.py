@@ -37,7 +37,7 @@ def is_valid(pattern: str) -> bool:
         "(?:" * 5000 + ")" * 5000,
     ],
 )
-def test_what_javascript_takes_is_taken(pattern: str) -> None:
+def test_valid_javascript_patterns_are_accepted(pattern: str) -> None:
     """Python's ``re`` refuses most of these."""
     assert is_valid(pattern)
 
@@ -66,16 +66,16 @@ def test_what_javascript_takes_is_taken(pattern: str) -> None:
         "()" * 32768,
     ],
 )
-def test_what_javascript_refuses_is_refused(pattern: str) -> None:
+def test_invalid_javascript_patterns_are_refused(pattern: str) -> None:
     """Python's ``re`` takes some of these."""
     assert not is_valid(pattern)
 
 
-def test_every_recorded_pattern_is_as_valid_as_it_was() -> None:
+def test_the_validity_of_every_recorded_pattern_is_the_same() -> None:
     disagreed = [row.pattern for row in recorded() if is_valid(row.pattern) != row.valid]
     assert disagreed == []
 
 
 @given(pattern=patterns() | nonsense())
-def test_node_takes_what_we_take(node: Node, pattern: str) -> None:
+def test_node_accepts_the_same_patterns(node: Node, pattern: str) -> None:
     assert is_valid(pattern) == (node.ask(pattern) is not None)

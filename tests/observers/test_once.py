@@ -19,6 +19,6 @@ def test_a_text_is_logged_once_with_its_values(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == ["tool a is gone", "tool b is gone", "100 %"]
 
 
-def test_peers_cannot_fill_the_log_with_ever_new_texts() -> None:
+def test_peers_cannot_fill_the_log_with_new_texts() -> None:
     once = Once(most=3)
     assert [once.is_new(str(number)) for number in range(5)] == [True] * 3 + [False] * 2

@@ -68,14 +68,14 @@ def test_events_are_counted_and_comments_shown() -> None:
     )
 
 
-def test_events_without_data_are_called_empty() -> None:
+def test_events_without_data_are_shown_as_empty() -> None:
     """Before a colon, or of white space alone: there is nothing to read."""
     body = b"id: 1\ndata:\n\nevent: x\ndata:  \n\n"
     assert render_body(body, "text/event-stream") == "event 1: empty\n\nevent 2: empty"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"a":1}', b"[]x", b"\xff", b"[1]"])
-def test_what_is_no_message_is_not_readable(body: bytes) -> None:
+def test_other_bodies_are_not_readable(body: bytes) -> None:
     with pytest.raises(NotReadable):
         render_body(body, JSON)
 
@@ -89,7 +89,7 @@ def test_what_is_no_message_is_not_readable(body: bytes) -> None:
         (b"data: x", EVENTS, True),
     ],
 )
-def test_it_tells_at_a_glance_what_it_can_show(body: bytes, content_type: str, holds: bool) -> None:
+def test_readable_bodies_are_recognised(body: bytes, content_type: str, holds: bool) -> None:
     assert holds_message(body, content_type) is holds
 
 
@@ -107,7 +107,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(value=JSON_VALUES, member=st.sampled_from(["result", "params", "error"]))
-def test_whatever_a_message_holds_it_can_be_shown(value: object, member: str) -> None:
+def test_every_message_can_be_shown(value: object, member: str) -> None:
     message = {"jsonrpc": "2.0", "id": value, "method": "x", member: value}
     assert render_body(json.dumps(message).encode(), JSON)
     del message["method"]

@@ -16,7 +16,7 @@ WHO = Introduction(
 )
 
 
-def test_it_says_who_stands_where_what_is_gone_and_what_that_saves() -> None:
+def test_the_report_names_the_upstream_hidden_tools_and_savings() -> None:
     saved = len(definition("rm_a")) * 2
     assert render_report(WHO, snapshot("read", "rm_a", "rm_b", deny="^rm")).splitlines() == [
         "MCP tool filter: http://127.0.0.1:8080/mcp -> http://127.0.0.1:3000/mcp",
@@ -27,30 +27,30 @@ def test_it_says_who_stands_where_what_is_gone_and_what_that_saves() -> None:
     ]
 
 
-def test_a_tool_on_no_allow_pattern_is_not_allowed() -> None:
+def test_a_tool_that_no_allow_pattern_matches_is_reported_as_not_allowed() -> None:
     assert "    not allowed: b" in render_report(WHO, snapshot("a", "b", allow="a"))
 
 
-def test_of_many_tools_only_some_are_named() -> None:
+def test_only_some_of_many_tools_are_named() -> None:
     report = render_report(WHO, snapshot(*(f"rm{number}" for number in range(100)), deny="^rm"))
     assert "rm11 and 88 more" in report
 
 
-def test_a_pattern_that_matches_nothing_is_warned_of() -> None:
+def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
     assert 'Warning: the pattern "^x" matches no tool' in render_report(WHO, snapshot(deny="^x"))
 
 
-def test_a_tool_that_cannot_be_exposed_is_warned_of() -> None:
+def test_a_tool_that_cannot_be_exposed_gets_a_warning() -> None:
     broken = snapshot_of(answering('{"tools":[1]}'))
     assert "Warning: a tool that is no object: not exposed" in render_report(WHO, broken)
 
 
-def test_a_strange_name_cannot_draw_on_the_terminal() -> None:
+def test_unusual_names_are_escaped_for_the_terminal() -> None:
     report = render_report(WHO, snapshot_of(listing("rm\\u001b[31m"), deny="^rm"))
     assert "rm\\x1b[31m" in report
     assert "\x1b" not in report
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(0, "0"), (399, "99"), (40_000, "10,000")])
-def test_tokens_are_estimated_by_the_bytes(size: int, tokens: str) -> None:
+def test_tokens_are_estimated_from_bytes(size: int, tokens: str) -> None:
     assert estimate_tokens(size) == tokens

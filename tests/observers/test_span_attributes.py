@@ -39,7 +39,7 @@ def judged(message: Request | Response, verdict: Verdict, via: Via = Via.HTTP) -
         (request("x\x1b[2J"), Forward(), r"x\x1b[2J"),
     ],
 )
-def test_the_name_has_few_values(message: Request, verdict: Verdict, name: str) -> None:
+def test_a_span_name_has_few_values(message: Request, verdict: Verdict, name: str) -> None:
     """A URI, or what is refused, may be anything; a backend keeps each name as a series."""
     assert name_of(message, judged(message, verdict)) == name
 
@@ -53,7 +53,7 @@ def test_the_name_has_few_values(message: Request, verdict: Verdict, name: str) 
         (Via.STDIO, "pipe", None),
     ],
 )
-def test_each_transport_has_its_words(via: Via, transport: str, protocol: str | None) -> None:
+def test_each_transport_has_its_attributes(via: Via, transport: str, protocol: str | None) -> None:
     message = request("ping")
     said = attributes_of(message, judged(message, Forward(), via))
     assert (said["network.transport"], said.get("network.protocol.name")) == (transport, protocol)
@@ -83,7 +83,7 @@ def test_a_long_text_is_cut_and_a_refusal_has_its_rule() -> None:
         ),
     ],
 )
-def test_an_answer_says_how_it_went(
+def test_an_answers_attributes_tell_its_outcome(
     answer: bytes, verdict: Verdict, outcome: dict[str, str]
 ) -> None:
     message = parse_message(b'{"jsonrpc":"2.0","id":1,%b}' % answer)
@@ -94,5 +94,5 @@ def test_an_answer_says_how_it_went(
 
 
 @pytest.mark.parametrize("answer", [b"", b"x", b"[]", b'{"error":7}', b'{"error":{}}', b"{}"])
-def test_what_is_no_error_has_no_code(answer: bytes) -> None:
+def test_a_success_has_no_error_code(answer: bytes) -> None:
     assert error_in(answer) == ({}, "")

@@ -69,14 +69,14 @@ def test_an_invalid_answer_is_no_refusal() -> None:
     assert (counted.invalid, counted.refused) == (1, 0)
 
 
-def test_a_client_cannot_make_it_grow_without_end() -> None:
+def test_a_client_cannot_make_the_statistics_grow_without_end() -> None:
     counted = note(*[refused(f"tool {n}", Why.UNKNOWN) for n in range(3000)])
     assert counted.refused == 3000
     assert len(counted.refused_calls) <= 1000
     assert len(counted.refusals) <= 100
 
 
-def test_a_verdict_is_told_in_words() -> None:
+def test_a_verdict_is_described_in_words() -> None:
     two = Reason(Why.DENIED, ("rm_rf", "nothing"))
     assert describe(Forward(), SNAPSHOT) == "forwarded"
     assert describe(Reply(b"", two), SNAPSHOT) == (
@@ -96,5 +96,5 @@ def test_a_verdict_is_told_in_words() -> None:
     )
 
 
-def test_a_tool_on_no_allow_pattern_says_so() -> None:
+def test_a_tool_that_no_allow_pattern_matches_is_described_as_such() -> None:
     assert pattern_of("read", snapshot("read", "x", allow="^x")) == "matches no allow pattern"

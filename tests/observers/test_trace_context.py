@@ -28,7 +28,7 @@ CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         "01" + CONTEXT[2:] + "-" + "x" * 600,
     ],
 )
-def test_what_the_standard_does_not_allow_is_no_context(traceparent: str | None) -> None:
+def test_invalid_trace_headers_are_no_context(traceparent: str | None) -> None:
     assert context_of(traceparent) is None
 
 

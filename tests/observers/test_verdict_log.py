@@ -34,7 +34,7 @@ def drifted(*sentences: str) -> Rewrite:
         (Drop(Reason(Why.MALFORMED, detail="not JSON")), "Refused (malformed): not JSON"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_a_line_for_those_who_want_more(
+def test_a_refusal_is_logged_if_verbose(
     verdict: Verdict, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -44,7 +44,7 @@ def test_a_refusal_is_a_line_for_those_who_want_more(
 
 
 @pytest.mark.parametrize("why", [Why.CACHED, Why.HIDDEN, Why.CHANGED, Why.STORED])
-def test_what_happens_every_day_is_no_line(why: Why, caplog: pytest.LogCaptureFixture) -> None:
+def test_ordinary_events_are_not_logged(why: Why, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     log = VerdictLog()
     log.tell_of(judged(Rewrite(b"", Reason(why))))
@@ -52,7 +52,7 @@ def test_what_happens_every_day_is_no_line(why: Why, caplog: pytest.LogCaptureFi
     assert not caplog.messages
 
 
-def test_an_upstream_that_keeps_sending_nonsense_is_named_once(
+def test_repeated_invalid_messages_of_an_upstream_are_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = VerdictLog()
@@ -73,7 +73,7 @@ def test_a_hidden_tool_is_named_once_for_each_kind_of_client() -> None:
     ]
 
 
-def test_what_the_report_has_said_is_not_said_again() -> None:
+def test_warnings_of_the_report_are_not_repeated() -> None:
     said: list[str] = []
     log = VerdictLog(said.append)
     log.know(["a"])
@@ -81,7 +81,7 @@ def test_what_the_report_has_said_is_not_said_again() -> None:
     assert said == ["Warning: b"]
 
 
-def test_a_kind_of_client_does_not_say_who_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logged_kind_of_client_reveals_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
     session = Session(id="s3cret", revision="2025-06-18", is_like_the_fetch=False)
     VerdictLog().tell_of(judged(drifted("a"), Client(session=session)))
     assert "and no capabilities and credentials" in caplog.text

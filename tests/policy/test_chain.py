@@ -61,7 +61,7 @@ def batch(*members: bytes) -> bytes:
     return b"[" + b",".join(members) + b"]"
 
 
-def test_an_allowed_call_goes_on_and_a_denied_one_is_answered() -> None:
+def test_an_allowed_call_is_forwarded_and_a_denied_one_answered() -> None:
     assert ask(calling("read")) == Forward()
     assert error_in(ask(calling("rm"))) == (-32601, "Tool not found: rm")
 
@@ -91,11 +91,11 @@ def test_a_list_is_forwarded_where_the_situation_does_not_allow_the_cache() -> N
         b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"User rejected"}}',
     ],
 )
-def test_everything_else_that_a_client_says_goes_on(raw: bytes) -> None:
+def test_all_other_client_messages_are_forwarded(raw: bytes) -> None:
     assert ask(raw) == Forward()
 
 
-def test_a_batch_loses_its_denied_members_and_is_owed_their_answers() -> None:
+def test_a_batch_loses_its_denied_members_and_their_answers_are_added_later() -> None:
     ping, denied, allowed = asking("ping", id="1.0"), calling("rm", id="2"), calling("read", id="3")
     verdict = ask(batch(ping, denied, allowed))
     assert isinstance(verdict, Rewrite)
@@ -104,44 +104,44 @@ def test_a_batch_loses_its_denied_members_and_is_owed_their_answers() -> None:
     assert verdict.reason.tools == ("rm",)
 
 
-def test_a_batch_of_denied_calls_is_answered_by_us() -> None:
+def test_a_batch_of_denied_calls_gets_our_own_answer() -> None:
     verdict = ask(batch(calling("rm", id="1"), calling("x", id="2")))
     assert isinstance(verdict, Reply)
     assert [answer["id"] for answer in json.loads(verdict.text)] == [1, 2]
 
 
-def test_a_batch_of_denied_notifications_is_swallowed() -> None:
+def test_a_batch_of_denied_notifications_is_dropped() -> None:
     denied = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"rm"}}'
     assert isinstance(ask(batch(denied)), Drop)
 
 
-def test_a_batch_of_allowed_messages_goes_on_as_it_came() -> None:
+def test_a_batch_of_allowed_messages_is_forwarded_unchanged() -> None:
     assert ask(batch(calling("read"), asking("ping"))) == Forward()
 
 
-def test_a_batch_with_one_member_that_cannot_be_judged_is_refused_whole() -> None:
+def test_a_batch_with_one_unjudgeable_member_is_refused_whole() -> None:
     with pytest.raises(ProtocolError):
         ask(batch(asking("ping"), asking("tools/call", params='{"name":"read","NAME":"rm"}')))
 
 
 @pytest.mark.parametrize("asked", ["tools/list", "initialize", "tools/call", "tasks/result", None])
-def test_a_list_is_filtered_whatever_it_answers(asked: str | None) -> None:
+def test_a_list_is_filtered_whichever_request_it_answers(asked: str | None) -> None:
     """A second answer, a late one, one after Last-Event-ID, one to an id of another type."""
     assert text_of(hear(listing("read", "rm"), asked)) == listing("read")
 
 
 @pytest.mark.parametrize("asked", ["tools/list", None])
-def test_what_could_be_a_list_and_cannot_be_read_as_one_is_refused(asked: str | None) -> None:
+def test_an_ambiguous_list_is_refused(asked: str | None) -> None:
     with pytest.raises(ProtocolError):
         hear(answering('{"tools":{"x":1}}'), asked)
 
 
 @pytest.mark.parametrize("asked", ["vendor/x", "tools/call", "initialize"])
-def test_other_results_may_have_tools_of_their_own(asked: str) -> None:
+def test_other_results_may_have_a_tools_member(asked: str) -> None:
     assert hear(answering('{"tools":{"hammer":1}}'), asked) == Forward()
 
 
-def test_the_tools_of_a_sampling_request_are_the_models() -> None:
+def test_the_tools_of_a_sampling_request_are_not_filtered() -> None:
     raw = asking("sampling/createMessage", params='{"messages":[],"tools":[' + RM + "]}")
     assert hear(raw) == Forward()
 
@@ -162,7 +162,7 @@ def test_the_tools_of_a_sampling_request_are_the_models() -> None:
         asking("ping"),
     ],
 )
-def test_everything_else_that_the_upstream_says_goes_on(raw: bytes) -> None:
+def test_all_other_upstream_messages_are_forwarded(raw: bytes) -> None:
     assert hear(raw, "initialize") == Forward()
 
 
@@ -176,13 +176,13 @@ def test_each_answer_in_a_batch_is_judged_by_what_it_answers() -> None:
     assert hear(batch(answering('{"tools":{"hammer":1}}')), "vendor/x") == Forward()
 
 
-def test_a_refusal_goes_to_all_who_wait_for_it() -> None:
+def test_a_refusal_answers_all_waiting_requests() -> None:
     reply = refusal(b'[{"id":1},{"id":"b"}]', Why.MALFORMED)
     assert [answer["id"] for answer in json.loads(reply.text)] == [1, "b"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"id":1,"id":2}', b'{"id":{}}'])
-def test_a_refusal_that_has_nobody_to_go_to_has_no_id(raw: bytes) -> None:
+def test_a_refusal_without_a_waiting_request_has_no_id(raw: bytes) -> None:
     assert json.loads(refusal(raw, Why.MALFORMED).text)["id"] is None
 
 

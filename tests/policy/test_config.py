@@ -22,7 +22,7 @@ def test_without_options_nothing_is_denied() -> None:
     assert parse_config() == Config()
 
 
-def test_deny_may_be_given_several_times_and_several_at_once() -> None:
+def test_deny_can_be_repeated_and_hold_several_patterns() -> None:
     config = parse_config(deny=["^a,^b{1,2}$", "^c", "^a"])
     assert [pattern.text for pattern in config.deny] == ["^a", "^b{1,2}$", "^c"]
 
@@ -41,14 +41,14 @@ def test_a_bad_pattern_stops_the_start(option: str, pattern: str, error: type[St
 
 
 @pytest.mark.parametrize("option", ["deny", "allow"])
-def test_a_list_that_is_set_has_a_pattern(option: str) -> None:
+def test_an_empty_deny_or_allow_list_is_refused(option: str) -> None:
     with pytest.raises(EmptyList):
         parse_config(**{option: []})  # type: ignore[arg-type]  # each is a list
     with pytest.raises(BlankPattern):
         parse_config(**{option: ["^a, "]})  # type: ignore[arg-type]  # each is a list
 
 
-def test_a_change_may_not_take_the_last_pattern_away() -> None:
+def test_an_edit_may_not_remove_the_last_pattern() -> None:
     denying, allowing, both = (
         parse_config(deny=["^a"]),
         parse_config(allow=["^a"]),
@@ -82,7 +82,7 @@ def test_case_can_be_ignored_in_all_patterns() -> None:
     assert not parse_config(deny=["^rm"]).deny[0].matches("RM_rf")
 
 
-def test_strict_wants_a_pattern() -> None:
+def test_strict_requires_a_pattern() -> None:
     with pytest.raises(NothingDenied):
         parse_config(strict="true")
     parse_config(strict="true", deny_glob=["rm*"])
@@ -96,7 +96,7 @@ def test_strict_wants_a_pattern() -> None:
         ("deny", ".*a.*b.*c.*", "leave out .* at its ends: a.*b.*c"),
     ],
 )
-def test_what_may_have_been_meant_is_said(option: str, pattern: str, said: str) -> None:
+def test_a_wrong_pattern_gets_a_suggestion(option: str, pattern: str, said: str) -> None:
     with pytest.raises(StartError) as raised:
         parse_config(**{option: [pattern]})  # type: ignore[arg-type]  # each is a list
     assert said in str(raised.value).splitlines()[2]
@@ -106,7 +106,7 @@ def test_what_may_have_been_meant_is_said(option: str, pattern: str, said: str) 
     ("text", "size"),
     [("10MB", 10 << 20), ("1 kb", 1024), ("2048", 2048), ("1GiB", 1 << 30), (" 5m ", 5 << 20)],
 )
-def test_a_size_is_written_as_people_do(text: str, size: int) -> None:
+def test_sizes_have_units(text: str, size: int) -> None:
     limits = parse_config(message_limit=text).limits
     assert (limits.message, limits.pending) == (size, 2 * size)
 
@@ -147,7 +147,7 @@ def test_a_size_is_written_as_people_do(text: str, size: int) -> None:
     ],
     ids=str,
 )
-def test_a_value_that_means_nothing_stops_the_start(options: dict[str, str]) -> None:
+def test_an_invalid_value_stops_the_start(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
         parse_config(**options, environment={})
 
@@ -186,7 +186,7 @@ def test_a_header_may_name_variables(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["s3cret", "A: \ns3cret\x00", "A: $X s3cret", "Bad Name: s3cret"])
-def test_no_error_says_the_value_of_a_header(text: str) -> None:
+def test_errors_never_show_a_headers_value(text: str) -> None:
     with pytest.raises(InvalidOption) as caught:
         parse_header(text, {})
     assert "s3cret" not in str(caught.value)

@@ -17,7 +17,9 @@ _NAMES = (
 
 
 @given(st.lists(_NAMES, min_size=1, max_size=12, unique=True), st.data())
-def test_it_matches_what_was_picked_and_nothing_else(names: list[str], data: st.DataObject) -> None:
+def test_the_pattern_matches_exactly_the_picked_tools(
+    names: list[str], data: st.DataObject
+) -> None:
     hidden = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     text = deny_for(hidden, names)
     assert split_patterns(text) == [text]

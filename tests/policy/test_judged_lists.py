@@ -45,7 +45,7 @@ STRINGS = ['"\\u0061"', '"a\\"b"', '"a"b"', '"a', '" "', '"\u00e9"', '"' + "x" *
 
 
 @pytest.mark.parametrize("id", [*NUMBERS, *STRINGS, "", " 1", "1 ", '1,"id":2', "1}"])
-def test_a_list_with_an_id_that_needs_to_be_read_is_not_known(id: str) -> None:
+def test_a_list_with_an_unusual_id_is_not_known(id: str) -> None:
     judged = heard(listing("rm"), last("1"))
     assert judged.recall(listing("rm", id=id), TOOLS) is None
     assert judged.recall(last(id), TOOLS) is None
@@ -71,7 +71,7 @@ def test_another_list_is_not_known(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("id", ["1.0", '"\\u0061"', "-1"])
-def test_a_list_whose_id_needs_to_be_read_is_not_remembered(id: str) -> None:
+def test_a_list_with_an_unusual_id_is_not_remembered(id: str) -> None:
     assert heard(listing("rm", id=id)).recall(listing("rm", id=id), TOOLS) is None
 
 
@@ -92,7 +92,7 @@ def test_another_snapshot_knows_nothing() -> None:
     assert judged.recall(listing("read"), other) is not None
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
+def test_the_least_recently_used_list_is_forgotten_first() -> None:
     judged = heard(listing("a"), listing("b"), judged=JudgedLists(most=2))
     judged.recall(listing("a"), TOOLS)
     heard(listing("c"), judged=judged)
@@ -100,7 +100,7 @@ def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
     assert known == ["a", "c"]
 
 
-def test_no_more_is_remembered_than_there_is_room_for() -> None:
+def test_remembered_lists_are_bounded() -> None:
     size = len(listing("a")) + len(listing()) - 2
     judged = heard(listing("a"), listing("b"), judged=JudgedLists(most_bytes=2 * size))
     assert judged.recall(listing("a"), TOOLS)

@@ -27,11 +27,11 @@ def test_a_path_is_in_the_set_with_any_query(target: str) -> None:
         "/files/%252e%252e/admin", "/mcp/../admin", "/mcp;a", "/mcp//",
     ],
 )  # fmt: skip
-def test_no_other_path_is(target: str) -> None:
+def test_other_paths_are_not_in_the_set(target: str) -> None:
     assert not PATHS.has(target)
 
 
-def test_a_star_stands_for_all() -> None:
+def test_a_star_matches_all_paths() -> None:
     assert parse_paths(["*"], option="x").has("/any/path?x")
 
 
@@ -40,6 +40,6 @@ def test_no_path_is_in_an_empty_set() -> None:
 
 
 @pytest.mark.parametrize("text", ["mcp", "http://host/mcp", "/a*b", "/a?b", "/a b", "/a#b", "**"])
-def test_what_is_no_path_is_refused(text: str) -> None:
+def test_an_invalid_path_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="header_paths"):
         parse_paths([text], option="header_paths")

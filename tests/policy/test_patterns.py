@@ -42,7 +42,7 @@ def test_an_empty_part_is_refused(value: str) -> None:
 
 
 @given(st.lists(st.text("ab,()[]{}\\^$ ", min_size=1)).map(",".join))
-def test_nothing_that_was_typed_gets_lost(value: str) -> None:
+def test_splitting_patterns_loses_no_character(value: str) -> None:
     try:
         parts = split_patterns(value)
     except InvalidPattern:
@@ -54,7 +54,7 @@ def test_a_pattern_keeps_the_text_it_was_made_of() -> None:
     assert parse_pattern(r"^\u0061").text == r"^\u0061"
 
 
-def test_what_is_no_javascript_stops_the_start() -> None:
+def test_an_invalid_pattern_stops_the_start() -> None:
     with pytest.raises(InvalidPattern) as caught:
         parse_pattern("^[a-z")
     assert str(caught.value) == (
@@ -69,7 +69,7 @@ def test_the_error_names_the_list_that_the_pattern_is_in() -> None:
         split_patterns("a,,b", option="allow")
 
 
-def test_what_could_backtrack_for_ever_stops_the_start() -> None:
+def test_an_unsafe_pattern_stops_the_start() -> None:
     with pytest.raises(UnsafePattern) as caught:
         parse_pattern("(a+)+")
     assert str(caught.value) == (
@@ -134,7 +134,7 @@ def test_a_long_name_that_javascript_misses_is_missed(pattern: str, name: str) -
 
 
 @pytest.mark.parametrize("pattern", [r"(\w+).*\1", r"^(\w+)_(\w+)_(\w+)_\1$", r"(a*)a*\1b"])
-def test_what_no_matcher_can_judge_in_time_stops_the_start(pattern: str) -> None:
+def test_a_pattern_that_no_matcher_can_judge_in_time_stops_the_start(pattern: str) -> None:
     with pytest.raises(UnsafePattern):
         parse_pattern(pattern)
 

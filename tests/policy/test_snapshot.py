@@ -30,18 +30,18 @@ def test_a_denied_tool_is_known_with_the_pattern_that_denies_it() -> None:
     assert taken.denied_bytes == len(definition("rm_a")) * 2
 
 
-def test_of_allow_and_deny_deny_wins() -> None:
+def test_deny_wins_over_allow() -> None:
     taken = snapshot("read", "read_all", "rm", allow="^read", deny="all$")
     assert list(taken.allowed) == ["read"]
     assert taken.denied["rm"] is None
 
 
-def test_all_pages_count() -> None:
+def test_all_pages_are_in_the_snapshot() -> None:
     taken = snapshot_of(listing("a"), listing("rm", "b"), deny="^rm")
     assert (list(taken.allowed), list(taken.denied)) == (["a", "b"], ["rm"])
 
 
-def test_a_pattern_that_matches_nothing_is_perhaps_misspelt() -> None:
+def test_a_pattern_that_matches_nothing_is_reported() -> None:
     assert [one.text for one in snapshot("a", deny="^b,^a", allow="c").unmatched] == ["^b", "c"]
 
 
@@ -56,14 +56,14 @@ def test_the_first_of_two_definitions_counts() -> None:
 
 
 @pytest.mark.parametrize(("letter", "most"), [("x", 256), ("\U0001f600", 128)])
-def test_no_pattern_meets_an_endless_name(letter: str, most: int) -> None:
+def test_overlong_names_are_not_matched_and_not_exposed(letter: str, most: int) -> None:
     """JavaScript counts UTF-16 units."""
     taken = snapshot(letter * most, letter * (most + 1))
     assert list(taken.allowed) == [letter * most]
     assert "is longer than 256 characters: not exposed" in taken.faults[0]
 
 
-def test_a_tool_that_cannot_be_read_for_sure_is_not_exposed() -> None:
+def test_an_ambiguous_tool_is_not_exposed() -> None:
     taken = snapshot_of(answering('{"tools":[{"name":"a"},{"name":"b","inputSchema":{}}]}'))
     assert list(taken.allowed) == ["b"]
     assert taken.faults == ("a tool without an object inputSchema: not exposed",)
@@ -78,7 +78,7 @@ def test_a_tool_that_cannot_be_read_for_sure_is_not_exposed() -> None:
         ',"annotations":{"x":[[{"NAME":"rm","input\\u0053chema":{}}]]}',
     ],
 )
-def test_an_allowed_tool_does_not_carry_a_denied_one(more: str) -> None:
+def test_an_allowed_tool_that_contains_a_denied_definition_is_not_exposed(more: str) -> None:
     pages = [
         answering('{"tools":[' + definition("a", more).decode() + "]}"),
         listing("rm", "b"),
@@ -88,7 +88,7 @@ def test_an_allowed_tool_does_not_carry_a_denied_one(more: str) -> None:
     assert taken.faults == ("the tool a has the definition of another tool: not exposed",)
 
 
-def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:
+def test_an_allowed_tool_may_mention_a_denied_one() -> None:
     more = ',"description":"unlike rm","_meta":{"see":{"name":"rm"}}'
     pages = [answering('{"tools":[' + definition("a", more).decode() + "]}"), listing("rm")]
     assert list(snapshot_of(*pages, deny="^rm").allowed) == ["a"]
@@ -108,7 +108,7 @@ def test_an_allowed_tool_may_speak_of_a_denied_one() -> None:
         (b"1", "the upstream sent a tool that is no object: not exposed"),
     ],
 )
-def test_drift_is_what_the_upstream_says_otherwise_since(raw: bytes, sentence: str | None) -> None:
+def test_drift_lists_later_differences_from_the_snapshot(raw: bytes, sentence: str | None) -> None:
     assert drift_of(one_definition(raw), snapshot("a", "rm", deny="^rm")) == sentence
 
 
@@ -124,5 +124,5 @@ def test_drift_is_what_the_upstream_says_otherwise_since(raw: bytes, sentence: s
         ("x" * 129, "x" * 128 + "…"),
     ],
 )
-def test_a_name_is_shown_so_that_it_can_do_nothing(name: str, text: str) -> None:
+def test_shown_names_are_escaped(name: str, text: str) -> None:
     assert shown(name) == text

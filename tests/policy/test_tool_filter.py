@@ -37,42 +37,42 @@ NEW_TOOL = (
 
 
 @pytest.mark.parametrize("name", ["rm_rf", "no_such_tool"])
-def test_a_denied_tool_and_an_unknown_one_get_the_same_answer(name: str) -> None:
+def test_denied_and_unknown_tools_get_the_same_answer(name: str) -> None:
     """Nothing may reveal that there is a filter."""
     verdict = decide_call(call(name), TOOLS)
     assert error_in(verdict) == (-32601, f"Tool not found: {name}")
 
 
 @pytest.mark.parametrize("id", ["1", "1.0", '"a"', "null"])
-def test_an_answer_has_the_id_byte_for_byte(id: str) -> None:
+def test_the_answer_keeps_the_id_byte_for_byte(id: str) -> None:
     assert text_of(decide_call(call("rm_rf", id=id), TOOLS)) == (
         b'{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"Tool not found: rm_rf"}}'
         % id.encode()
     )
 
 
-def test_an_allowed_tool_is_called() -> None:
+def test_a_call_of_an_allowed_tool_is_forwarded() -> None:
     assert decide_call(call("read_file"), TOOLS) == Forward()
 
 
 @pytest.mark.parametrize("name", ["", "Read_File", "read_file ", "read_file\0", "read_file\n", "ﬁ"])
-def test_only_the_exact_name_is_called(name: str) -> None:
+def test_only_the_exact_name_is_forwarded(name: str) -> None:
     assert isinstance(decide_call(call(name), TOOLS), Reply)
 
 
-def test_a_call_nobody_waits_for_is_swallowed() -> None:
+def test_a_denied_call_without_an_id_is_dropped() -> None:
     assert isinstance(decide_call(call("rm_rf", id=None), TOOLS), Drop)
 
 
 @pytest.mark.parametrize("name", ['"\r\n\x1b[31m', "\ud800", "\u2028", "x" * 1_000_000])
-def test_a_strange_name_stays_one_short_string(name: str) -> None:
+def test_an_unusual_name_is_escaped_and_cut(name: str) -> None:
     text = text_of(decide_call(call(name), TOOLS))
     assert text.isascii()
     assert text.decode().isprintable()
     assert len(text) < 300
 
 
-def test_what_was_denied_and_what_is_unknown_is_told_to_observers_only() -> None:
+def test_only_observers_can_tell_denied_from_unknown() -> None:
     denied, unknown = (decide_call(call(name), TOOLS) for name in ("rm_rf", "x"))
     assert isinstance(denied, Reply)
     assert isinstance(unknown, Reply)
@@ -92,19 +92,19 @@ def test_a_list_is_answered_from_the_snapshot_in_the_frame_of_its_revision() -> 
     ("asked", "envelope", "sound"),
     [(ask(cursor=True), ENVELOPE, True), (ask(), None, True), (ask(), ENVELOPE, False)],
 )
-def test_a_list_is_asked_of_the_upstream_where_ours_might_differ(
+def test_a_list_is_forwarded_where_ours_might_differ(
     asked: ListRequest, envelope: Envelope | None, sound: bool
 ) -> None:
     verdict = decide_list(asked, TOOLS, envelope, list_from=ListFrom.AUTO, sound=sound)
     assert verdict == Forward()
 
 
-def test_a_user_can_want_the_upstreams_list_always() -> None:
+def test_the_user_can_always_have_the_upstreams_list() -> None:
     verdict = decide_list(ask(), TOOLS, ENVELOPE, list_from=ListFrom.UPSTREAM, sound=True)
     assert verdict == Forward()
 
 
-def test_a_user_can_want_our_list_always() -> None:
+def test_the_user_can_always_have_our_list() -> None:
     asked = ask(cursor=True)
     verdict = decide_list(asked, TOOLS, None, list_from=ListFrom.CACHE, sound=False)
     assert text_of(verdict) == listing("read_file", id="7")
@@ -125,11 +125,11 @@ def test_a_denied_tool_is_hidden_from_a_list() -> None:
     assert verdict.reason.tools == ("rm_rf", "rm_all")
 
 
-def test_a_list_without_denied_tools_goes_through_as_it_came() -> None:
+def test_a_list_without_denied_tools_passes_unchanged() -> None:
     assert decide_listing(message(listing("read_file")), TOOLS) == Forward()
 
 
-def test_a_page_that_becomes_empty_keeps_its_cursor() -> None:
+def test_an_emptied_page_keeps_its_cursor() -> None:
     """The next page may hold allowed tools."""
     verdict = decide_listing(message(listing("rm_rf", more=',"nextCursor":"2"')), TOOLS)
     assert text_of(verdict) == listing(more=',"nextCursor":"2"')
@@ -152,7 +152,7 @@ def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:
     )
 
 
-def test_a_tool_that_is_only_written_otherwise_has_not_changed() -> None:
+def test_another_spelling_of_a_definition_is_no_change() -> None:
     """Both ways of answering give the same bytes."""
     written = b'{"tools":[{"inputSchema":{"type":"object"}, "name":"read_\\u0066ile"}]}'
     verdict = decide_listing(message(answering(written.decode())), TOOLS)
@@ -184,12 +184,12 @@ RM = definition("rm_rf").decode()
         '"rm_rf"',
     ],
 )
-def test_a_tool_that_some_client_takes_for_a_hidden_one_leaves_nothing(tool: str) -> None:
+def test_a_tool_that_some_client_takes_for_a_hidden_one_is_removed(tool: str) -> None:
     raw = answering('{"tools":[' + tool + "]}")
     assert text_of(decide_listing(message(raw), TOOLS)) == listing()
 
 
-def test_a_tool_of_an_allowed_name_with_a_stranger_inside_keeps_the_first_definition() -> None:
+def test_an_allowed_tool_that_later_contains_another_keeps_its_first_definition() -> None:
     raw = answering(
         '{"tools":[' + definition("read_file", f',"_meta":{{"x":{RM}}}').decode() + "]}"
     )
@@ -234,7 +234,7 @@ def test_a_hidden_tool_outside_of_a_list_is_not_shown(result: str, expected: boo
         b'{"jsonrpc":"2.0","id":1,"result":{"content":[],"_meta":{"x":%s}}}',
     ],
 )
-def test_nor_in_any_other_message(raw: bytes) -> None:
+def test_a_hidden_tool_is_shown_in_no_other_message(raw: bytes) -> None:
     with pytest.raises(ProtocolError):
         decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
 
@@ -247,7 +247,7 @@ def test_nor_in_any_other_message(raw: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"result":{"tools":[%s]}}',
     ],
 )
-def test_a_list_is_filtered_where_nobody_asked_for_one(raw: bytes) -> None:
+def test_an_unrequested_list_is_filtered(raw: bytes) -> None:
     verdict = decide_listing(message(raw % RM.encode()), TOOLS, expected=False)
     assert text_of(verdict) == raw % b""
 
@@ -270,13 +270,13 @@ def test_a_list_is_filtered_where_nobody_asked_for_one(raw: bytes) -> None:
         '{"tools":[{"id":1}]}',
     ],
 )
-def test_what_shows_no_tool_goes_through_as_it_came(result: str) -> None:
+def test_messages_without_tools_pass_unchanged(result: str) -> None:
     """What tools, resources and prompts say is theirs; a member ``tools`` may mean other tools."""
     verdict = decide_listing(message(answering(result)), TOOLS, expected=False)
     assert verdict == Forward()
 
 
-def test_nothing_is_looked_for_if_nothing_is_denied() -> None:
+def test_nothing_is_searched_if_nothing_is_denied() -> None:
     everything = snapshot_of(listing("a"))
     raw = answering('{"x":' + definition("a").decode() + "}")
     assert decide_listing(message(raw), everything) == Forward()

@@ -22,9 +22,7 @@ def is_read(by: ExactDepth[dict[str, Raw]], written: bytes) -> bool:
 @pytest.mark.parametrize("around", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("inside", [b"1", b'"[["', b'{"a":[]}', b"[{}]"])
 @pytest.mark.parametrize("most", [4, 20, 128, 1000])
-def test_so_many_levels_are_read_and_not_one_more(
-    around: tuple[bytes, bytes], inside: bytes, most: int
-) -> None:
+def test_the_depth_limit_is_exact(around: tuple[bytes, bytes], inside: bytes, most: int) -> None:
     """Also by a reader that has never read anything, and by one that has read much."""
     opening, closing = around
     levels = most - 1 - (2 if inside[:1] in (b"[", b"{") else 0)
@@ -38,7 +36,7 @@ def test_so_many_levels_are_read_and_not_one_more(
         assert not is_read(used, too_deep)
 
 
-def test_every_mix_of_levels_counts_alike() -> None:
+def test_arrays_and_objects_count_alike() -> None:
     chance = random.Random(7)
     readers = {most: reader(most) for most in (3, 8, 21, 127)}
     seen = set()
@@ -61,7 +59,7 @@ def nested(chance: random.Random, levels: int) -> tuple[bytes, int]:
     return b'{"[":%s,"k":%d}' % (value, levels), depth + 1
 
 
-def test_more_levels_are_never_read_however_deep_python_is() -> None:
+def test_the_depth_limit_does_not_depend_on_pythons_stack() -> None:
     fits, too_deep = b'{"a":%s}' % (b"[" * 9 + b"]" * 9), b'{"a":%s}' % (b"[" * 10 + b"]" * 10)
     ours = reader(10)
 
@@ -76,6 +74,6 @@ def test_more_levels_are_never_read_however_deep_python_is() -> None:
     assert ours.read(memoryview(b"{}")) == {}
 
 
-def test_what_cannot_be_read_is_the_readers_own_error() -> None:
+def test_invalid_json_raises_the_readers_own_error() -> None:
     with pytest.raises(DecodeError):
         reader(5).read(memoryview(b'{"a":[}'))

@@ -31,7 +31,7 @@ def test_a_long_key_of_marks_is_not_normalized() -> None:
     ],
     ids=ascii,
 )
-def test_a_key_folds_to_what_a_careless_reader_takes_it_for(key: str) -> None:
+def test_a_key_folds_like_a_lenient_reader_reads_it(key: str) -> None:
     assert fold(key) == "name"
 
 

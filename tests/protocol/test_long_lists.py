@@ -36,7 +36,7 @@ BEHIND = st.sampled_from(["", " \n", "x", ',"result":{}', "{}"])
 
 @given(tools=st.lists(TOOLS, max_size=8), around=AROUND, behind=BEHIND, step=st.integers(1, 200))
 @settings(max_examples=400)
-def test_a_list_in_steps_is_read_like_a_whole_one(
+def test_reading_a_list_in_steps_gives_the_same_result(
     tools: list[str], around: str, behind: str, step: int
 ) -> None:
     raw = answering(around % ",".join(tools)) + behind.encode()
@@ -56,7 +56,7 @@ def test_a_list_in_steps_is_read_like_a_whole_one(
         assert found.response.result.span == getattr(whole, "result").span  # noqa: B009 - mypy knows no result here
 
 
-def test_no_step_reads_much_at_a_time() -> None:
+def test_each_step_reads_little() -> None:
     names = [f"tool_{number}" for number in range(3000)]
     raw = listing(*names)
     steps = list(read_in_steps(raw, LIMITS))

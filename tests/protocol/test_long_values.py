@@ -58,20 +58,20 @@ def random_request(chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_messages_put_together_at_random_say_the_same(seed: int) -> None:
+def test_random_messages_are_read_alike(seed: int) -> None:
     chance = random.Random(seed)
     known = sum(agree(random_message(chance)) for _ in range(800))
     known += sum(agree(random_request(chance)) for _ in range(800))
     assert known > 500  # else the test says nothing
 
 
-def test_every_attack_says_the_same() -> None:
+def test_every_attack_is_read_alike() -> None:
     assert sum(map(agree, dict.fromkeys(bodies()))) > 100
 
 
 @pytest.mark.parametrize("value", [*ODD_BUT_LEGAL, *NOT_JSON], ids=ascii)
 @pytest.mark.parametrize("around", ["result", "params", "error", "x"])
-def test_values_of_every_kind_say_the_same(value: bytes, around: str) -> None:
+def test_values_of_every_kind_are_read_alike(value: bytes, around: str) -> None:
     agree(b'{"jsonrpc":"2.0","id":1,"%s":{"a":%s,"b":[%s]}}' % (around.encode(), value, value))
     agree(b'{"jsonrpc":"2.0","id":1,"%s":%s}' % (around.encode(), value))
     agree(value)
@@ -79,7 +79,7 @@ def test_values_of_every_kind_say_the_same(value: bytes, around: str) -> None:
 
 @pytest.mark.parametrize("key", ["result", "params", "error"])
 @pytest.mark.parametrize("text", ["x", "\u00e9", "\u6f22\U0001f600"])
-def test_long_values_have_ends(key: str, text: str) -> None:
+def test_long_plain_values_have_known_ends(key: str, text: str) -> None:
     """They count characters, not bytes."""
     value = f'"{text * 100_000}"'
     message = f' {{"a":"{text}","{key}":{{"b": {value} ,"c":1,"d":[{value}]}},"e":{value}}}\n'
@@ -98,13 +98,13 @@ def test_long_values_have_ends(key: str, text: str) -> None:
         b'{"a":%s,"b":' + b"[" * 128 + b"]" * 128 + b"}",
     ],
 )
-def test_what_is_odd_has_no_ends(raw: bytes) -> None:
+def test_odd_values_have_no_known_ends(raw: bytes) -> None:
     assert not find_ends(raw.replace(b"%s", b'"%s"' % (b"x" * 100_000)), 128)
 
 
 @pytest.mark.parametrize(
     "raw", [b'{"a":%s,"a":1}', b'{"\\u0061":%s}', b'{"a":[1],"b":%s,"a":"1]"}']
 )
-def test_members_that_are_not_plain_have_no_ends(raw: bytes) -> None:
+def test_members_that_are_not_plain_have_no_known_ends(raw: bytes) -> None:
     long = raw.replace(b"%s", b'"%s"' % (b"x" * 100_000))
     assert find_ends(long, 128) == {0: len(long)}

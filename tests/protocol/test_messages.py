@@ -188,7 +188,7 @@ def test_honest_messages_are_read(raw: bytes) -> None:
     assert message(raw).place.raw == raw
 
 
-def test_a_batch_knows_the_bytes_of_its_members() -> None:
+def test_a_batch_has_the_bytes_of_its_members() -> None:
     raw = b'[ {"jsonrpc":"2.0", "method":"a"} ,{"jsonrpc":"2.0","id":1.0,"result":{}}]'
     assert [one.place.raw for one in singles(parse_message(raw))] == [
         b'{"jsonrpc":"2.0", "method":"a"}',
@@ -216,7 +216,7 @@ def test_a_text_that_is_no_json_is_no_message() -> None:
 
 
 @given(text=st.text())
-def test_an_error_is_one_line_of_ascii_whatever_it_says(text: str) -> None:
+def test_an_error_is_always_one_line_of_ascii(text: str) -> None:
     """A strange tool name must not end a line, an event or a string."""
     reply = render_error("1", -32601, text)
     assert reply.isascii()
@@ -259,7 +259,7 @@ def test_a_method_has_at_most_a_thousand_characters() -> None:
     ["Method", "meth\u00adod", "m\uff45thod", "meth\\u006fd", "metho\\td", "JSONRPC", "json\\rrpc"],
 )
 @pytest.mark.parametrize("value", ['{"%s":1}', '[[{"a":{"%s":"x"}}]]', '{"a\u00e9":0,"%s":1}'])
-def test_no_disguise_hides_a_message_in_an_unknown_member(disguise: str, value: str) -> None:
+def test_disguised_messages_in_unknown_members_are_refused(disguise: str, value: str) -> None:
     foreign = value % disguise
     with pytest.raises(ProtocolError, match="a message within a message"):
         parse_message(f'{{"jsonrpc":"2.0","id":1,"method":"x","y":{foreign}}}'.encode())

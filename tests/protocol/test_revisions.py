@@ -18,12 +18,12 @@ def known(*revisions: str) -> list[bool]:
     return [revision in revisions for revision in KNOWN_REVISIONS]
 
 
-def test_the_known_revisions_stand_in_their_order() -> None:
+def test_the_known_revisions_are_in_order() -> None:
     assert list(KNOWN_REVISIONS) == sorted(KNOWN_REVISIONS)
     assert all(is_known(revision) for revision in KNOWN_REVISIONS)
 
 
-def test_what_differs_between_them() -> None:
+def test_revisions_differ_in_known_ways() -> None:
     modern = known("2026-07-28")
     assert [has_initialize(each) for each in KNOWN_REVISIONS] == [not is_it for is_it in modern]
     assert [has_method_headers(each) for each in KNOWN_REVISIONS] == modern
@@ -38,7 +38,7 @@ def test_what_differs_between_them() -> None:
 
 
 @pytest.mark.parametrize("revision", ["", "2025-04-01", "2031-01-01", "DRAFT-2025-v2"])
-def test_nothing_is_said_of_one_that_we_do_not_know(revision: str) -> None:
+def test_an_unknown_revision_has_no_properties(revision: str) -> None:
     assert not is_known(revision)
     assert not has_initialize(revision)
     assert not has_sessions(revision)

@@ -59,7 +59,7 @@ def test_only_protocol_errors_are_raised(raw: bytes) -> None:
 
 @given(raw=SOUP)
 @settings(max_examples=300)
-def test_we_read_all_that_orjson_reads(raw: bytes) -> None:
+def test_everything_that_orjson_reads_is_read(raw: bytes) -> None:
     """But not the other way round: it refuses half a surrogate pair, and 400 digits."""
     assert reads(raw) or not orjson_reads(raw) or is_deep(raw)
 
@@ -68,7 +68,7 @@ def test_we_read_all_that_orjson_reads(raw: bytes) -> None:
 @given(raws=st.lists(SOUP, min_size=50, max_size=50))
 @example(ODD_BUT_LEGAL + NOT_JSON)
 @settings(max_examples=3, deadline=None)
-def test_we_read_what_node_reads_and_nothing_else(raws: list[bytes]) -> None:
+def test_exactly_what_node_reads_is_read(raws: list[bytes]) -> None:
     """One byte order mark, bytes that are no UTF-8 and depth set us apart: those we refuse."""
     for raw, theirs in zip(raws, node_reads(raws), strict=True):
         assert theirs == reads(raw) or is_odd_text(raw) or is_deep(raw)

@@ -15,7 +15,7 @@ from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, Ove
 from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, scan
 
 
-def test_only_the_parts_that_we_look_into_are_bounded() -> None:
+def test_only_parts_in_the_outline_are_bounded() -> None:
     many = b",".join([b"{}"] * (MOST_PARTS + 1))
     _, root = scan(b'{"a":[' + many + b"]}", {"a": {}})
     assert root["a"].end == len(many) + 7
@@ -43,7 +43,7 @@ def test_a_tool_list_has_a_bound_of_its_own() -> None:
 
 
 @given(text=st.text(alphabet="[]", max_size=40))
-def test_levels_are_counted_as_one_would(text: str) -> None:
+def test_levels_of_random_brackets_are_counted_correctly(text: str) -> None:
     """The closing ones may come first: what is refused anyway may be called too deep."""
     depth = deepest = 0
     for bracket in text:
@@ -56,7 +56,7 @@ def test_levels_are_counted_as_one_would(text: str) -> None:
 
 
 @given(value=st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=60))
-def test_levels_of_json_are_counted_as_one_would(value: list[Any]) -> None:
+def test_levels_of_random_json_are_counted_correctly(value: list[Any]) -> None:
     text = json.dumps(value, separators=("", "")).encode()
     assert not _levels_exceed(text, depth_of(value))
     assert _levels_exceed(text, depth_of(value) - 1)
@@ -79,7 +79,7 @@ def test_brackets_in_strings_are_not_nesting() -> None:
     scan(b'["' + b"[{" * 1000 + b'\\"' + b"[" * 1000 + b'\\\\"]', {})
 
 
-def test_many_shallow_containers_are_not_nesting() -> None:
+def test_many_shallow_containers_are_not_deep() -> None:
     scan(b"[" + b"[],{}," * 1000 + b"0]", {})
 
 
@@ -91,7 +91,7 @@ def test_endless_nesting_is_refused(closing: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"[NaN,", b"[],[", b'["\\x",', b"[1 2,"])
-def test_a_too_deep_text_is_called_too_deep_whatever_else_is_wrong(raw: bytes) -> None:
+def test_a_too_deep_text_is_reported_as_too_deep_first(raw: bytes) -> None:
     """It is answered in another way than what is no JSON."""
     with pytest.raises(OverLimit):
         scan(raw + b"[" * 129, {})
@@ -101,7 +101,7 @@ def test_a_too_deep_text_is_called_too_deep_whatever_else_is_wrong(raw: bytes) -
     "outline", [{}, {"a": {}}, {"a": {EACH: {"b": {}}}}, {"a": Few({EACH: {}})}], ids=str
 )
 @pytest.mark.parametrize("text", [b"", b"[" * 20_000])
-def test_levels_count_alike_wherever_we_look(outline: Outline, text: bytes) -> None:
+def test_levels_count_alike_inside_and_outside_the_outline(outline: Outline, text: bytes) -> None:
     opening, closing = b'{"x":"' + text + b'","a":[{"b":[{"c":', b"}]}]}"
     scan(opening + b"[" * 123 + b"]" * 123 + closing, outline)
     for levels in (124, 125, 1000):
@@ -109,14 +109,14 @@ def test_levels_count_alike_wherever_we_look(outline: Outline, text: bytes) -> N
             scan(opening + b"[" * levels + b"]" * levels + closing, outline)
 
 
-def test_levels_that_a_repeated_key_would_hide_count() -> None:
+def test_levels_under_repeated_keys_count() -> None:
     deep = b"[" * 128 + b"]" * 128
     with pytest.raises(OverLimit):
         scan(b'{"a":{"b":' + deep + b',"b":1},"a":1}', {})
 
 
 @pytest.mark.parametrize("parts", [1, 16, 17, 1000])
-def test_a_value_of_few_parts_is_checked_like_one_of_many(parts: int) -> None:
+def test_short_and_long_values_are_checked_alike(parts: int) -> None:
     part = rb'{"type":"text","text":"' + rb"[{\"a\":\"\\\\\"}]" * 1000 + rb'"}'
     said = b'{"a":[' + b",".join([part] * parts) + b"]}"
     _, root = scan(said, {"a": Few({EACH: {}})}, Limits(message=len(said)))

@@ -51,7 +51,7 @@ def bytes_of(events: list[Event | Oversized]) -> bytes:
 
 @given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
 @example(stream=b"data: a\r\n\r\n: b\r\n\r\ndata: c\r\n\r\n", sizes=[1])
-def test_where_the_network_cuts_makes_no_difference(stream: bytes, sizes: list[int]) -> None:
+def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None:
     assert said(parse(chunks(stream, sizes))) == said(parse([stream]))
 
 
@@ -62,7 +62,7 @@ def test_no_byte_is_lost(stream: bytes, sizes: list[int]) -> None:
 
 @given(stream=event_streams(), sizes=st.lists(st.integers(1, 7), min_size=1))
 @example(stream=b"\n: ping\n: ping\n\n", sizes=[1])
-def test_what_is_too_long_is_so_by_whatever_cut(stream: bytes, sizes: list[int]) -> None:
+def test_the_length_limit_does_not_depend_on_chunks(stream: bytes, sizes: list[int]) -> None:
     finely = said(parse(chunks(stream, sizes), max_pending=9)[:-1])
     assert finely == said(parse([stream], max_pending=9)[:-1])
 
@@ -78,7 +78,7 @@ def test_all_three_line_ends_end_a_line(end: bytes, size: int) -> None:
     ]
 
 
-def test_an_event_is_there_as_soon_as_its_blank_line_has_begun() -> None:
+def test_an_event_is_complete_at_the_first_byte_of_its_blank_line() -> None:
     """A line feed may or may not follow a carriage return; nobody waits for it."""
     assert EventParser().feed(b"data: a\r\n\r") == [Event(b"data: a\r\n\r", b"a")]
 
@@ -162,28 +162,28 @@ def test_a_line_separator_in_a_string_is_honest(raw: bytes) -> None:
         (b"data: a", b"data: new\n"),
     ],
 )
-def test_other_data_leaves_the_further_fields_as_they_came(raw: bytes, rewritten: bytes) -> None:
+def test_replacing_data_keeps_the_other_fields(raw: bytes, rewritten: bytes) -> None:
     assert with_data(parse_event(raw), b"new") == rewritten
 
 
 @given(data=st.binary().filter(lambda data: b"\r" not in data))
-def test_what_is_rendered_is_parsed_again(data: bytes) -> None:
+def test_a_rendered_event_can_be_parsed(data: bytes) -> None:
     (event,) = EventParser().feed(render_event(data))
     assert isinstance(event, Event)
     assert event.data == data
 
 
-def test_what_is_too_long_is_let_go_and_the_next_event_read() -> None:
+def test_an_event_that_is_too_long_is_dropped_and_the_next_one_read() -> None:
     events = parse([b"data: 0123", b"456789", b"\n\ndata: x\n\n"], max_pending=9)
     assert said(events) == [Oversized(b"data: 012"), Event(b"data: x\n\n", b"x")]
 
 
-def test_a_comment_that_is_too_long_does_not_take_the_next_event_with_it() -> None:
+def test_a_comment_that_is_too_long_does_not_drop_the_next_event() -> None:
     events = parse(chunks(b":" + b"x" * 50 + b"\ndata: x\n\n", [1]), max_pending=9)
     assert said(events) == [Oversized(b":xxxxxxxx"), Event(b"data: x\n\n", b"x")]
 
 
-def test_what_is_too_long_is_not_held() -> None:
+def test_an_event_that_is_too_long_is_not_kept() -> None:
     parser = EventParser(max_pending=9)
     tracemalloc.start()
     parser.feed(b"data: ")
@@ -194,7 +194,7 @@ def test_what_is_too_long_is_not_held() -> None:
     assert held < 1_000_000
 
 
-def test_nothing_of_what_is_too_long_comes_out_at_the_end() -> None:
+def test_an_event_that_is_too_long_is_not_returned_at_the_end() -> None:
     parser = EventParser(max_pending=9)
     parser.feed(b"data: 0123456789")
     assert parser.finish() == b""

@@ -82,7 +82,7 @@ def agree(raw: bytes) -> bool:
         b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"a":' + b"[" * 124 + b"]" * 124 + b"}]}}",
     ],
 )
-def test_what_is_written_as_the_schema_says_takes_the_short_way(raw: bytes) -> None:
+def test_results_as_in_the_schema_take_the_fast_path(raw: bytes) -> None:
     assert agree(raw)
 
 
@@ -125,11 +125,11 @@ def test_what_is_written_as_the_schema_says_takes_the_short_way(raw: bytes) -> N
         b'[{"jsonrpc":"2.0","id":1,"result":{"content":[]}}]',
     ],
 )
-def test_everything_else_takes_the_usual_way(raw: bytes) -> None:
+def test_all_other_messages_take_the_slow_path(raw: bytes) -> None:
     assert short_way(raw) is None
 
 
-def test_what_stands_beside_the_content_is_looked_at() -> None:
+def test_members_beside_the_content_are_checked() -> None:
     raw = f'{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{{"x":{HIDDEN}}}}}}}'.encode()
     found = short_way(raw)
     assert found is not None
@@ -138,12 +138,12 @@ def test_what_stands_beside_the_content_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("value", [raw for raw in ODD_BUT_LEGAL if len(raw) < 5000], ids=ascii)
-def test_what_is_legal_json_is_so_in_both_ways(value: bytes) -> None:
+def test_both_paths_accept_the_same_json(value: bytes) -> None:
     agree(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value)
 
 
 @pytest.mark.parametrize("value", [raw for raw in NOT_JSON if raw.strip()], ids=ascii)
-def test_what_is_not_json_takes_the_usual_way(value: bytes) -> None:
+def test_invalid_json_takes_the_slow_path(value: bytes) -> None:
     assert short_way(b'{"jsonrpc":"2.0","id":1,"result":{"content":[%s]}}' % value) is None
 
 
@@ -167,7 +167,7 @@ def test_levels_count_alike(around: tuple[bytes, bytes], depth: int) -> None:
                 parse_message(raw, limits)
 
 
-def test_levels_count_alike_however_deep_python_is() -> None:
+def test_levels_count_alike_at_any_depth_of_pythons_stack() -> None:
     """msgspec has less room where Python was called from C, and no more elsewhere."""
     raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[' + b"[" * 20 + b"]" * 20 + b"]}}"
     raw = raw.replace(b"]}}", b',"%s"]}}' % (b"[" * 200))
@@ -184,13 +184,13 @@ def test_levels_count_alike_however_deep_python_is() -> None:
         assert within(levels)[1]
 
 
-def test_a_message_over_the_limit_takes_the_usual_way() -> None:
+def test_a_message_over_the_limit_takes_the_slow_path() -> None:
     raw = b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}'
     assert short_way(raw, Limits(message=len(raw))) is not None
     assert short_way(raw, Limits(message=len(raw) - 1)) is None
 
 
-def test_without_msgspec_everything_takes_the_usual_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_msgspec_everything_takes_the_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: object) -> object:
@@ -271,7 +271,7 @@ def random_value(chance: random.Random, depth: int = 0) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_both_ways_agree_on_messages_put_together_at_random(seed: int) -> None:
+def test_both_paths_agree_on_random_messages(seed: int) -> None:
     chance = random.Random(seed)
     short = sum(agree(random_message(chance)) for _ in range(2500))
     assert short > 500  # else the test says nothing

@@ -53,7 +53,7 @@ def test_a_call_names_one_tool(params: str) -> None:
     assert parse_tool_call(request(asking("tools/call", params=params))) == ToolCall("a", "1")
 
 
-def test_a_call_nobody_waits_for_has_no_id() -> None:
+def test_a_notification_call_has_no_id() -> None:
     raw = b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"a"}}'
     called = message(raw)
     assert isinstance(called, Notification)
@@ -91,7 +91,7 @@ def test_a_call_nobody_waits_for_has_no_id() -> None:
         '{"name":"a","_Meta":{}}',
     ],
 )
-def test_a_call_that_could_be_of_another_tool_is_refused(params: str) -> None:
+def test_an_ambiguous_call_is_refused(params: str) -> None:
     with pytest.raises(ProtocolError):
         parse_tool_call(request(asking("tools/call", params=params)))
 
@@ -155,7 +155,7 @@ def test_a_call_without_params_is_refused() -> None:
         ('{"_meta":1}', False, None),
     ],
 )
-def test_a_list_request_says_its_cursor_and_revision(
+def test_a_list_request_has_its_cursor_and_revision(
     params: str, has_cursor: bool, revision: str | None
 ) -> None:
     asked = parse_list_request(request(asking("tools/list", params=params)))
@@ -163,18 +163,18 @@ def test_a_list_request_says_its_cursor_and_revision(
 
 
 @pytest.mark.parametrize("params", ["[]", '{"cursor":1,"Cursor":2}', '{"CURSOR":1}'])
-def test_a_list_request_that_could_be_another_is_refused(params: str) -> None:
+def test_an_ambiguous_list_request_is_refused(params: str) -> None:
     with pytest.raises(ProtocolError):
         parse_list_request(request(asking("tools/list", params=params)))
 
 
-def test_a_definition_is_kept_as_the_bytes_it_came_in() -> None:
+def test_a_definition_keeps_its_bytes() -> None:
     raw = '{ "inputSchema" : {"n":1.00} ,"name":"\\u0061", "x":"\u00e9\\ud800" }'.encode()
     assert one_definition(raw).raw == raw
     assert one_definition(raw).name == "a"
 
 
-def test_a_list_with_other_tools_is_else_as_it_came() -> None:
+def test_replacing_the_tools_of_a_list_keeps_everything_else() -> None:
     raw = answering('{ "x":1.0, "tools" : [ {} ] , "nextCursor":"n"}', id="7.0")
     assert page(raw).with_tools([b"{1}", b"{2}"]) == raw.replace(b"[ {} ]", b"[{1},{2}]")
 
@@ -198,7 +198,7 @@ def test_a_list_in_parts_has_the_same_tools_in_the_same_message(
 @pytest.mark.parametrize(
     "raw", [listing("a"), b"[" + listing("a") + b"]", answering("{}"), answering('{"tools":{}}')]
 )
-def test_what_is_no_long_list_is_not_cut(raw: bytes) -> None:
+def test_other_messages_are_not_split(raw: bytes) -> None:
     assert list(in_parts(raw)) == [raw]
 
 
@@ -232,7 +232,7 @@ TWO_WAYS = "a tool with a key that could be read in two ways"
         ('{"name":"a\\ud800","inputSchema":{}}', "half a surrogate pair in the name of a tool"),
     ],
 )
-def test_a_definition_that_some_client_could_misread_says_so(raw: str, problem: str) -> None:
+def test_an_ambiguous_definition_has_a_fault(raw: str, problem: str) -> None:
     assert one_definition(raw.encode()).problem == problem
 
 
@@ -248,7 +248,7 @@ def test_a_definition_that_some_client_could_misread_says_so(raw: str, problem: 
         '{"tools":"[]"}',
     ],
 )
-def test_a_list_that_could_be_read_in_two_ways_is_refused(result: str) -> None:
+def test_an_ambiguous_list_is_refused(result: str) -> None:
     with pytest.raises(ProtocolError):
         parse_listing(message(answering(result)))
 
@@ -264,7 +264,7 @@ def test_a_list_that_could_be_read_in_two_ways_is_refused(result: str) -> None:
         asking("sampling/createMessage", params='{"messages":[]}'),
     ],
 )
-def test_most_messages_are_no_list(raw: bytes) -> None:
+def test_other_messages_are_no_list(raw: bytes) -> None:
     assert parse_listing(message(raw)) is None
 
 
@@ -307,7 +307,7 @@ def test_a_definition_is_found_at_any_depth_in_any_spelling(text: str) -> None:
         "1" * 5000,
     ],
 )
-def test_what_defines_no_tool_is_no_definition(text: str) -> None:
+def test_other_values_are_no_definition(text: str) -> None:
     assert not shows_tool(text, {"rm"})
 
 
@@ -335,7 +335,7 @@ def test_a_glance_at_a_definition_finds_what_a_search_finds(more: str, key: str)
     assert shows_other_tool(raw, {"rm"}) == _Search({"rm"}).finds_in(raw)
 
 
-def test_what_a_tool_says_is_left_aside() -> None:
+def test_the_content_of_a_tool_result_is_left_out() -> None:
     raw = answering('{"content":[1], "x":2,"structuredContent":{"tools":[]},"isError":false}')
     assert besides_content(message(raw)) == (
         '{"jsonrpc":"2.0","id":1,"result":'

@@ -22,7 +22,7 @@ def running(name: str) -> AbstractContextManager[RecordedUpstream]:
 
 
 @pytest.mark.parametrize("name", WITH_AN_SDK)
-def test_the_client_of_the_recording_can_go_through_it_again(name: str) -> None:
+def test_the_recorded_client_can_repeat_its_session(name: str) -> None:
     session = SESSIONS[name]
     need(session.client)
     with running(name) as upstream:
@@ -36,7 +36,7 @@ def test_the_client_of_the_recording_can_go_through_it_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mcp1-sse", "mcp1-streamable-sse", "mcp2-stateless"])
-def test_the_filter_can_stand_before_it(name: str) -> None:
+def test_the_filter_can_run_in_front_of_a_recording(name: str) -> None:
     session = SESSIONS[name]
     need(session.client)
     with (

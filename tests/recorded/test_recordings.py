@@ -33,14 +33,14 @@ def test_there_is_a_recording_of_every_session() -> None:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
-def test_with_the_same_policy_every_client_hears_what_it_heard(recording: Path) -> None:
+def test_with_the_same_policy_every_client_gets_the_same_answers(recording: Path) -> None:
     recorded = read_recording(recording)
     transcript = replay(recorded, deny=DENY, **options_of(recording))
     assert [turn.heard for turn in transcript.turns] == [flow.heard for flow in recorded.flows]
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=attrgetter("stem"))
-def test_the_transcript_is_the_one_that_was_kept(recording: Path) -> None:
+def test_the_transcript_has_not_changed(recording: Path) -> None:
     """It was written by: python -m tests.recorded.make."""
     kept = recording.with_suffix(".transcript.txt").read_text("utf-8")
     transcript = replay(read_recording(recording), deny=DENY, **options_of(recording))
@@ -61,20 +61,20 @@ def test_a_denied_tool_leaves_no_trace(recording: Path) -> None:
         for recording, deny in product(RECORDINGS, POLICIES)
     ],
 )
-def test_whatever_is_denied_the_rest_passes_byte_for_byte(recording: Path, deny: str) -> None:
+def test_other_messages_pass_byte_for_byte_whatever_is_denied(recording: Path, deny: str) -> None:
     transcript = replay(read_recording(recording), deny=deny or (), **options_of(recording))
     assert list(find_leaks(transcript)) == []
     assert list(find_changes(transcript)) == []
 
 
-def test_what_was_refused_and_now_passes_has_no_known_answer() -> None:
+def test_a_call_that_was_refused_and_now_passes_has_no_known_answer() -> None:
     recording = read_recording(REPOSITORY / "recordings" / "mcp1-sse.flow")
     [deleted] = [call for call in replay(recording).calls if call.tool == "delete_file"]
     assert deleted.passes
     assert not deleted.is_known
 
 
-def test_what_passed_and_is_refused_now_is_not_answered_by_the_upstream() -> None:
+def test_a_call_that_passed_and_is_now_refused_is_not_answered_by_the_upstream() -> None:
     recording = read_recording(REPOSITORY / "recordings" / "mcp1-sse.flow")
     transcript = replay(recording, deny="^read_")
     assert "contents of" not in transcript.after
@@ -90,7 +90,7 @@ def test_a_replay_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == []
 
 
-def test_a_long_message_arrives_before_what_came_after_it(tmp_path: Path) -> None:
+def test_messages_keep_their_order_behind_a_long_one(tmp_path: Path) -> None:
     """mitmproxy reads 64 KiB at a time; the recorded upstream must not answer half a request."""
     flows = read_flows(REPOSITORY / "recordings" / "mcp1-streamable-json.flow")
     for flow in flows:

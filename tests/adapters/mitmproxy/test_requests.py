@@ -48,7 +48,7 @@ class TestCalls:
                 assert got.all("content-type") == ["application/json"]
             assert between.upstream.asked == []
 
-    async def test_a_denied_notification_is_swallowed(self, tmp_path: Path) -> None:
+    async def test_a_denied_notification_is_dropped(self, tmp_path: Path) -> None:
         async with filtered(tmp_path) as between:
             body = call("delete_file").replace(b'"id":1,', b"")
             got = await between.ask(body)

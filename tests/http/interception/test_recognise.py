@@ -75,7 +75,7 @@ JSON = st.recursive(
         b")]}'\n" + CALL,
     ],
 )
-def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
+def test_any_body_that_a_server_could_read_as_mcp_is_mcp(body: bytes) -> None:
     assert kind_of_body(body) is TrafficKind.MCP
 
 
@@ -96,7 +96,7 @@ def test_whatever_a_server_could_read_is_mcp(body: bytes) -> None:
         b'{"jsonrpc_version":1}',
     ],
 )
-def test_nothing_of_others_is_mcp(body: bytes) -> None:
+def test_other_traffic_is_not_mcp(body: bytes) -> None:
     assert kind_of_body(body) is TrafficKind.OTHER
 
 
@@ -134,19 +134,19 @@ def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(coding: str) -> None
 
 
 @pytest.mark.parametrize("coding", ["gzip;q=1", '"gzip"', "identity gzip", "GZIP"])
-def test_a_coding_is_found_wherever_its_name_is(coding: str) -> None:
+def test_a_coding_is_recognised_wherever_it_is_named(coding: str) -> None:
     reader = BodyReader(coding, LIMITS)
     assert (reader.feed(gzip.compress(CALL)) or reader.finish()) is Treatment.MCP
 
 
-def test_an_upload_is_known_by_its_first_bytes() -> None:
+def test_an_upload_is_recognised_by_its_first_bytes() -> None:
     reader = BodyReader("", LIMITS)
     assert reader.feed(b"\x00\x01\x02") is Treatment.OTHER
     reader = BodyReader("gzip", LIMITS)
     assert reader.feed(gzip.compress(b"PACK" * 9999)[:100]) is Treatment.OTHER
 
 
-def test_only_so_much_is_held() -> None:
+def test_the_held_part_of_a_body_is_bounded() -> None:
     reader = BodyReader("", LIMITS)
     assert reader.feed(b'{"a":"' + b"x" * 1000) is None
     assert reader.feed(b"x" * 1001) is Treatment.WATCHED
@@ -155,7 +155,7 @@ def test_only_so_much_is_held() -> None:
 
 
 @given(at=st.integers(1, len(CALL) - 1))
-def test_the_watch_sees_a_message_wherever_it_is_cut(at: int) -> None:
+def test_the_watch_finds_a_message_in_any_chunks(at: int) -> None:
     watch = Watch(b"")
     assert watch.may_pass(b"x" * 500)
     assert not (watch.may_pass(CALL[:at]) and watch.may_pass(CALL[at:]))
@@ -163,7 +163,7 @@ def test_the_watch_sees_a_message_wherever_it_is_cut(at: int) -> None:
 
 @pytest.mark.parametrize("word", ["jsonrpc", "tools/call", "tools/list"])
 @pytest.mark.parametrize("coding", ["utf-8", "utf-16-le", "utf-32-be"])
-def test_the_watch_sees_each_word_in_its_longest_spelling(word: str, coding: str) -> None:
+def test_the_watch_finds_each_word_in_its_longest_spelling(word: str, coding: str) -> None:
     said = "".join(f"\\u{ord(sign):04x}" for sign in word).encode(coding)
     watch = Watch(b"")
     assert watch.may_pass(said[:-3])
@@ -200,13 +200,13 @@ def test_a_header_of_mcp_is_enough(name: str, value: str) -> None:
     assert is_mcp_head(Head("POST", "/", ((name.encode(), value.encode()),)))
 
 
-def test_a_beta_of_a_models_api_is_not_mcp() -> None:
+def test_a_beta_header_of_a_model_api_is_not_mcp() -> None:
     headers = ((b"anthropic-beta", b"mcp-client-2025-04-04"), (b"Sec-WebSocket-Protocol", b"chat"))
     assert not is_mcp_head(Head("POST", "/", headers))
 
 
 @given(chunks=st.lists(st.binary(max_size=9) | st.just(b"data: x\n\n")))
-def test_events_of_others_lose_no_byte(chunks: list[bytes]) -> None:
+def test_events_without_mcp_lose_no_byte(chunks: list[bytes]) -> None:
     peeker, seen = EventPeeker(), b""
     for chunk in chunks:
         passed, rest = peeker.feed(chunk)
@@ -249,7 +249,7 @@ def test_events_of_others_lose_no_byte(chunks: list[bytes]) -> None:
         (b"", b"HTTP/1.1 200 OK\r\n", Spoken.UNKNOWN),
     ],
 )
-def test_first_bytes(client: bytes, server: bytes, spoken: Spoken) -> None:
+def test_the_first_bytes_tell_the_protocol(client: bytes, server: bytes, spoken: Spoken) -> None:
     assert first_bytes(client, server) is spoken
 
 
@@ -267,7 +267,7 @@ def seconds(run: Callable[[], object]) -> float:
     ],
     ids=["elements", "lines", "levels", "blanks"],
 )
-def test_the_cost_grows_with_the_body_only(make: Callable[[int], bytes]) -> None:
+def test_the_cost_grows_linearly_with_the_body(make: Callable[[int], bytes]) -> None:
     """A ratio within one run; the best of several, for the machine is busy."""
     small, large = (seconds(partial(kind_of_body, make(n))) for n in (20_000, 80_000))
     assert large < 12 * small

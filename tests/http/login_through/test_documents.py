@@ -67,7 +67,7 @@ def test_the_rest_of_a_challenge_stays(challenge: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http:/\\127.0.0.1:3000/x", "http://a@127.0.0.1:3000/x", "http://0x7f.1:3000/x"]
 )
-def test_no_spelling_of_the_upstream_leads_past_us(url: str) -> None:
+def test_no_spelling_of_the_upstreams_url_bypasses_us(url: str) -> None:
     assert "3000" not in rewritten(f'Bearer resource_metadata="{url}"')
 
 
@@ -92,7 +92,7 @@ def test_the_resource_is_ours_in_the_form_that_it_had(path: str) -> None:
     }
 
 
-def test_a_signature_goes() -> None:
+def test_signatures_are_removed() -> None:
     found = resource_metadata("http://127.0.0.1:3000/mcp", signed_metadata="x.y.z")
     assert found
     assert "signed_metadata" not in found
@@ -101,16 +101,16 @@ def test_a_signature_goes() -> None:
 @pytest.mark.parametrize(
     "resource", ["https://elsewhere.example/mcp", "http://127.0.0.1:3001/mcp", "/mcp", "urn:x", ""]
 )
-def test_what_is_about_others_stays(resource: str) -> None:
+def test_members_about_other_servers_stay(resource: str) -> None:
     assert resource_metadata(resource) is None
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"nonsense", b"{}", b'{"resource":1}'])
-def test_what_is_no_metadata_stays(document: bytes) -> None:
+def test_other_documents_stay(document: bytes) -> None:
     assert rewrite_resource_metadata(document, OURS, UPSTREAM, OURS) is None
 
 
-def test_without_a_place_of_ours_the_servers_stay() -> None:
+def test_the_authorization_servers_stay_if_we_do_not_stand_in() -> None:
     document = b'{"resource":"http://127.0.0.1:3000/mcp","authorization_servers":["https://a/"]}'
     found = rewrite_resource_metadata(document, OURS, UPSTREAM, None)
     assert found
@@ -140,7 +140,7 @@ def test_the_server_is_ours_in_the_form_that_it_had(path: str) -> None:
     }
 
 
-def test_what_would_lead_past_us_goes() -> None:
+def test_members_that_would_bypass_us_are_removed() -> None:
     document = server(
         revocation_endpoint="http://localhost:3000/revoke",
         client_id_metadata_document_supported=True,
@@ -165,7 +165,9 @@ def test_what_would_lead_past_us_goes() -> None:
         ({"token_endpoint_auth_methods_supported": ["client_secret_post"]}, True),
     ],
 )
-def test_we_stand_only_for_who_registers_clients(more: dict[str, Any], can: bool) -> None:
+def test_we_stand_in_only_for_servers_that_register_clients(
+    more: dict[str, Any], can: bool
+) -> None:
     document = json.dumps(server(**more)).encode()
     assert passes_through(parse_server_metadata(document, "https://as.example")) is can
 
@@ -179,7 +181,7 @@ def test_we_stand_only_for_who_registers_clients(more: dict[str, Any], can: bool
         ("Basic realm=r, Bearer Resource_Metadata = x, b=2", "Basic realm=r, Bearer b=2"),
     ],
 )
-def test_a_challenge_may_keep_to_itself_where_metadata_is(challenge: str, kept: str) -> None:
+def test_metadata_urls_can_be_removed_from_a_challenge(challenge: str, kept: str) -> None:
     assert without_metadata_urls(challenge) == kept
 
 

@@ -97,7 +97,7 @@ def test_an_error_comes_back_as_well() -> None:
     assert "error=access_denied" in there
 
 
-def test_nobody_is_sent_to_an_address_that_is_not_registered() -> None:
+def test_only_registered_redirect_uris_are_used() -> None:
     login = Login()
     login.register()
     for uri in ("http://127.0.0.1:1/other", "https://evil.example/", CLIENT + "/x", ""):
@@ -105,14 +105,14 @@ def test_nobody_is_sent_to_an_address_that_is_not_registered() -> None:
             login.begin(redirect_uri=uri)
 
 
-def test_the_port_of_a_program_may_be_another() -> None:
+def test_the_port_of_a_loopback_redirect_uri_may_differ() -> None:
     login = Login()
     callback = login.register("http://127.0.0.1/callback")
     begun = login.begin(redirect_uri="http://127.0.0.1:7777/callback")
     assert login.end(callback, state=begun["state"]).startswith("http://127.0.0.1:7777/callback?")
 
 
-def test_a_state_is_valid_once_for_its_registration_and_not_for_ever() -> None:
+def test_a_state_is_valid_once_for_its_registration_and_for_a_limited_time() -> None:
     login = Login()
     mine, other = login.register(), login.register(name="other")
     begun = login.begin()
@@ -135,13 +135,13 @@ def test_another_issuer_is_refused(iss: str) -> None:
         login.end(callback, state=login.begin()["state"], iss=iss)
 
 
-def test_who_has_registered_elsewhere_is_left_to_the_server() -> None:
+def test_clients_registered_elsewhere_are_left_to_the_server() -> None:
     """We redirect nobody then: the authorization server does, or refuses."""
     begun = Login().begin(client_id="stranger", redirect_uri="https://evil.example/")
     assert (begun["redirect_uri"], begun["state"]) == ("https://evil.example/", "mine")
 
 
-def test_without_iss_the_way_back_is_the_clients_own() -> None:
+def test_without_iss_the_callback_is_the_clients_own() -> None:
     server = a_server(sends_issuer=False, authorization="https://as.example/go?tenant=1")
     login = Login(Between(OURS, THEIRS, server, Registrations(), AllowedHosts()))
     asked = json.dumps({"redirect_uris": ["https://web.example/cb"]}).encode()
@@ -160,18 +160,18 @@ def test_without_iss_the_way_back_is_the_clients_own() -> None:
         "http://localhost.evil.example/", "http://127.0.0.1:1/\r\nSet-Cookie:a=b",
     ],
 )  # fmt: skip
-def test_we_register_no_address_that_we_would_send_nobody_to(uri: str) -> None:
+def test_redirect_uris_that_we_would_refuse_are_not_registered(uri: str) -> None:
     asked = json.dumps({"redirect_uris": [CLIENT, uri]}).encode()
     with pytest.raises(RefusedUri):
         registration_request(asked, Login().between)
 
 
 @pytest.mark.parametrize("uris", [None, [], "http://127.0.0.1/", [1], [CLIENT] * 100, {}])
-def test_redirect_uris_are_a_short_list_of_texts(uris: object) -> None:
+def test_redirect_uris_must_be_a_short_list_of_texts(uris: object) -> None:
     assert may_be_sent_to(uris, AllowedHosts()) is None
 
 
-def test_pages_of_allowed_hosts_may_be_sent_to() -> None:
+def test_redirect_uris_of_allowed_hosts_are_accepted() -> None:
     hosts = AllowedHosts(frozenset({"tools.example"}))
     assert may_be_sent_to(["https://tools.example/cb", "vscode://x/y"], hosts)
     assert may_be_sent_to(["https://evil.example/cb"], AllowedHosts(frozenset({"*"}))) is None
@@ -190,7 +190,7 @@ def test_many_parameters_are_refused() -> None:
         token_request(b"a=b&" * 1000, None, Login().between)
 
 
-def test_a_client_may_say_who_it_is_in_a_header() -> None:
+def test_a_client_may_authenticate_in_a_header() -> None:
     login = Login()
     callback = login.register(name="a b")
     basic = base64.b64encode(b"a%20b:secret").decode()
@@ -212,11 +212,11 @@ def test_a_client_may_say_who_it_is_in_a_header() -> None:
         ("nonsense", "nonsense"),
     ],
 )
-def test_a_resource_of_ours_is_theirs(resource: str, theirs: str) -> None:
+def test_our_resource_is_translated_to_the_upstreams(resource: str, theirs: str) -> None:
     assert their_resource(resource, OURS, THEIRS) == theirs
 
 
-def test_neither_memory_grows_for_ever() -> None:
+def test_both_memories_are_bounded() -> None:
     login = Login()
     first = login.register(name="client-0")
     begun = login.begin(client_id="client-0")
@@ -230,12 +230,12 @@ def test_neither_memory_grows_for_ever() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1"])
-def test_a_registration_is_an_object(body: bytes) -> None:
+def test_a_registration_must_be_an_object(body: bytes) -> None:
     with pytest.raises(ProtocolError):
         registration_request(body, Login().between)
 
 
-def test_registering_again_and_again_pushes_out_nobody_who_has_logged_in() -> None:
+def test_many_registrations_do_not_evict_clients_that_have_logged_in() -> None:
     login = Login()
     callback = login.register()
     login.end(callback, state=login.begin()["state"])
@@ -255,7 +255,7 @@ def test_registrations_are_bounded_in_bytes() -> None:
     assert login.between.registrations.of("other-199") is not None
 
 
-def test_a_host_that_is_allowed_no_longer_is_sent_nobody() -> None:
+def test_hosts_that_are_no_longer_allowed_are_not_redirected_to() -> None:
     hosts = AllowedHosts(frozenset({"pages.example"}))
     registrations = Registrations()
     page = "https://pages.example/cb"
@@ -270,7 +270,7 @@ def test_a_host_that_is_allowed_no_longer_is_sent_nobody() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{", b'{"version":2}', b'{"version":1,"registrations":{"a":1}}']
 )
-def test_what_is_no_list_of_registrations_is_not_read(text: bytes) -> None:
+def test_invalid_stored_registrations_are_ignored(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"version|written|Expecting"):
         Registrations().learn(text)
 

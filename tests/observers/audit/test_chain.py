@@ -35,7 +35,7 @@ def test_each_line_is_its_entry_and_the_hash_of_the_line_before(entries: list[En
 
 
 @given(entries=ENTRIES, data=st.data())
-def test_a_change_anywhere_but_in_the_last_line_shows(
+def test_a_change_anywhere_but_in_the_last_line_is_detected(
     entries: list[Entry], data: st.DataObject
 ) -> None:
     lines = chained([dict(entry) for entry in entries])
@@ -55,7 +55,7 @@ def test_a_change_anywhere_but_in_the_last_line_shows(
     assert list(check(lines, before=START))
 
 
-def test_what_no_entry_should_hold_is_written_all_the_same() -> None:
+def test_unexpected_values_are_written_anyway() -> None:
     """A line that is missing would say less."""
     rendered = render({"half": "\ud800", "odd": object(), "made": LazyValue(lambda: {"a": 1}, 1)})
     said = json.loads(rendered)

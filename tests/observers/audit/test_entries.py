@@ -87,7 +87,7 @@ def test_each_call_of_a_batch_is_an_entry() -> None:
     assert ids == ["3", "2", "1"]
 
 
-def test_what_has_no_answer_is_entered_at_the_end() -> None:
+def test_requests_without_an_answer_are_entered_at_the_end() -> None:
     audited = Audited()
     audited.ask(call(1))
     audited.ask(call(2, text="x" * 5000))
@@ -132,7 +132,7 @@ def test_sessions_without_an_id_are_told_apart() -> None:
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_only_so_many_requests_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_OPEN", 10)
     audited = Audited()
     for id in range(30):
@@ -142,7 +142,7 @@ def test_only_so_many_requests_are_held(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("how", [Arguments.HASH, Arguments.FULL])
-def test_of_a_long_request_only_the_entry_is_held_until_the_answer_comes(how: Arguments) -> None:
+def test_a_long_request_is_not_kept_until_its_answer_only_its_entry(how: Arguments) -> None:
     """A client may send many of them to a tool that never answers."""
     audited = Audited(how)
     audited.ask(call(1, text="x" * 200_000))
@@ -154,9 +154,7 @@ def test_of_a_long_request_only_the_entry_is_held_until_the_answer_comes(how: Ar
 
 
 @given(text=st.text(max_size=200), before=st.text(" \n\t", max_size=3))
-def test_equal_results_have_equal_hashes_whichever_way_they_were_read(
-    text: str, before: str
-) -> None:
+def test_equal_results_have_equal_hashes_however_they_were_read(text: str, before: str) -> None:
     """A long result is not decoded; its hash is that of the same bytes."""
     raw = before.encode() + answer(1, text + "é" * 20_000) + before.encode()
     envelope = find_result_envelope(raw)

@@ -25,7 +25,7 @@ def call(tool: str, minute: int = 0, size: int = 100, session: str = "s") -> dic
     }  # fmt: skip
 
 
-def test_tools_that_nobody_calls_are_named() -> None:
+def test_unused_tools_are_named() -> None:
     seen = look_through([call("read"), call("read") | {"tool": "rm", "verdict": "refused"}])
     assert never_called(seen, ["read", "rm", "write"]) == ["rm", "write"]
 
@@ -42,13 +42,13 @@ def test_a_burst_is_unusual() -> None:
     assert [one.why for one in unusual_calls(seen)] == ["60 calls in one minute; usual: 1"]
 
 
-def test_a_tool_that_a_session_calls_late_and_no_other_session_calls_is_unusual() -> None:
+def test_a_tool_that_only_one_session_calls_late_is_unusual() -> None:
     others = [call("q", n, session="a") for n in range(30)]
     own = [call("q", n, session="b") for n in range(30)] + [call("exec", 31, session="b")]
     assert [one.tool for one in unusual_calls(look_through([*others, *own]))] == ["exec"]
 
 
-def test_few_calls_say_nothing() -> None:
+def test_few_calls_give_no_findings() -> None:
     assert not unusual_calls(look_through([call("q", n, 10**n) for n in range(6)]))
 
 
@@ -56,7 +56,7 @@ def test_calls_that_are_all_alike_are_not_unusual() -> None:
     assert not unusual_calls(look_through([call("q", n) for n in range(500)]))
 
 
-def test_the_suggested_policy_is_one_that_loads(
+def test_the_suggested_policy_can_be_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log, policy = tmp_path / "audit.jsonl", tmp_path / "policy.yaml"

@@ -39,7 +39,7 @@ def test_only_the_slowest_are_kept() -> None:
     assert [took for took, _ in summary.slowest] == [float(ms) for ms in range(90, 100)]
 
 
-def test_lines_that_are_no_message_are_not_counted_as_one() -> None:
+def test_lines_about_other_events_are_not_counted_as_messages() -> None:
     summary = summarise([
         {"event": "dropped", "count": 3}, {"event": "dropped", "count": "x"}, {"event": "rule"},
     ])  # fmt: skip

@@ -127,7 +127,7 @@ def test_headers_are_read_by_their_names(name: str, value: str, clean: str | Non
         ("é".encode(), "", None),
     ],
 )
-def test_what_cannot_be_read_is_named(body: bytes, content_type: str, problem: str | None) -> None:
+def test_unreadable_parts_are_named(body: bytes, content_type: str, problem: str | None) -> None:
     assert SecretFinder().in_body(body, content_type).unread == ([problem] if problem else [])
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_named(body: bytes, content_type: str, problem: s
         "boundary", "--x\r\n\r\n", "cookie: ", "\n", " ", "é", "1//", "1",
     ],
 )  # fmt: skip
-def test_the_time_grows_with_the_length_and_not_with_its_square(piece: str) -> None:
+def test_the_time_grows_linearly_with_the_length(piece: str) -> None:
     def seconds(size: int) -> float:
         body = (piece * (size // len(piece))).encode()
         least = 1e9

@@ -28,7 +28,7 @@ def test_each_line_is_a_secret_of_its_own_so_that_lines_stay() -> None:
     assert replace("one\r\ntwo\n", found.sorted().secrets, lambda _: "*") == "*\r\n*\n"
 
 
-def test_placeholders_are_no_secrets() -> None:
+def test_placeholders_are_not_secrets() -> None:
     found = Findings()
     for text in ("${TOKEN}", "{{ token }}", "<your token>", "****", "...", "null", "True"):
         found.mark(View.of(text))

@@ -69,5 +69,5 @@ def test_every_string_that_is_a_value_has_a_place(document: object) -> None:
         ({"sessionId": "main"}, []),
     ],
 )
-def test_names_say_what_is_secret(document: object, secrets: list[str]) -> None:
+def test_secrets_are_recognised_by_their_names(document: object, secrets: list[str]) -> None:
     assert secrets_in(document) == secrets

@@ -22,6 +22,6 @@ from mcp_tool_filter.observers.redaction.names import is_secret_name
         ("the password is Zq7Hidden9Secret", ["Zq7Hidden9Secret"]),
     ],
 )
-def test_a_value_behind_a_secret_name(text: str, values: list[str]) -> None:
+def test_a_value_after_a_secret_name_is_found(text: str, values: list[str]) -> None:
     found = [text[one.start : one.end] for one in named_values_in(text, is_secret_name)]
     assert [one.strip() for one in dict.fromkeys(found)] == values

@@ -40,7 +40,7 @@ def test_a_secret_name_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_an_ordinary_name_is_not(name: str) -> None:
+def test_an_ordinary_name_is_no_secret_name(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -53,7 +53,7 @@ def test_some_names_are_secret_in_urls_and_forms_only(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["state", "page", "q", "redirect_uri", "scope", "zip_code", "sort"]
 )
-def test_other_parameters_are_not(name: str) -> None:
+def test_ordinary_parameters_are_not_secret(name: str) -> None:
     assert not is_secret_parameter(name)
 
 
@@ -78,5 +78,5 @@ def test_other_parameters_are_not(name: str) -> None:
         ("etag", False),
     ],
 )
-def test_headers(name: str, is_secret: bool) -> None:
+def test_secret_headers_are_recognised(name: str, is_secret: bool) -> None:
     assert is_secret_header(name) == is_secret

@@ -18,14 +18,14 @@ from mcp_tool_filter.observers.redaction.shapes import basic_parts, shapes_in
         ("-----BEGIN PRIVATE KEY-----\nMIIabc", "MIIabc"),
     ],
 )
-def test_a_shape_is_found_without_any_name(text: str, secret: str) -> None:
+def test_a_secret_shape_is_found_without_a_name(text: str, secret: str) -> None:
     assert secret in [text[start:end] for start, end in shapes_in(text)]
 
 
 @pytest.mark.parametrize(
     "text", ["sk-learn-is-a-library", "Bearer tokens", "basic English", "AKIA"]
 )
-def test_a_word_is_no_shape(text: str) -> None:
+def test_ordinary_words_have_no_secret_shape(text: str) -> None:
     assert list(shapes_in(text)) == []
 
 

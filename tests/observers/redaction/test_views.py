@@ -33,9 +33,7 @@ def test_percent_escapes_are_undone_and_each_character_has_its_place(text: str) 
 
 
 @given(text=ASCII, data=st.data())
-def test_a_part_of_what_was_escaped_twice_leads_to_the_outermost_text(
-    text: str, data: st.DataObject
-) -> None:
+def test_doubly_escaped_text_maps_to_the_outermost_text(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, len(text)))
     raw = json.dumps(json.dumps(text)[1:-1])[1:-1]

@@ -83,14 +83,14 @@ def test_a_delay_does_not_count_against_the_time_limit() -> None:
     assert [one for one in host.effects if isinstance(one, Delay)] == [Delay(10.0), Delay(10.0)]
 
 
-def test_log_and_metric() -> None:
+def test_log_and_metric_report_without_changing_the_message() -> None:
     host = Host()
     actions = 'log: {level: error, message: "${rule} ${tool}"}, metric: {name: calls, value: 2.5}'
     verdict(rule("", actions, host), call("read"), host)
     assert host.effects == [WriteLog("error", "r read", "r"), Measure("calls", 2.5)]
 
 
-def test_webhook() -> None:
+def test_a_webhook_sends_the_configured_members() -> None:
     host = Host()
     about = Circumstances(session_id="s")
     policy = rule(

@@ -50,7 +50,7 @@ def test_without_fail_fast_all_rules_run_their_side_effects() -> None:
     assert (message_of(found), logged(host)) == ("high", ["high", "also", "low"])
 
 
-def test_without_fail_fast_a_blocked_message_waits_and_counts_no_more() -> None:
+def test_without_fail_fast_a_blocked_message_no_longer_waits_or_counts() -> None:
     host = Host()
     policy = rules(
         """
@@ -198,7 +198,7 @@ def test_the_kinds_of_unclear_messages() -> None:
     assert isinstance(verdict(policy, note), Drop)
 
 
-def test_a_trace_tells_what_was_evaluated() -> None:
+def test_a_trace_lists_what_was_evaluated() -> None:
     policy = rules(
         """
 - {id: a, conditions: [method_equals: tools/call, tool_equals: x], actions: [allow]}
@@ -215,7 +215,7 @@ def test_a_trace_tells_what_was_evaluated() -> None:
     assert trace[0].conditions == [("param_exists: arguments", True), ("param_exists: z", False)]
 
 
-def test_a_message_that_no_rule_concerns_is_not_looked_at() -> None:
+def test_a_message_that_no_rule_concerns_is_not_read() -> None:
     policy = rules("- {id: a, conditions: [method_equals: x], actions: [allow]}")
     assert has_rules_for(policy, Subject(single(request("x")), Circumstances()))
     assert not has_rules_for(policy, Subject(single(request("y")), Circumstances()))

@@ -68,7 +68,7 @@ REMOVALS = [
 
 
 @pytest.mark.parametrize(("field", "params", "expected"), REMOVALS)
-def test_remove_param(field: str, params: str, expected: str) -> None:
+def test_remove_param_removes_only_that_field(field: str, params: str, expected: str) -> None:
     text = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'
     assert changed(rule("", f"remove_param: {field}"), text) == text.replace(params, expected)
 
@@ -90,7 +90,7 @@ MERGES = [
 
 
 @pytest.mark.parametrize(("patch", "params", "expected"), MERGES)
-def test_a_merge_patch(patch: str, params: str, expected: str) -> None:
+def test_a_merge_patch_changes_params(patch: str, params: str, expected: str) -> None:
     text = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'
     policy = rule("", f"transform: {{merge_patch: {patch}}}")
     assert changed(policy, text) == text.replace(params, expected)
@@ -144,7 +144,7 @@ PATCHES = [
 
 
 @pytest.mark.parametrize(("operation", "params", "expected"), PATCHES)
-def test_a_json_patch(operation: str, params: str, expected: str) -> None:
+def test_a_json_patch_changes_params(operation: str, params: str, expected: str) -> None:
     text = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}'
     policy = rule("", f"transform: {{json_patch: [{operation}]}}")
     assert changed(policy, text) == text.replace(params, expected)

@@ -95,7 +95,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("condition", "text", "holds"), REQUESTS)
-def test_a_condition_on_a_request(condition: str, text: str, holds: bool) -> None:
+def test_conditions_on_requests(condition: str, text: str, holds: bool) -> None:
     about = Circumstances(session_id="s1", session_started=400.0)
     found = judged(rule(_flow(condition), LOG), text, about=about)
     assert (found.matched == ["r"]) == holds
@@ -167,7 +167,7 @@ def test_a_path_that_two_readers_could_take_differently_is_refused(arguments: st
     assert not is_unclear(rule("{param_exists: arguments.other}", LOG), text)
 
 
-def test_the_long_s_is_an_s_to_some_readers() -> None:
+def test_a_long_s_counts_as_an_s_in_keys() -> None:
     text = request("x", {"\u017fecret": 1})
     assert is_unclear(rule("{param_exists: secret}", LOG), text)
 

@@ -78,7 +78,7 @@ class Guard:
         return f"no answer to {exchange.request['method']}"
 
 
-def test_a_class_of_the_users_own() -> None:
+def test_a_users_own_class_can_judge_a_method() -> None:
     class Sync(Guard):
         def request(self, exchange: InterceptedExchange) -> object:  # type: ignore[override]  # users may
             return asyncio.run(super().request(exchange))

@@ -68,7 +68,7 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
     ],
     ids=range(9),
 )  # fmt: skip
-def test_a_text_that_is_no_policy(raw: bytes, line: str) -> None:
+def test_an_invalid_text_is_no_policy(raw: bytes, line: str) -> None:
     assert line in mistakes(raw)
 
 
@@ -88,7 +88,7 @@ def test_json_is_yaml() -> None:
         assert load_policy(text.encode()).rules[0].id == "\U0001f600"
 
 
-def test_positions_in_json() -> None:
+def test_mistakes_in_json_have_positions() -> None:
     text = '{"interceptor":\n  {"rules": [\n\t{"id": 1, "actions": [], "id": 2}]}}'
     found = mistakes(text)
     assert "p.yaml:3:27: interceptor.rules[0]: the key 'id' appears twice; first at 3:3" in found
@@ -212,7 +212,7 @@ def test_nesting_is_bounded() -> None:
         nested(32)
 
 
-def test_what_the_machine_says_of_a_script_or_a_module_is_a_mistake() -> None:
+def test_a_missing_script_or_module_is_a_mistake() -> None:
     found = mistakes(
         "interceptor:\n  rules: [{id: a, actions: [transform: {python: 'm:f'}]}]\n"
         "  method_interceptors: {x: {class: 'm:C'}}",
@@ -238,7 +238,7 @@ def test_a_class_is_created_once_with_its_config() -> None:
     ("text", "seconds"),
     [("5s", 5), ("200ms", 0.2), ("1m", 60), ("2h", 7200), ("1d", 86400), ("7", 7), ("0.5", 0.5)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_have_units(text: str, seconds: float) -> None:
     assert rules("", top=f"chain: {{timeout: {text}}}").chain.timeout == seconds
 
 

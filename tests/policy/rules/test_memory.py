@@ -11,7 +11,7 @@ times = st.lists(st.floats(0, 100), max_size=40).map(sorted)
 
 
 @given(times, st.integers(0, 4), st.floats(0.5, 30))
-def test_no_window_ever_holds_more_than_the_limit(
+def test_a_window_never_holds_more_than_its_limit(
     at: list[float], limit: int, window: float
 ) -> None:
     memory = MemoryState(b"")
@@ -57,7 +57,7 @@ def test_an_entry_expires() -> None:
     assert memory.bytes == 0
 
 
-def test_a_group_keeps_so_many_entries_and_all_so_many_bytes() -> None:
+def test_entries_per_group_and_bytes_in_total_are_bounded() -> None:
     memory = MemoryState(b"", most_bytes=5000)
     for number in range(10):
         memory.write_cache(f"k{number}", b"v", 5.0, "g", 3, 0.0)

@@ -29,7 +29,7 @@ def test_a_silent_session_is_cleaned_up_and_a_used_one_is_not() -> None:
     assert used(sessions, "old", 180.0) is not old
 
 
-def test_a_session_that_comes_back_too_late_is_a_new_one() -> None:
+def test_a_session_that_returns_too_late_is_a_new_one() -> None:
     """Also before the clean-up, which runs once a minute."""
     sessions = RuleSessions(ttl=10.0)
     old = used(sessions, "a", 1000.0)
@@ -86,7 +86,7 @@ def asked(text: str) -> Request:
     return message
 
 
-def test_an_id_that_was_used_for_two_requests_stands_for_none() -> None:
+def test_an_id_used_for_two_requests_matches_none() -> None:
     memory = AskedBefore(is_strict=True)
     one, other = asked(call("read")), asked(request("vendor/do"))
     memory.note("s", "1", one)

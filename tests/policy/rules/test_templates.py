@@ -23,7 +23,7 @@ VARIABLES = [
 
 
 @pytest.mark.parametrize(("template", "expected"), VARIABLES)
-def test_templates(template: str, expected: str) -> None:
+def test_templates_insert_fields_of_the_message(template: str, expected: str) -> None:
     text = (
         '{"jsonrpc":"2.0","id":"a\\u00e9","method":"tools/call","params":{"name":"read",'
         '"arguments":{"n":1.50,"o":{"a": [1, 2.0]},"l":[1,2]}}}'

@@ -61,17 +61,17 @@ UNCLEAR = [
 
 
 @pytest.mark.parametrize("uri", INSIDE)
-def test_inside(uri: str) -> None:
+def test_uris_inside_an_entry_are_inside(uri: str) -> None:
     assert is_inside(parse_uri(uri), parse_entry("/workspace"))
 
 
 @pytest.mark.parametrize("uri", OUTSIDE)
-def test_outside(uri: str) -> None:
+def test_uris_outside_all_entries_are_outside(uri: str) -> None:
     assert not is_inside(parse_uri(uri), parse_entry("/workspace"))
 
 
 @pytest.mark.parametrize("uri", UNCLEAR, ids=repr)
-def test_unclear(uri: str) -> None:
+def test_uris_that_two_readers_resolve_differently_are_unclear(uri: str) -> None:
     with pytest.raises(UnclearUri):
         parse_uri(uri)
 
@@ -104,11 +104,11 @@ def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
         ("file:///w/.env", ".env", True),
     ],
 )
-def test_globs(uri: str, glob: str, matches: bool) -> None:
+def test_entries_can_be_globs(uri: str, glob: str, matches: bool) -> None:
     assert matches_glob(parse_uri(uri), glob) == matches
 
 
 @pytest.mark.parametrize("entry", ["workspace", "", "file:x", "./a"])
-def test_entries_that_say_no_place(entry: str) -> None:
+def test_entries_without_a_place_are_refused(entry: str) -> None:
     with pytest.raises(ValueError, match="begins with /"):
         parse_entry(entry)
