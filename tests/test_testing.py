@@ -42,7 +42,7 @@ async def test_a_recording_is_served_in_an_event_loop() -> None:
         assert await asyncio.to_thread(ask, upstream.url) == 17
 
 
-def test_a_recording_is_served_without_one() -> None:
+def test_a_recording_is_served_without_an_event_loop() -> None:
     with testing.running_upstream(testing.read_recording(RECORDING)) as upstream:
         assert ask(upstream.url) == 17
 
@@ -61,7 +61,7 @@ def test_the_docstring_names_the_public_names() -> None:
     assert all(hasattr(testing, name) for name in testing.__all__)
 
 
-def test_a_stranger_imports_it_without_warnings_and_with_types(tmp_path: Path) -> None:
+def test_the_public_module_imports_without_warnings_and_with_types(tmp_path: Path) -> None:
     (tmp_path / "test_own.py").write_text(
         "from mcp_tool_filter.testing import McpReplay, McpRecordedUpstream, Transcript\n"
         "def test_replay(mcp_replay: McpReplay, mcp_recorded_upstream: McpRecordedUpstream)"

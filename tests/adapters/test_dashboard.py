@@ -46,7 +46,7 @@ def test_a_preview_shows_the_patterns_and_the_command_and_changes_nothing() -> N
     assert edited.deny == ["^delete_"]
 
 
-def test_the_command_that_keeps_what_is_in_force_can_be_pasted_into_a_shell() -> None:
+def test_the_command_that_keeps_the_current_patterns_can_be_pasted_into_a_shell() -> None:
     """A pattern may have a quote in it."""
     edited = Edited("^it's", "^rm$")
     command = edited.board.state()["command"]

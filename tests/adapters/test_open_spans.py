@@ -87,7 +87,7 @@ def test_an_id_that_the_upstream_uses_again_gives_up_the_span_before() -> None:
     assert kept.of_upstream(client, "1") is second
 
 
-def test_above_the_most_the_oldest_is_given_up() -> None:
+def test_above_the_limit_the_oldest_span_is_given_up() -> None:
     client = Client()
     first, second, third = asked(client, "1"), asked(client, "2"), asked(client, "3")
     kept = keeping(first, second, most=2)

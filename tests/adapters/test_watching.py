@@ -67,7 +67,7 @@ def test_the_audit_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
     assert told(entries) == told(shown) == CALLS
 
 
-def test_what_a_rule_logs_is_entered_and_not_shown(tmp_path: Path) -> None:
+def test_a_rules_log_line_is_audited_and_not_shown_twice(tmp_path: Path) -> None:
     """The log has shown it already."""
     file = tmp_path / "audit.jsonl"
     shown: list[Entry] = []
@@ -79,7 +79,7 @@ def test_what_a_rule_logs_is_entered_and_not_shown(tmp_path: Path) -> None:
     assert shown == []
 
 
-def test_what_a_rule_logs_is_entered_nowhere_without_an_audit_log() -> None:
+def test_a_rules_log_line_is_not_kept_without_an_audit_log() -> None:
     shown: list[Entry] = []
     watching = Watching(None, [shown.append])
     watching.enter_log(WriteLog("warn", "look here", "r"))
@@ -87,7 +87,7 @@ def test_what_a_rule_logs_is_entered_nowhere_without_an_audit_log() -> None:
     assert shown == []
 
 
-def test_the_metrics_count_what_the_others_are_not_told_of() -> None:
+def test_the_metrics_also_count_messages_that_other_sinks_do_not_get() -> None:
     said: list[str] = []
     shown: list[Entry] = []
     watching = Watching(None, [shown.append], metrics_port=0, say=said.append)

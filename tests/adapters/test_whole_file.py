@@ -32,7 +32,7 @@ def test_new_content_replaces_the_old(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_it_can_keep_the_mode_of_the_old_one(tmp_path: Path) -> None:
+def test_the_mode_of_the_old_file_can_be_kept(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     file.chmod(0o640)
@@ -57,7 +57,7 @@ def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
     assert file.read_bytes() == b"new"
 
 
-def test_it_can_keep_the_owner_of_the_old_one(tmp_path: Path) -> None:
+def test_the_owner_of_the_old_file_can_be_kept(tmp_path: Path) -> None:
     """What root has edited stays readable for its user."""
     file = tmp_path / "file"
     file.touch()

@@ -62,7 +62,7 @@ def test_errors_give_two_lines_on_stderr(
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["completion", "bash"]], ids=" ".join)
-def test_nobody_who_only_asks_waits_for_slow_imports(words: list[str], tmp_path: Path) -> None:
+def test_help_and_version_do_not_wait_for_slow_imports(words: list[str], tmp_path: Path) -> None:
     script = (
         "import sys; from mcp_tool_filter.cli.launcher import main; main(sys.argv[1:]);"
         "import json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"

@@ -44,7 +44,7 @@ def test_each_header_may_hold_challenges() -> None:
 
 
 @given(st.lists(st.text(max_size=50), max_size=3))
-def test_nothing_is_raised(headers: list[str]) -> None:
+def test_no_header_raises(headers: list[str]) -> None:
     parse_challenges(headers)
 
 

@@ -73,7 +73,7 @@ def test_a_document_passes_if_no_request_waits(raw: bytes, kind: str) -> None:
 
 @pytest.mark.parametrize("to", [asking("tools/list"), asking("ping"), asking("initialize", id="9")])
 @pytest.mark.parametrize("status", [200, 202, 400, 404, 500])
-def test_a_list_is_filtered_whatever_request_it_answers(to: bytes, status: int) -> None:
+def test_a_list_is_filtered_in_the_answer_to_any_request(to: bytes, status: int) -> None:
     outcome = hear(listing("read", "rm"), to, status=status)
     assert outcome == Answered(status, listing("read"))
 

@@ -35,7 +35,7 @@ def matches(pattern: str, name: str) -> bool:
         ("\u03c3", "\u03c2"),
     ],
 )
-def test_capitals_and_small_letters_are_the_same(pattern: str, name: str) -> None:
+def test_capital_and_small_letters_are_equal(pattern: str, name: str) -> None:
     assert matches(pattern, name)
 
 

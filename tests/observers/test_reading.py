@@ -49,7 +49,7 @@ def test_numbers_stay_as_they_were_written() -> None:
     assert render_body(body, JSON) == 'response\n  id: 1.0\n  a: 1e400\n  b: "1.0"'
 
 
-def test_a_batch_is_its_messages() -> None:
+def test_a_batch_is_shown_as_its_messages() -> None:
     body = b'[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
     assert render_body(body, JSON) == ("batch of 2\n  notification x\n  request ping\n    id: 2")
 

@@ -82,7 +82,7 @@ def test_an_id_deeper_in_the_message_is_a_part_of_it() -> None:
     assert judged.recall(answering('{"id":1,"tools":[],"x":{"id":1}}', id="2"), TOOLS) is not None
 
 
-def test_another_snapshot_knows_nothing() -> None:
+def test_another_snapshot_knows_no_lists() -> None:
     """The user may have edited the patterns."""
     judged = heard(listing("rm"))
     other = snapshot("read", "rm", deny="^read")

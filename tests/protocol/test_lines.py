@@ -37,7 +37,7 @@ def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None
     assert parse(chunks(stream, sizes)) == parse([stream])
 
 
-def test_a_limit_that_is_smaller_than_what_is_kept() -> None:
+def test_a_limit_below_the_kept_bytes_works() -> None:
     whole, pieces = LineParser(max_pending=10, kept=16), LineParser(max_pending=10, kept=16)
     stream = bytes(range(32, 82)) + b"\n"
     [line] = whole.feed(stream)

@@ -330,7 +330,7 @@ def members(draw: st.DrawFn) -> str:
 
 
 @given(more=members(), key=st.sampled_from(["title", "result", "tools"]))
-def test_a_glance_at_a_definition_finds_what_a_search_finds(more: str, key: str) -> None:
+def test_the_quick_search_for_definitions_finds_the_same(more: str, key: str) -> None:
     raw = definition("a", more.replace("_meta", key)).decode()
     assert shows_other_tool(raw, {"rm"}) == _Search({"rm"}).finds_in(raw)
 

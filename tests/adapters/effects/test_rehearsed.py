@@ -55,7 +55,7 @@ def test_a_changed_message_is_the_one_that_goes_on() -> None:
     assert passed.message.place.raw.decode() == call("read")
 
 
-def test_of_a_batch_the_gravest_outcome_is_told() -> None:
+def test_a_batch_has_the_gravest_outcome_of_its_members() -> None:
     batch = f"[{call('read')},{call('wipe', 2)},{call('secret', 3, key='k')},{NOISE}]"
     assert outcome(batch).word == "block"
     batch = f"[{call('secret', 3, key='k')},{NOISE}]"

@@ -64,7 +64,7 @@ async def test_all_pages_are_fetched() -> None:
     assert cursors == [None, "1", "2"]
 
 
-async def test_what_a_request_says_of_its_client_is_sent_too() -> None:
+async def test_client_information_in_a_request_is_sent_too() -> None:
     meta = '{"io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":1}'
     asked_by = AskedBy(ASKED_BY.head, meta=meta)
     async with raw_upstream(pages(None)) as upstream:

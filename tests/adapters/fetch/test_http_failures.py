@@ -43,7 +43,7 @@ def test_a_failure_is_described_in_a_few_words(error: Exception, said: str) -> N
     assert why(error, ORIGIN) == said
 
 
-def test_of_several_addresses_the_most_telling_error_is_shown() -> None:
+def test_the_most_telling_error_of_several_addresses_is_shown() -> None:
     errors = [OSError(101, "Network is unreachable"), ConnectionRefusedError(), OSError(1, "x")]
     assert why_none(errors, ORIGIN) == "Connection refused"
     assert why_none([*errors, tls_error()], ORIGIN) == "TLS error: wrong version number"

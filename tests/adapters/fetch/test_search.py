@@ -105,7 +105,7 @@ async def test_a_post_is_not_sent_to_a_login_page() -> None:
     assert await failure(moved) == "HTTP 302 Found, to /login"
 
 
-async def test_endless_redirects_are_given_up() -> None:
+async def test_endless_redirects_are_not_followed() -> None:
     moved = refusing("307 Temporary Redirect\r\nLocation: /mcp")
     assert await failure(moved) == "More than 5 redirects, the last to /mcp"
 

@@ -44,7 +44,7 @@ ASKED = [
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize(("request_", "hosts", "host"), ASKED, ids=range(len(ASKED)))
-async def test_every_host_is_told_as_the_client_sent_it(
+async def test_every_requested_host_is_reported_as_the_client_sent_it(
     request_: bytes, hosts: tuple[str, ...], host: str | None, keep: bool, tmp_path: Path
 ) -> None:
     addon = Asking()

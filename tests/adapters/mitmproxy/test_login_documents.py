@@ -17,7 +17,7 @@ from tests.raw_client import MCP_HEADERS, get, h2_client, post, raw_client
 pytestmark = pytest.mark.usefixtures("own_config_folder")
 
 
-async def test_challenges_name_us_as_the_client_does(tmp_path: Path) -> None:
+async def test_challenges_name_us_as_the_client_addressed_us(tmp_path: Path) -> None:
     async with between(tmp_path) as it:
         forwarded = b"X-Forwarded-Host: evil.example\r\nForwarded: host=evil.example\r\n"
         for host in (b"localhost:1234", b"127.0.0.1", b"[::1]:80"):
@@ -77,7 +77,7 @@ async def test_without_a_registration_endpoint_only_the_resource_is_rewritten(
         assert not (await it.authorize()).all("location")
 
 
-async def test_the_plain_degree_can_be_chosen(tmp_path: Path) -> None:
+async def test_rewriting_only_the_metadata_can_be_chosen(tmp_path: Path) -> None:
     async with between(tmp_path, elsewhere=True, options={"login_through": ["plain"]}) as it:
         found = await it.document(PLACE)
         assert found["resource"] == "http://localhost/mcp"

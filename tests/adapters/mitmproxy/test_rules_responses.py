@@ -45,7 +45,7 @@ async def test_a_response_on_a_resumed_stream_is_matched_to_its_request(tmp_path
         assert HIDDEN in got.body
 
 
-async def test_a_delay_in_both_directions(tmp_path: Path) -> None:
+async def test_a_delay_applies_in_both_directions(tmp_path: Path) -> None:
     async with ruled(tmp_path, WAIT, respond=streaming(b"data: " + SECRET + b"\n\n")) as between:
         got = await between.ask(call("read_file"))
         assert got.body == b"data: " + SECRET + b"\n\n"

@@ -162,7 +162,7 @@ async def test_the_first_server_with_metadata_counts() -> None:
     ],
     ids=["no login", "nothing there", "no server", "no PKCE", "token", "registration", "resource"],
 )
-async def test_what_cannot_be_used_is_an_error_that_says_why(
+async def test_an_unusable_upstream_is_an_error_that_says_why(
     documents: dict[str, object], given: dict[str, object], why: str
 ) -> None:
     with pytest.raises(LoginFailed) as failed:

@@ -22,7 +22,7 @@ def test_the_folder_follows_the_users_settings(monkeypatch: pytest.MonkeyPatch) 
     assert default_folder(given) == Path("C:/settings/mcp-tool-filter/logins")
 
 
-def test_without_settings_it_is_below_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_settings_the_folder_is_below_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert default_folder({}) == Path("/home/me/.config/mcp-tool-filter/logins")
 
@@ -36,7 +36,7 @@ def test_logins_exist_once_their_folder_exists(
     assert has_logins()
 
 
-def test_a_user_without_a_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_no_logins(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError
 

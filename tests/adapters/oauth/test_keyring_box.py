@@ -66,7 +66,7 @@ def test_secrets_are_kept_as_ours(backend: Backend) -> None:
     assert backend.kept == {("mcp-tool-filter", "one"): "s3cret"}
 
 
-def test_removing_what_is_not_there_is_no_error(backend: Backend) -> None:
+def test_removing_a_missing_secret_is_no_error(backend: Backend) -> None:
     keyring_box.remove("one")
     assert backend.kept == {}
 

@@ -151,7 +151,7 @@ async def test_the_metadata_names_us_at_its_own_place_only() -> None:
         ("GET", f"{CALLBACK}/guessed?code=k&state=guessed", b"", 400),
     ],
 )
-async def test_what_could_mislead_somebody_is_refused(
+async def test_misleading_requests_are_refused(
     method: str, target: str, body: bytes, status: int
 ) -> None:
     async with logins() as (through, upstream):
@@ -194,7 +194,7 @@ async def test_challenges_cannot_teach_places_without_end() -> None:
         assert sum(through.is_resource_document(f"/m{number}") for number in range(100)) < 50
 
 
-async def test_what_was_found_is_asked_for_once() -> None:
+async def test_metadata_is_fetched_once() -> None:
     async with logins() as (through, upstream):
         for _ in range(3):
             await said(through, "GET", SERVER)

@@ -71,7 +71,7 @@ def test_a_stream_that_is_too_long_is_recorded_in_part(monkeypatch: pytest.Monke
     assert ([data for _, data in said["chunks"]], said["left_out"]) == ([b"1234"], 3)
 
 
-def test_without_the_filter_the_upstream_said_what_the_client_got(tmp_path: Path) -> None:
+def test_without_the_filter_both_sides_of_a_recording_are_the_same(tmp_path: Path) -> None:
     made = flow(
         headers=((b"Content-Encoding", b"gzip"), (b"Content-Type", b"text/event-stream; x=y"))
     )

@@ -108,7 +108,7 @@ async def test_an_answer_without_a_body_has_none(method: str, status: int) -> No
         assert (connection.heard().status, connection.heard().body) == (status, b"")
 
 
-async def test_what_is_said_to_a_client_that_has_left_goes_nowhere() -> None:
+async def test_an_answer_to_a_client_that_has_left_is_dropped() -> None:
     async with connected() as (connection, seen):
         connection.ask(head(), "x", b"{}")
         await settled()

@@ -72,7 +72,7 @@ def relayed() -> Iterator[Relayed]:
     made.close()
 
 
-def test_of_the_clients_lines_allowed_ones_reach_the_command_and_denied_ones_are_answered(
+def test_allowed_client_lines_reach_the_command_and_denied_ones_are_answered(
     relayed: Relayed,
 ) -> None:
     ping, fine = asking("ping", id="1"), calling("read_file", id="3")

@@ -57,7 +57,7 @@ async def test_chunk_boundaries_do_not_matter() -> None:
     assert await heard_of(SSE_HEAD, *pieces, LAST_CHUNK) == [ANSWER]
 
 
-async def test_of_an_event_that_is_too_long_the_beginning_is_heard() -> None:
+async def test_the_beginning_of_an_event_that_is_too_long_is_heard() -> None:
     """The id of the request that it answers may be there."""
     long = b"data: %s\n\n" % answering('"' + "x" * 5000 + '"', id="1")
     said = [SSE_HEAD, chunk(long), chunk(b"data: %s\n\n" % ANSWER), LAST_CHUNK]

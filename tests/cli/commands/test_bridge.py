@@ -168,7 +168,7 @@ def listening_ports(pid: int) -> set[int]:
     return {int(one[1].split(":")[1], 16) for one in fields if one[3] == "0A" and one[9] in inodes}
 
 
-def test_the_older_transport(serving: Served) -> None:
+def test_the_older_transport_works(serving: Served) -> None:
     client = serving.another()
     before = len(serving.children())
     with client.stream("/sse") as said:
@@ -248,7 +248,7 @@ def test_variables_and_folder_reach_the_command(tmp_path: Path) -> None:
         assert "s3cret" not in serving.process.stderr()
 
 
-def test_a_command_that_cannot_start(tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_stops_the_start(tmp_path: Path) -> None:
     found = run("--port", "0", *DENY, "--", "no-such-command", home=tmp_path)
     assert found.returncode == 1
     assert found.stderr == (
@@ -257,7 +257,7 @@ def test_a_command_that_cannot_start(tmp_path: Path) -> None:
     )
 
 
-def test_a_command_that_ends_at_once(tmp_path: Path) -> None:
+def test_a_command_that_ends_at_once_stops_the_start(tmp_path: Path) -> None:
     found = run("--port", "0", *DENY, "--", "sh", "-c", "exit 4", home=tmp_path)
     assert found.returncode == 1
     assert "Failed to connect to upstream MCP at sh -c 'exit 4'" in found.stderr

@@ -33,7 +33,7 @@ ASKED = [
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
 @pytest.mark.parametrize(("words", "offered"), [*ASKED, (["--deny", "a"], [])])
-def test_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
+def test_completion_works_in_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
     script = run("completion", "bash", home=tmp_path).stdout
     line = ["mcp-tool-filter", *words]
     quoted = " ".join(f"'{word}'" for word in line)
@@ -47,7 +47,7 @@ def test_bash(words: list[str], offered: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here")
 @pytest.mark.parametrize(("words", "offered"), ASKED)
-def test_fish(words: list[str], offered: list[str], tmp_path: Path) -> None:
+def test_completion_works_in_fish(words: list[str], offered: list[str], tmp_path: Path) -> None:
     script = tmp_path / "completion.fish"
     script.write_text(run("completion", "fish", home=tmp_path).stdout)
     ask = f'source {script}; complete -C"mcp-tool-filter {" ".join(words)}"'

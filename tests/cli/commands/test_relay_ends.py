@@ -75,7 +75,7 @@ def test_a_crash_is_noticed_although_a_grandchild_lives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", [None, "/no/such/folder"])
-def test_a_command_that_cannot_start(folder: str | None, tmp_path: Path) -> None:
+def test_a_command_that_cannot_start_stops_the_start(folder: str | None, tmp_path: Path) -> None:
     where = ("--cwd", folder) if folder else ()
     found = run(*where, "--", "no-such-command", "a b", home=tmp_path)
     assert found.returncode == 1
@@ -86,7 +86,7 @@ def test_a_command_that_cannot_start(folder: str | None, tmp_path: Path) -> None
     )
 
 
-def test_a_file_that_cannot_be_run(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_run_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("text")
     found = run("--", str(tmp_path / "text"), home=tmp_path)
     assert found.returncode == 1

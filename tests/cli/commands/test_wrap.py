@@ -166,7 +166,7 @@ def test_an_entry_that_the_filter_cannot_start_with_is_not_wrapped(
 
 
 @pytest.mark.parametrize("url", ["https://${HOST}:${PORT}/mcp", "${URL}", "$URL/mcp"])
-def test_what_only_the_client_knows_can_be_anything(url: str, home: Path) -> None:
+def test_values_that_only_the_client_knows_can_be_anything(url: str, home: Path) -> None:
     file = home / ".claude.json"
     entry = {"url": url, "headers": {"A": "Bearer ${TOKEN_OF_THE_CLIENT}"}}
     file.write_text(json.dumps({"mcpServers": {"x": entry}}))

@@ -152,7 +152,7 @@ def test_a_line_says_how_a_call_failed(entry: dict[str, object], said: str) -> N
     assert line_of(call)[0].endswith(f"tools/call read: {said}")
 
 
-def test_what_a_head_forbids_is_not_called_unreadable() -> None:
+def test_a_forbidden_head_is_not_reported_as_unreadable() -> None:
     entry: dict[str, object] = {"verdict": "refused", "why": "forbidden", "detail": "Host"}
     assert line_of(entry)[0].endswith(" request: refused (forbidden: Host)")
 

@@ -95,7 +95,7 @@ def test_requests_without_an_answer_are_entered_at_the_end() -> None:
     assert [entry["answered"] for entry in audited.entries] == [False, False]
 
 
-def test_what_will_not_be_answered_any_more_is_entered_without_waiting_for_the_end() -> None:
+def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
     """A process may run for months, and nobody reads of a call that failed until it ends."""
     audited = Audited()
     audited.ask(call(1))
@@ -142,7 +142,7 @@ def test_the_number_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("how", [Arguments.HASH, Arguments.FULL])
-def test_a_long_request_is_not_kept_until_its_answer_only_its_entry(how: Arguments) -> None:
+def test_only_the_entry_of_a_long_request_is_kept_until_its_answer(how: Arguments) -> None:
     """A client may send many of them to a tool that never answers."""
     audited = Audited(how)
     audited.ask(call(1, text="x" * 200_000))

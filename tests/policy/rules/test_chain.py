@@ -171,7 +171,7 @@ def test_no_rule_makes_a_denied_tool_callable() -> None:
     assert logged(host) == []
 
 
-def test_a_change_that_nobody_can_judge_is_a_failing_action() -> None:
+def test_an_unjudgeable_change_is_a_failing_action() -> None:
     about = Circumstances(filter=only_allowed)
     found = judged(rule("", "remove_param: name"), call("read"), about=about)
     assert found.refusal

@@ -119,7 +119,7 @@ RESPONSES = [
 
 
 @pytest.mark.parametrize(("condition", "text", "holds"), RESPONSES)
-def test_a_condition_on_a_response(condition: str, text: str, holds: bool) -> None:
+def test_conditions_on_responses(condition: str, text: str, holds: bool) -> None:
     assert matches(rule(_flow(condition), LOG), text, asked=call()) == holds
 
 
@@ -185,7 +185,7 @@ def test_only_a_path_that_was_read_can_cause_a_refusal() -> None:
     assert is_unclear(rule("{param_exists: a}", LOG), text)
 
 
-def test_every_element_is_judged_whatever_the_order() -> None:
+def test_every_element_is_judged_in_any_order() -> None:
     policy = rule("{param_equals: {field: 'l[*].x', value: 1}}", LOG)
     assert is_unclear(policy, request("m", {"l": [{"x": 1}, {"X": 2}]}))
     assert is_unclear(policy, request("m", {"l": [{"X": 2}, {"x": 1}]}))

@@ -243,5 +243,5 @@ def test_durations_have_units(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("top", ["session_ttl: 2h", "state: {session_ttl: 2h}"])
-def test_how_long_a_session_is_remembered(top: str) -> None:
+def test_a_policy_sets_how_long_a_session_is_remembered(top: str) -> None:
     assert rules("", top=top).session_ttl == 7200

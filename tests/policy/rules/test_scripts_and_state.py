@@ -20,7 +20,7 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize(("outcome", "refusal"), SCRIPTS)
-def test_a_script_that_decides(
+def test_a_deciding_script_sets_the_outcome(
     outcome: ScriptResult | EffectFailed, refusal: tuple[str, str] | None
 ) -> None:
     host = Host(scripts={"./s": outcome})

@@ -39,7 +39,7 @@ class Slow(MultiDict[Any, Any]):
 
 
 @given(fields=FIELDS, name=NAMES)
-def test_a_lookup_finds_the_same(fields: Any, name: bytes) -> None:
+def test_a_header_lookup_finds_the_same(fields: Any, name: bytes) -> None:
     headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     for asked in (name, text(name)):
         assert ours.get_all(headers, asked) == [text(value) for value in slow.get_all(name)]
@@ -56,7 +56,7 @@ def test_a_header_that_is_set_keeps_its_place(fields: Any, name: bytes, values: 
 
 
 @given(fields=FIELDS, name=NAMES)
-def test_removed_headers_are_the_same(fields: Any, name: bytes) -> None:
+def test_removing_a_header_gives_the_same(fields: Any, name: bytes) -> None:
     headers, slow = Headers(fields), Slow(fields)  # type: ignore[no-untyped-call]  # mitmproxy's
     assert ours.pop(headers, text(name), "none") == slow.pop(name, "none")
     assert headers.fields == slow.fields

@@ -55,7 +55,9 @@ REFUSALS = {
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_http1(tmp_path: Path, refusal: str, waits: bool) -> None:
+async def test_a_refused_request_is_sent_again_over_http1(
+    tmp_path: Path, refusal: str, waits: bool
+) -> None:
     async def script(peer: Peer) -> None:
         while True:
             request = await peer.request()
@@ -82,7 +84,9 @@ async def test_http1(tmp_path: Path, refusal: str, waits: bool) -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
-async def test_http2(tmp_path: Path, resets: bool, waits: bool) -> None:
+async def test_a_refused_request_is_sent_again_over_http2(
+    tmp_path: Path, resets: bool, waits: bool
+) -> None:
     """Some servers reset a stream whose request they have not read to its end."""
     added: list[bytes] = []
 

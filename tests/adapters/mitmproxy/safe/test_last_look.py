@@ -112,7 +112,7 @@ async def asked(home: Path, change: str, said: bytes) -> tuple[Answer, Look, Raw
 @pytest.mark.parametrize(
     "said", [answer(b"said"), SSE_HEAD + chunk(EVENT) + LAST_CHUNK], ids=["JSON", "stream"]
 )
-async def test_what_nobody_has_changed_is_not_judged_again(said: bytes, tmp_path: Path) -> None:
+async def test_unchanged_messages_are_not_judged_again(said: bytes, tmp_path: Path) -> None:
     got, look, _ = await asked(tmp_path, "", said)
     assert (got.status, look.asked) == (200, [])
 

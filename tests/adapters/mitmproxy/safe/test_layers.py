@@ -78,7 +78,7 @@ async def test_an_upstream_that_is_back_is_reached_on_the_same_client_connection
 
 
 @pytest.mark.parametrize("side", ["client", "upstream"])
-async def test_an_error_of_ours_leaves_nobody_waiting(
+async def test_an_internal_error_leaves_no_client_waiting(
     side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The connection is closed, and the next one works."""

@@ -49,7 +49,7 @@ def test_tools_are_shown_with_what_became_of_their_calls() -> None:
     assert (rm["exposed"], rm["by_deny"], rm["bytes"]) == (False, True, 0)
 
 
-def test_what_was_counted_is_shown_in_words() -> None:
+def test_the_counts_are_shown_in_words() -> None:
     door = listener()
     overview = watched(door)
     ask(calling("rm"), door)

@@ -23,7 +23,7 @@ def test_the_page_needs_the_password(web: Web) -> None:
         assert web.api("GET", path)[0] == 200
 
 
-def test_its_state_tells_all_that_the_page_shows(web: Web) -> None:
+def test_the_state_contains_all_that_the_page_shows(web: Web) -> None:
     web.client.tools()
     web.client.call("file_read")
     web.client.call("file_delete")
