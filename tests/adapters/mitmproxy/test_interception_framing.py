@@ -24,6 +24,23 @@ async def test_an_unusual_transfer_coding_is_refused(tmp_path: Path) -> None:
         assert not it.upstream.raw.requests
 
 
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate"])
+async def test_a_call_under_a_false_coding_is_refused_wherever_it_is_cut(
+    tmp_path: Path, coding: bytes
+) -> None:
+    """Its first bytes alone could be those of compressed data, and some servers do not care."""
+    async with between(tmp_path) as it:
+        headers = JSON + b"Content-Encoding: " + coding + b"\r\nTransfer-Encoding: chunked\r\n"
+        await it.client.say(it.written(b"", "/mcp", headers))
+        body = call("delete_file")
+        for part in (body[:5], body[5:]):
+            await it.client.say(chunk(part))
+            await asyncio.sleep(0.02)
+        await it.client.say(LAST_CHUNK)
+        assert b" 400 " in await it.client.head()
+        assert not it.upstream.raw.requests
+
+
 @pytest.mark.parametrize("greeting", [b"HTTP/1.1 100 Continue\r\n\r\n", b"\r\n", b"H"])
 async def test_a_server_that_speaks_first_cannot_open_a_bypass(
     tmp_path: Path, greeting: bytes

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import string
+import zlib
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from time import process_time
 from timeit import repeat
 
@@ -18,6 +21,7 @@ from mcp_tool_filter.http.interception.body import BodyReader, Treatment, Watch
 from mcp_tool_filter.http.interception.events import EventPeeker
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
 from mcp_tool_filter.http.interception.recognise import (
+    _MENTION,
     TrafficKind,
     has_hidden_line,
     is_mcp_head,
@@ -29,6 +33,21 @@ from mcp_tool_filter.protocol.limits import Limits
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"rm"}}'
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 LIMITS = Limits(message=2000)
+PIECES = [
+    *(
+        b"json",
+        b"rpc",
+        b"JSONR",
+        b"\\u0050",
+        b"\\u0043",
+        b"j\\u017fonrpc",
+        b"jsonrp",
+        b"c",
+        b"tools",
+    ),
+    *(b"/call", b"\\/", b"list", b"\\u002F", b"\\u0074ool", b"s", "\u017f".encode(), b"\0"),
+    *(b"x" * 300, b"\\u0041" * 50, b"\\", b"\\u"),
+]
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -127,10 +146,25 @@ def way_of(raw: bytes, coding: str, sizes: list[int]) -> Treatment:
     return reader.finish()
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 10, 20, 10**6])
+@pytest.mark.parametrize("before", [b"", b"\n", b"[", b'{"a":1}'])
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "gzip, gzip", "br, identity"])
-def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(coding: str) -> None:
-    """It looks like JSON as it is; what the upstream finds in it, nobody knows."""
-    assert way_of(CALL, coding, [10**6]) is Treatment.MCP
+def test_a_body_in_a_coding_that_cannot_be_undone_is_judged(
+    coding: str, before: bytes, size: int
+) -> None:
+    """It looks like JSON as it is: the server may ignore the coding.
+
+    A part of it can be taken for the beginning of compressed data.
+    """
+    assert way_of(before + CALL, coding, [size]) is Treatment.MCP
+
+
+def test_a_body_that_is_also_compressed_data_is_judged() -> None:
+    """As zlib it begins with a letter; without a head it is a stored block, and any message."""
+    stored = b"\x78\x01\x4b\xfe\xb4" + b" " * 0x4B01
+    assert zlib.decompressobj(15).decompress(stored[:4])[:1] not in (b"", b"{", b"[")
+    assert zlib.decompressobj(-15).decompress(stored) == b" " * 0x4B01
+    assert BodyReader("deflate", LIMITS).feed(stored[:4]) is not Treatment.OTHER
 
 
 @pytest.mark.parametrize("coding", ["gzip;q=1", '"gzip"', "identity gzip", "GZIP"])
@@ -154,9 +188,58 @@ def test_the_held_part_of_a_body_is_bounded() -> None:
     assert reader.feed(b'{"jsonrpc":"2.0","a":"' + b"x" * 2000) is Treatment.MCP
 
 
+def random_json(size: int) -> bytes:
+    """Write JSON that compression makes little smaller."""
+    words = Random(7).choices(string.ascii_letters, k=size)
+    return b'{"a":"%b"}' % "".join(words).encode()
+
+
+@pytest.mark.parametrize("size", [1500, 9000])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip"])
+def test_long_compressed_json_passes_while_it_mentions_no_message(size: int, coding: str) -> None:
+    """Whether it is too long only when decoded, or compressed as well."""
+    other = gzip.compress(random_json(size))
+    assert way_of(other, coding, [500]) in (Treatment.OTHER, Treatment.WATCHED)
+    hidden = gzip.compress(random_json(size)[:-1] + b"," + CALL[1:])
+    reader = BodyReader(coding, LIMITS)
+    way = reader.feed(hidden[:1200])
+    if way is Treatment.WATCHED:
+        assert reader.watch
+        assert not reader.watch.may_pass(hidden[1200:])
+    else:
+        assert (way or reader.feed(hidden[1200:]) or reader.finish()) is Treatment.MCP
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gzip.compress(random_json(3000)) + gzip.compress(CALL),
+        gzip.compress(random_json(3000)) + CALL,
+        gzip.compress(b'{"a":"' + b" " * 100_000 + b'"}'),
+        zlib.compress(random_json(3000)),
+        random_json(3000),
+    ],
+    ids=["two members", "something behind it", "a bomb", "not gzip", "not compressed"],
+)
+def test_a_long_body_that_can_be_read_in_two_ways_is_judged(body: bytes) -> None:
+    reader = BodyReader("gzip", LIMITS)
+    way = reader.feed(body[:1200])
+    if way is Treatment.WATCHED:
+        assert reader.watch
+        assert not reader.watch.may_pass(body[1200:])
+    else:
+        assert (way or reader.feed(body[1200:]) or reader.finish()) is Treatment.MCP
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+def test_a_mention_is_found_as_by_a_search_through_everything(raw: bytes) -> None:
+    """Only the neighbourhood of escapes is searched: that is a hundred times as fast."""
+    assert mentions_message(raw) == (_MENTION.search(raw.replace(b"\0", b"")) is not None)
+
+
 @given(at=st.integers(1, len(CALL) - 1))
 def test_the_watch_finds_a_message_in_any_chunks(at: int) -> None:
-    watch = Watch(b"")
+    watch = Watch()
     assert watch.may_pass(b"x" * 500)
     assert not (watch.may_pass(CALL[:at]) and watch.may_pass(CALL[at:]))
 
@@ -165,7 +248,7 @@ def test_the_watch_finds_a_message_in_any_chunks(at: int) -> None:
 @pytest.mark.parametrize("coding", ["utf-8", "utf-16-le", "utf-32-be"])
 def test_the_watch_finds_each_word_in_its_longest_spelling(word: str, coding: str) -> None:
     said = "".join(f"\\u{ord(sign):04x}" for sign in word).encode(coding)
-    watch = Watch(b"")
+    watch = Watch()
     assert watch.may_pass(said[:-3])
     assert not watch.may_pass(said[-3:])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from contextlib import suppress
 from enum import StrEnum
 
 from mcp_tool_filter.errors import ProtocolError
@@ -25,11 +26,14 @@ from mcp_tool_filter.http.interception.recognise import (
     may_be_message,
     mentions_message,
 )
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import Limits, OverLimit
 
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd"})
 _NAME = re.compile(r"[a-z0-9-]+")
-_INFLATED = ("gzip", "x-gzip", "deflate")
+_GZIP = ("gzip", "x-gzip")
+_INFLATED = (*_GZIP, "deflate")
+_STEP = 1024 * 1024  # decoded bytes
+_MOST_INFLATED = 32  # times the longest message; what grows beyond that is refused
 _ENOUGH = 4096  # decoded bytes that show how a body begins
 _MOST_BLANK = 64 * 1024
 
@@ -57,6 +61,8 @@ class BodyReader:
         self._is_endpoint = is_endpoint
         self._held = bytearray()
         self._has_begun = False
+        self.watch: Watch | None = None
+        """For the rest of a body that is to be watched."""
 
     @property
     def size(self) -> int:
@@ -76,23 +82,29 @@ class BodyReader:
         if len(self._codings) > 1:
             return Treatment.MCP  # nobody needs this; the filter refuses it
         if self._codings[0] in _INFLATED and not self._has_begun:
-            beginning = _inflated(bytes(self._held[:_MOST_BLANK]))
-            if beginning is not None and not may_be_message(beginning):
+            held = bytes(self._held[:_MOST_BLANK])
+            beginnings = _inflated(held)
+            # Some servers ignore the coding: "{" is also the beginning of compressed data.
+            if beginnings and not any(map(may_be_message, (held, *beginnings))):
                 return Treatment.OTHER
-            self._has_begun = bool((beginning or b"").lstrip(BLANK))
-        return Treatment.MCP if self._is_too_long else None
+            self._has_begun = any(one.lstrip(BLANK) for one in beginnings)
+        return self._read_long() if self._is_too_long else None
 
     def finish(self) -> Treatment:
         """Return what happens to the request, given the complete body."""
-        body = bytes(self._held)
+        raw = body = bytes(self._held)
         if not body.strip(BLANK):
             return Treatment.MCP if self._is_endpoint and body else Treatment.OTHER
         if self._codings:
             name = self._codings[0].removeprefix("x-")
             try:
                 body = decode_body(body, name, limit=self._limits.message)
+            except OverLimit:
+                return Treatment.MCP if self._read_long() is Treatment.MCP else Treatment.OTHER
             except ProtocolError:
                 return Treatment.MCP if self._may_be_read(body) else Treatment.OTHER
+            if may_be_message(raw[:_MOST_BLANK]) and mentions_message(raw):
+                return Treatment.MCP  # for a server that ignores the coding
         kind = kind_of_body(body)
         if kind is TrafficKind.MCP or (kind is TrafficKind.JSON_RPC and self._is_endpoint):
             return Treatment.MCP
@@ -102,11 +114,19 @@ class BodyReader:
         """Tell whether some server could find a message in a body that we cannot decode."""
         if self._codings[0] not in _INFLATED or may_be_message(body[:_MOST_BLANK]):
             return True
-        return _inflated(body[:_MOST_BLANK]) is not None
+        return bool(_inflated(body[:_MOST_BLANK]))
 
     @property
     def _is_too_long(self) -> bool:
         return len(self._held) > self._limits.message
+
+    def _read_long(self) -> Treatment:
+        """Decide on compressed JSON that is longer than any message."""
+        is_gzip = self._has_begun and self._codings[0] in _GZIP
+        if not is_gzip or may_be_message(bytes(self._held[:_MOST_BLANK])):
+            return Treatment.MCP
+        self.watch = GzipWatch(_MOST_INFLATED * self._limits.message)
+        return Treatment.WATCHED if self.watch.may_pass(bytes(self._held)) else Treatment.MCP
 
     def _read_plain(self) -> Treatment | None:
         if not self._has_begun:
@@ -118,14 +138,15 @@ class BodyReader:
                 return Treatment.MCP
         if not self._is_too_long:
             return None
-        return Treatment.MCP if mentions_message(bytes(self._held)) else Treatment.WATCHED
+        self.watch = Watch()
+        return Treatment.WATCHED if self.watch.may_pass(bytes(self._held)) else Treatment.MCP
 
 
 class Watch:
-    """Looks for a message in the rest of a body that is too long to hold."""
+    """Looks for a message in a body that is too long to hold."""
 
-    def __init__(self, passed: bytes) -> None:
-        self._last = passed[-LONGEST_MENTION:]
+    def __init__(self) -> None:
+        self._last = b""
 
     def may_pass(self, chunk: bytes) -> bool:
         """Tell whether this chunk of the body may pass."""
@@ -134,11 +155,33 @@ class Watch:
         return not mentions_message(text)
 
 
-def _inflated(raw: bytes) -> bytes | None:
-    """Return the decoded beginning of a compressed body; None if it cannot be decoded."""
+class GzipWatch(Watch):
+    """The same for a body that is compressed: one gzip member with nothing behind it."""
+
+    def __init__(self, most: int) -> None:
+        """It may have ``most`` bytes when decoded."""
+        super().__init__()
+        self._inflater = zlib.decompressobj(31)
+        self._room = most
+
+    def may_pass(self, chunk: bytes) -> bool:
+        while True:
+            try:
+                text = self._inflater.decompress(chunk, _STEP)
+            except zlib.error:
+                return False
+            self._room -= len(text)
+            if self._room < 0 or self._inflater.unused_data or not super().may_pass(text):
+                return False
+            chunk = self._inflater.unconsumed_tail
+            if not chunk and len(text) < _STEP:
+                return True
+
+
+def _inflated(raw: bytes) -> list[bytes]:
+    """Return the decoded beginnings of a compressed body, in each way that some server reads it."""
+    found = []
     for window in (47, -15):  # gzip or zlib; without a head
-        try:
-            return zlib.decompressobj(window).decompress(raw, _ENOUGH)
-        except zlib.error:
-            continue
-    return None
+        with suppress(zlib.error):
+            found.append(zlib.decompressobj(window).decompress(raw, _ENOUGH))
+    return found

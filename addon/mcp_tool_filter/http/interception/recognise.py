@@ -98,7 +98,24 @@ def may_be_message(beginning: bytes) -> bool:
 
 def mentions_message(raw: bytes) -> bool:
     """Tell whether bytes contain, anywhere and in any spelling, a word that each message needs."""
-    return _MENTION.search(raw.replace(b"\0", b"")) is not None
+    raw = raw.replace(b"\0", b"")
+    lower = raw.lower()
+    if any(word in lower for word in _PLAIN_MENTIONS):
+        return True
+    return any(_MENTION.search(raw, *around) for around in _around_escapes(raw))
+
+
+def _around_escapes(raw: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the places where a word could be spelt with escapes: to search all of it is slow."""
+    start = end = -1
+    for found in _ESCAPE.finditer(raw):
+        if end < found.start() - LONGEST_MENTION:
+            if end >= 0:
+                yield start, end
+            start = max(0, found.start() - LONGEST_MENTION)
+        end = found.end() + LONGEST_MENTION
+    if end >= 0:
+        yield start, end
 
 
 def _kind_of(value: Value) -> TrafficKind:
@@ -192,3 +209,9 @@ def _spelling(sign: str) -> bytes:
 
 _WORDS = ("jsonrpc", "tools/call", "tools/list")
 _MENTION = re.compile(b"|".join(map(_spellings, _WORDS)), re.IGNORECASE)
+_PLAIN_MENTIONS = (
+    b"jsonrpc",
+    *(b"tools" + way for way in (b"/call", b"/list", rb"\/call", rb"\/list")),
+)
+_ESCAPE = re.compile(rb"\\u00[2-7][0-9a-f]|\\u017f|\xc5\xbf", re.IGNORECASE)
+"""What stands in any other spelling: an escape of a letter or a slash, or a long s."""

@@ -50,7 +50,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import Paused, SafeStream
-from mcp_tool_filter.http.interception.body import BodyReader, Treatment, Watch
+from mcp_tool_filter.http.interception.body import BodyReader, Treatment
 from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class InterceptedStream(PassingStream):
             return
         if self._reader and (held := self._reader.held):
             self._waiting.insert(1, RequestData(self.stream_id, held))  # after the head
-            self._watch = Watch(held) if self._way is Treatment.WATCHED else None
+            self._watch = self._reader.watch if self._way is Treatment.WATCHED else None
         self._reader = None
         waiting, self._waiting = self._waiting, []
         for one in waiting:
