@@ -126,7 +126,7 @@ async def test_the_first_server_with_metadata_counts() -> None:
 @pytest.mark.parametrize(
     ("documents", "given", "why"),
     [
-        ({}, {"post": "200 OK"}, "It asks for no login"),
+        ({}, {"post": "200 OK"}, "It does not ask for a login"),
         (
             {},
             {"challenges": {"POST": 'Bearer resource_metadata="/gone"'}},
