@@ -146,9 +146,14 @@ async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
     assert main(["audit", "verify", str(tmp_path / "audit.jsonl")]) == 0
 
 
+TOOLS = [tool("hang"), tool("fail"), tool("reset")]
+
+
 async def fails(request: RawRequest, peer: Peer) -> None:
     if b"hang" in request.body:
         await peer.left()
+    elif b"reset" in request.body:
+        peer.reset()
     else:
         await peer.say(answer(b"oops", status="500 Broken", kind="text/plain"))
 
@@ -159,7 +164,7 @@ async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
 ) -> None:
     """It was entered when the filter ended, which may be months later."""
     file = tmp_path / "audit.jsonl"
-    async with mcp_upstream(tools=[tool("hang"), tool("fail")], respond=fails) as upstream:
+    async with mcp_upstream(tools=TOOLS, respond=fails) as upstream:
         if host == "mitmdump":
             sets = ["--set", "deny=^x", "--set", f"audit_log={file}"]
             words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}", *sets]
@@ -168,20 +173,27 @@ async def test_a_call_that_gets_no_answer_is_entered_while_the_filter_runs(
         async with _started(host, *words, home=tmp_path) as (it, port):
             async with raw_client(port) as client:
                 assert (await client.ask(post(message("tools/call", name="fail")))).status == 500
+            async with raw_client(port) as client:
+                lost = await client.ask(post(message("tools/call", name="reset")))
+                assert b"Upstream connection lost" in lost.body
             async with raw_client(port) as leaving:
                 await leaving.say(post(message("tools/call", name="hang")))
                 async with asyncio.timeout(20):
                     while not any(b"hang" in one.body for one in upstream.asked):
                         await asyncio.sleep(0.05)
             async with asyncio.timeout(20):
-                while file.read_bytes().count(b"\n") < 2:
+                while file.read_bytes().count(b"\n") < 3:
                     await asyncio.sleep(0.05)
             entries = [json.loads(line) for line in file.read_bytes().splitlines()]
             it.interrupt()
             assert await it.exit_code() == 0
     told = {one["tool"]: (one["answered"], one.get("status"), one.get("answer_why"))
             for one in entries}  # fmt: skip
-    assert told == {"fail": (False, 500, None), "hang": (False, None, "client_left")}
+    assert told == {
+        "fail": (False, 500, None),
+        "reset": (False, None, "upstream_failed"),
+        "hang": (False, None, "client_left"),
+    }
     for one in entries:
         jsonschema.validate(one, SCHEMA)
 

@@ -71,7 +71,7 @@ class Web:
     def api(
         self, method: str, path: str, body: object = None, *, password: str = PASSWORD
     ) -> tuple[int, str]:
-        """Ask mitmweb, as its own pages do."""
+        """Ask mitmweb, as its own pages do; ``bytes`` go out as they are."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         headers = {
             "Authorization": f"Bearer {password}",
@@ -79,7 +79,8 @@ class Web:
             "Cookie": f"_mitmproxy_xsrf={XSRF}",
             "X-XSRFToken": XSRF,
         }
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        raw = body if isinstance(body, bytes | None) else json.dumps(body)
+        connection.request(method, path, raw, headers)
         response = connection.getresponse()
         text = response.read().decode()
         connection.close()

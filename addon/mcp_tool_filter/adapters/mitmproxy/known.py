@@ -21,6 +21,8 @@ class Known:
     exchange: HttpExchange
     stream: EventStream | None = None
     socket: Socket | None = None
+    upstream_has_failed: bool = False
+    """It could not be reached, or hung up before its answer was complete."""
     login_at: str | None = None
     """The URL to which we redirect a browser that logs in."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
-from mcp_tool_filter.adapters.mitmproxy.streams import open_flows, upstream_failed
+from mcp_tool_filter.adapters.mitmproxy.streams import open_flows
 from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.observers.audit.entries import EndOf, Unanswered
 from mcp_tool_filter.policy.exchange import Client, Via
@@ -29,13 +29,18 @@ class UnansweredRequests:
         self._known = known
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_PAUSE, self._look)
+        self._timer = self._loop.call_later(_PAUSE, self._look_again)
 
     def close(self) -> None:
+        """Look a last time: an upstream that is lost ends the process at once."""
         self._timer.cancel()
+        self._look()
+
+    def _look_again(self) -> None:
+        self._timer = self._loop.call_later(_PAUSE, self._look_again)
+        self._look()
 
     def _look(self) -> None:
-        self._timer = self._loop.call_later(_PAUSE, self._look)
         open_: set[int] | None = None
 
         def end_of(origin: object, client: Client, age: float) -> Unanswered | None:
@@ -55,7 +60,9 @@ class UnansweredRequests:
             return Unanswered("client_left") if flow.websocket.timestamp_end else None
         response = flow.response
         if flow.error:
-            end = Unanswered("upstream_failed" if upstream_failed(flow) else "client_left")
+            known = self._known.get(flow)
+            is_upstreams = known is not None and known.upstream_has_failed
+            end = Unanswered("upstream_failed" if is_upstreams else "client_left")
         else:
             status = response.status_code if response else None
             end = Unanswered("", status if status and status >= _BAD_REQUEST else None)

@@ -23,6 +23,11 @@ def test_the_page_needs_the_password(web: Web) -> None:
         assert web.api("GET", path)[0] == 200
 
 
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"[1", b'{"deny":[1]}', b"[" * 200_000])
+def test_what_the_page_never_says_is_refused(body: bytes, web: Web) -> None:
+    assert web.api("POST", "/mcp/apply", body)[0] == 400
+
+
 def test_the_state_contains_all_that_the_page_shows(web: Web) -> None:
     web.client.tools()
     web.client.call("file_read")

@@ -70,7 +70,7 @@ def add_page(master: Master, dashboard: Dashboard) -> None:
         def post(self, name: str) -> None:
             try:
                 answer = CHANGES[name](dashboard, json.loads(self.request.body or b"{}"))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 self.set_status(400)
                 return
             self.write(answer)
