@@ -19,7 +19,7 @@ from mcp_tool_filter.policy.chain import (
 from mcp_tool_filter.policy.exchange import Exchange
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.tool_filter import Envelope
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Batch, parse_message
 from tests.make import (
     answering,
@@ -102,6 +102,18 @@ def test_a_batch_loses_its_denied_members_and_their_answers_are_added_later() ->
     assert verdict.text == batch(ping, allowed)
     assert verdict.owed == (text_of(ask(denied)),)
     assert verdict.reason.tools == ("rm",)
+
+
+def test_the_reason_of_a_batch_names_all_rules_that_decided() -> None:
+    batch = parse_message(b'[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"b"}]')
+    assert isinstance(batch, Batch)
+    refused: list[Verdict] = [
+        Reply(b"{}", Reason(Why.BLOCKED, detail="no", rule="r1")),
+        Drop(Reason(Why.BLOCKED, detail="neither", rule="r2")),
+    ]
+    joined = join_from_client(batch, refused)
+    assert isinstance(joined, Reply)
+    assert (joined.reason.detail, joined.reason.rule) == ("no", "r1, r2")
 
 
 def test_a_batch_of_denied_calls_gets_our_own_answer() -> None:

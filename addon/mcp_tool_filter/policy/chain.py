@@ -237,8 +237,11 @@ def _passed(member: Single, verdict: Verdict) -> bytes | None:
 
 def _joined(verdicts: Sequence[Verdict]) -> Reason:
     reasons = [verdict.reason for verdict in verdicts if not isinstance(verdict, Forward)]
+    first = reasons[0]
     return Reason(
-        reasons[0].why,
+        first.why,
         tuple(tool for reason in reasons for tool in reason.tools),
+        first.detail,
         drift=tuple(sentence for reason in reasons for sentence in reason.drift),
+        rule=", ".join(dict.fromkeys(reason.rule for reason in reasons if reason.rule)),
     )

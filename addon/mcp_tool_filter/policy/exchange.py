@@ -13,6 +13,11 @@ class Direction(StrEnum):
     FROM_CLIENT = "client"
     FROM_UPSTREAM = "upstream"
 
+    @property
+    def opposite(self) -> Direction:
+        """The way that an answer takes."""
+        return Direction.FROM_CLIENT if self is Direction.FROM_UPSTREAM else Direction.FROM_UPSTREAM
+
 
 class Via(StrEnum):
     """How a client's messages travel."""

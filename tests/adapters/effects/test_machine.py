@@ -33,7 +33,8 @@ def test_a_failed_import_has_a_reason(name: str, said: str, tmp_path: Path) -> N
 
 def test_a_script_is_found_from_the_folder_of_the_rules_file(tmp_path: Path) -> None:
     script = tmp_path / "script"
-    script.touch(0o755)
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
     assert ThisMachine(tmp_path).find_script("./script") == str(script)
     assert ThisMachine(tmp_path / "other").find_script(str(script)) == str(script)
 
@@ -47,3 +48,27 @@ def test_a_script_that_cannot_run_has_a_reason(tmp_path: Path) -> None:
         machine.find_script(".")
     with pytest.raises(ValueError, match="there is no script missing"):
         machine.find_script("missing")
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("", "it does not begin with #!"),
+        ("exit 0\n", "it does not begin with #!"),
+        ("\ufeff#!/bin/sh\n", "it does not begin with #!"),
+        ("#!\n", "there is no interpreter behind #!"),
+        ("#! /no/such/shell -e\n", "there is no interpreter /no/such/shell"),
+    ],
+)
+def test_a_script_that_the_system_would_not_start_is_a_mistake(
+    tmp_path: Path, head: str, said: str
+) -> None:
+    script = tmp_path / "script"
+    script.write_text(head)
+    script.chmod(0o755)
+    with pytest.raises(ValueError, match=f"script cannot be executed: {said}"):
+        ThisMachine(tmp_path).find_script("script")
+
+
+def test_a_program_that_is_no_script_is_found(tmp_path: Path) -> None:
+    assert ThisMachine(tmp_path).find_script("/bin/true") == "/bin/true"

@@ -64,6 +64,14 @@ def test_counters_add_up_and_their_number_is_bounded() -> None:
     assert ours.metrics["m0"] == 1.5
 
 
+def test_webhooks_that_did_not_arrive_are_counted() -> None:
+    ours = host()
+    ours.at_once(Measure("m", 1.0))
+    assert list(ours.counters()) == [("m", 1.0)]
+    ours.webhooks.dropped, ours.webhooks.failed = 2, 3
+    assert dict(ours.counters()) == {"m": 1.0, "webhooks dropped": 2.0, "webhooks failed": 3.0}
+
+
 def test_the_cache_in_memory_answers_at_once() -> None:
     ours = host()
     ours.at_once(WriteCache("k", b"v", 60.0, "g", 10))

@@ -62,6 +62,17 @@ async def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
         await run(script(tmp_path, flood))
 
 
+async def test_nothing_is_said_of_how_a_script_was_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio warns if something else than itself took the exit status."""
+    path = script(tmp_path, "time.sleep(60)")
+    for _ in range(20):
+        with pytest.raises(EffectFailed, match="took longer"):
+            await run(path, timeout=0.05)
+    assert caplog.messages == []
+
+
 async def test_a_scripts_stderr_is_dropped(tmp_path: Path) -> None:
     """A flood of it neither fills a pipe, so that the script hangs, nor our own log."""
     code = "for _ in range(500): os.write(2, b'x' * 10000)\nprint('done')"

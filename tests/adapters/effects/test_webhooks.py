@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from mcp_tool_filter.adapters.effects.webhooks import Webhooks
 from mcp_tool_filter.policy.rule_effects import SendWebhook
 
@@ -105,7 +107,7 @@ async def test_a_receiver_that_hangs_or_is_gone_is_not_waited_for() -> None:
     assert len(await with_receiver([None], act)) == 2
 
 
-async def test_a_full_queue_drops_the_oldest() -> None:
+async def test_a_full_queue_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
     webhooks = Webhooks(most=2)
 
     async def act(url: str, received: Received) -> None:
@@ -116,4 +118,5 @@ async def test_a_full_queue_drops_the_oldest() -> None:
 
     received = await with_receiver([200], act)
     assert (webhooks.sent, webhooks.dropped) == (2, 28)
+    assert caplog.messages == ["The queue of webhooks is full: the oldest are dropped"]
     assert len(received) == 2

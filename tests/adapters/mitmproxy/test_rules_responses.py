@@ -104,3 +104,56 @@ async def test_a_list_that_the_snapshot_answers_passes_the_rules(tmp_path: Path)
         assert between.upstream.asked == []
         again = await between.ask(LIST)
         assert json.loads(again.body)["error"]["data"]["action"] == "rate_limit"
+
+
+OWN_ERRORS = """
+  - {id: no, conditions: [{method_equals: vendor/block}], actions: [{block: "not here"}]}
+  - {id: made, conditions: [{method_equals: vendor/inject}], actions: [{inject_error: {code: 7, message: "not here"}}]}
+  - {id: few, conditions: [{method_equals: vendor/limit}], actions: [{rate_limit: {key: all, limit: 0, window: 1m}}]}
+  - {id: read, conditions: [{method_equals: vendor/read}, {param_exists: a}], actions: [{block: "not here"}]}
+  - {id: broken, conditions: [{method_equals: vendor/break}], actions: [{set_param: {field: "a[0]", value: 1}}]}
+  - id: told
+    on: response
+    conditions:
+      - {any: [{error_message_contains: "not here"}, {error_message_contains: limit}, {error_code_equals: -32600}, {error_message_contains: applied}]}
+    actions: [{inject_error: {code: 9, message: "told ${method} ${params.x}"}}]
+"""  # noqa: E501 - a line for each rule
+
+
+@pytest.mark.parametrize("method", ["block", "inject", "limit"])
+async def test_the_errors_of_rules_pass_the_response_rules(tmp_path: Path, method: str) -> None:
+    """They are answers, as those from a cache or the snapshot are."""
+    asked = b'{"jsonrpc":"2.0","id":"i","method":"vendor/%s","params":{"x":5}}' % method.encode()
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(asked)).body)
+        assert got == {
+            "jsonrpc": "2.0",
+            "id": "i",
+            "error": {"code": 9, "message": f"told vendor/{method} 5"},
+        }
+        assert not between.upstream.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b'"method":"vendor/read","params":{"a":1,"a":2}', -32600),
+        (b'"method":"vendor/break","params":{"a":[]}', -32001),
+    ],
+)
+async def test_the_errors_of_what_no_rule_decided_stay_as_they_are(
+    tmp_path: Path, said: bytes, code: int
+) -> None:
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(b'{"jsonrpc":"2.0","id":1,%s}' % said)).body)
+        assert got["error"]["code"] == code
+
+
+async def test_the_errors_of_rules_in_a_batch_pass_the_response_rules(tmp_path: Path) -> None:
+    member = b'{"jsonrpc":"2.0","id":%d,"method":"vendor/block","params":{"x":%d}}'
+    async with ruled(tmp_path, OWN_ERRORS) as between:
+        got = json.loads((await between.ask(b"[%s,%s]" % (member % (1, 1), member % (2, 2)))).body)
+        assert [one["error"]["message"] for one in got] == [
+            "told vendor/block 1",
+            "told vendor/block 2",
+        ]

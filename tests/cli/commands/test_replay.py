@@ -92,6 +92,18 @@ def test_rules_are_tried_on_a_recording_and_send_nothing(tmp_path: Path) -> None
     assert said["unknown"] == {"delete_file": 1}
 
 
+def test_the_rules_are_counted_for_each_message_of_a_batch(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(
+        "interceptor:\n  rules:\n"
+        "    - {id: no-calls, conditions: [method_equals: tools/call], actions: [block: x]}\n"
+    )
+    recording = RECORDINGS / "ts1-batch.flow"
+    said = json.loads(run("replay", recording, "--rules", rules, "--json").stdout)
+    assert said["refused"] == {"read_file": 2, "delete_file": 2, "no_such_tool": 1}
+    assert said["rules"] == {"no-calls": 4}  # rules never see a call of a tool that is not there
+
+
 def test_a_bad_rules_file_is_reported(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("interceptor: {rulez: 1}")

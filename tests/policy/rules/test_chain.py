@@ -94,6 +94,10 @@ DEFAULT_BLOCK = "chain: {default_action: block}"
         (request("server/discover"), False),
         (request("tools/list"), True),
         ('{"jsonrpc":"2.0","method":"notifications/initialized"}', False),
+        ('{"jsonrpc":"2.0","method":"vendor/event"}', False),
+        ('{"jsonrpc":"2.0","method":"tools/call","params":{"name":"bad"}}', True),
+        ('{"jsonrpc":"2.0","method":"tools/call","params":{"name":"ok"}}', False),
+        ('{"jsonrpc":"2.0","method":"ping"}', False),
         (result({}), False),
     ],
 )

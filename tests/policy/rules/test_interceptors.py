@@ -8,7 +8,7 @@ import json
 from mcp_tool_filter.policy.rules.interceptors import InterceptedExchange
 from mcp_tool_filter.policy.rules.load import load_policy
 from mcp_tool_filter.policy.rules.subject import Circumstances
-from tests.policy.rules.judging import Host, call, judged, message_of, request, result, rules
+from tests.policy.rules.judging import Host, call, error, judged, message_of, request, result, rules
 
 SEED = "tests/policy/rules/seed.yaml"
 
@@ -97,3 +97,6 @@ def test_a_users_own_class_can_judge_a_method() -> None:
     assert message_of(judged(policy, text, host=host, about=about)) == "too many"
     answer = judged(policy, result({}), host=host, about=about, asked=text)
     assert message_of(answer) == "no answer to vendor/do"
+    ours = Circumstances(session={}, is_own_error=True)
+    answer = judged(policy, error(-32001, "no"), host=host, about=ours, asked=text)
+    assert message_of(answer) is None

@@ -64,9 +64,13 @@ def test_all_mistakes_are_reported_together_in_their_order() -> None:
         (b"a: !!int 1", "p.yaml:1:4: a: tags such as tag:yaml.org,2002:int are not allowed"),
         (b"a: &x [*x]", "p.yaml:1:8: a[0]: *x contains itself"),
         (b"a: *x", "p.yaml:1:4: a: *x is not defined"),
+        (b"---\n# nothing\n", "p.yaml:1:1: the file is empty; it begins with interceptor:"),
+        (b"!!str a: 1", "p.yaml:1:1: tags such as tag:yaml.org,2002:str are not allowed"),
+        (b"interceptor:\n  rules:\n  chain: {}\n",
+         "p.yaml:2:3: interceptor.rules: expected a list of rules, not nothing"),
         (b"a: 1\n---\nb: 2\n", "p.yaml:2:1: a second document"),
     ],
-    ids=range(9),
+    ids=range(12),
 )  # fmt: skip
 def test_an_invalid_text_is_no_policy(raw: bytes, line: str) -> None:
     assert line in mistakes(raw)
@@ -104,7 +108,14 @@ def test_yaml_1_2_has_few_special_words() -> None:
     assert (rule.id, rule.name, rule.priority) == ("no", "yes", 16)
 
 
+def test_what_a_rule_is_called_is_free_form() -> None:
+    named = rules("- {id: a, name: {en: [1.0]}, metadata: [x], actions: [allow]}").rules[0]
+    assert named.name == '{"en":[1.0]}'
+
+
 MISTAKES = [
+    ("conditions: [param_in: {field: a, values: []}]",
+     "conditions[0].param_in.values: expected a list that is not empty"),
     ("conditions: {}", "conditions: expected a list of conditions, not a mapping"),
     ("conditions: [method_equals: 1]",
      "conditions[0].method_equals: expected a text, not a number"),
@@ -236,7 +247,16 @@ def test_a_class_is_created_once_with_its_config() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5s", 5), ("200ms", 0.2), ("1m", 60), ("2h", 7200), ("1d", 86400), ("7", 7), ("0.5", 0.5)],
+    [
+        ("5s", 5),
+        ("200ms", 0.2),
+        ("1m", 60),
+        ("2h", 7200),
+        ("1d", 86400),
+        ("7", 7),
+        ("0.5", 0.5),
+        ("1e1", 10),
+    ],
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
     assert rules("", top=f"chain: {{timeout: {text}}}").chain.timeout == seconds

@@ -49,6 +49,14 @@ def test_windows_are_bounded() -> None:
     assert memory._uses == sum(map(len, memory._windows.values())) <= 50
 
 
+def test_keys_without_a_use_are_not_remembered() -> None:
+    """A limit of 0 refuses all; whoever chooses the keys must not fill the memory."""
+    memory = MemoryState(b"", most_keys=10)
+    for number in range(100):
+        assert memory.count_use(f"k{number}", ((0, 60.0),), 0.0) == 60.0
+    assert not memory._windows
+
+
 def test_an_entry_expires() -> None:
     memory = MemoryState(b"")
     memory.write_cache("k", b"v", 5.0, "g", 10, 0.0)

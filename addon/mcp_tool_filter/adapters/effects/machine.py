@@ -7,6 +7,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+_LONGEST_HEAD = 256  # bytes that Linux reads of a program to find its interpreter
+
 
 class ThisMachine:
     """``folder`` is where the rules file lies: relative paths begin there."""
@@ -43,4 +45,25 @@ class ThisMachine:
             raise ValueError(f"there is no script {path}")
         if script.is_dir() or not os.access(script, os.X_OK):
             raise ValueError(f"{path} cannot be executed; chmod +x makes it executable")
+        if problem := _problem_in_head(script):
+            raise ValueError(f"{path} cannot be executed: {problem}")
         return str(script)
+
+
+def _problem_in_head(script: Path) -> str:
+    """Say why the system would not start a program, as far as its first line tells."""
+    if os.name != "posix":
+        return ""
+    try:
+        with script.open("rb") as file:
+            head = file.read(_LONGEST_HEAD)
+    except OSError:
+        return ""  # what may be executed need not be readable
+    if not head.startswith(b"#!"):
+        is_binary = b"\0" in head
+        return "" if is_binary else "it does not begin with #! and the path of an interpreter"
+    words = head[2:].split(b"\n")[0].split()
+    interpreter = os.fsdecode(words[0]) if words else ""
+    if not os.access(interpreter, os.X_OK):
+        return f"there is no interpreter {interpreter or 'behind #!'}"
+    return ""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
+from mcp_tool_filter.adapters.effects.callables import Callables
 from mcp_tool_filter.adapters.effects.rule_state import RuleState
 from mcp_tool_filter.adapters.effects.scripts import run_script
 from mcp_tool_filter.adapters.effects.webhooks import Webhooks
@@ -54,6 +53,7 @@ class RuleHost:
         self.state = state
         self.metrics: dict[str, float] = {}
         self.webhooks = Webhooks()
+        self._callables = Callables()
         self.enter_log: Callable[[WriteLog], None] = _enter_nowhere
         """Enters what rules log into the audit log, if there is one."""
         self._send_copy = send_copy
@@ -92,9 +92,19 @@ class RuleHost:
             case RunScript():
                 return await run_script(effect, most_output=_MOST_OUTPUT)
             case CallPython():
-                return await _call(effect)
+                return await self._callables.call(effect)
             case _:
                 return self.at_once(effect)
+
+    def counters(self) -> Iterator[tuple[str, float]]:
+        """Yield the counters of the rules, and what became of webhooks that did not arrive."""
+        yield from self.metrics.items()
+        for name, count in (
+            ("webhooks dropped", self.webhooks.dropped),
+            ("webhooks failed", self.webhooks.failed),
+        ):
+            if count:
+                yield name, float(count)
 
     def replace_state(self, state: RuleState) -> None:
         """Keep limits and caches elsewhere from now on."""
@@ -142,20 +152,3 @@ class RuleHost:
             problem = str(error)
         if problem:
             self.warn_once(f"Rule {effect.rule!r}: run_script failed: {problem}")
-
-
-async def _call(effect: CallPython) -> object:
-    """Call a user's function; one that is not async runs in a thread, so that nobody waits."""
-    try:
-        async with asyncio.timeout(effect.within):
-            made: Any
-            if inspect.iscoroutinefunction(effect.function):
-                made = effect.function(effect.argument)
-            else:
-                made = await asyncio.to_thread(effect.function, effect.argument)
-            return await made if inspect.isawaitable(made) else made
-    except TimeoutError:
-        raise EffectFailed("it took too long") from None
-    except Exception as error:
-        log.debug("a user's function raised", exc_info=True)
-        raise EffectFailed(f"it raised {type(error).__name__}") from None

@@ -59,7 +59,7 @@ class RulesInForce:
 
     def at_work(self, link: RulesLink) -> RulesAtWork:
         """Return what the rules have done behind one listener."""
-        metrics = sorted(self.host.metrics.items())
+        metrics = sorted(self.host.counters())
         sessions = tuple(SessionAtWork(*one) for one in link.sessions_at_work())
         return RulesAtWork(tuple(self._hits(link)), tuple(metrics), sessions)
 

@@ -64,6 +64,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     # First: a flood that nobody reads on would keep its pipe open, and the wait would not end.
     transport = getattr(process, "_transport", None)
     if transport is not None:
-        transport.close()
+        for pipe in filter(None, map(transport.get_pipe_transport, (0, 1))):
+            pipe.close()
     if process.returncode is None:
         await process.wait()
+    if transport is not None:  # only now: it would take the exit status away from who waits for it
+        transport.close()

@@ -49,6 +49,8 @@ class Webhooks:
         body = f'{{"time":{json.dumps(at)},{effect.members}}}'.encode()
         if len(self._waiting) >= self._most:
             self._waiting.popleft()
+            if not self.dropped:
+                log.warning("The queue of webhooks is full: the oldest are dropped")
             self.dropped += 1
         self._waiting.append((effect, body))
         if len(self.workers) < _AT_ONCE:

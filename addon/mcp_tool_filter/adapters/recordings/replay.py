@@ -50,6 +50,7 @@ from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.observers.sentences import describe
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.snapshot import Snapshot
+from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
 _TURNS = 40
@@ -151,7 +152,8 @@ class _Replay:
     def _note(self, flow: HTTPFlow, judged: Judged) -> None:
         if replayed := self._by_client.get(flow.client_conn.id):
             sentence = describe(judged.verdict, judged.snapshot)
-            replayed.judgements.append(Judgement(judged.message, judged.verdict, sentence))
+            rules = tuple(_rules_in(judged))
+            replayed.judgements.append(Judgement(judged.message, judged.verdict, sentence, rules))
 
     async def _settle(self) -> None:
         """Let all tasks do what they can: none of them waits for anything but the next step."""
@@ -161,6 +163,12 @@ class _Replay:
                 await asyncio.sleep(0)
             found = [flow.look_at_upstream() for flow in self._flows]
             news = any(found)
+
+
+def _rules_in(judged: Judged) -> Iterator[str]:
+    for one in judged.each:
+        if not isinstance(one.verdict, Forward) and one.verdict.reason.rule:
+            yield one.verdict.reason.rule
 
 
 class _ReplayedFlow:

@@ -28,6 +28,8 @@ class Judgement:
     message: Message | None
     verdict: Verdict
     sentence: str
+    rules: tuple[str, ...] = ()
+    """The rules that refused or changed it, or what is in it."""
 
     @property
     def why(self) -> Why | None:

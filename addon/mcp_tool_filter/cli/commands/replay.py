@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypedDict
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
-from mcp_tool_filter.policy.verdict import Forward
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
@@ -90,9 +89,7 @@ def _outcome(name: str, transcript: Transcript) -> ReplayReport:
 def _rules_in(transcript: Transcript) -> Iterator[str]:
     for turn in transcript.turns:
         for one in turn.judgements:
-            rule = "" if isinstance(one.verdict, Forward) else one.verdict.reason.rule
-            if rule:
-                yield rule
+            yield from one.rules
 
 
 def _lines(outcome: ReplayReport) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Case:
 def read_cases(raw: bytes, file: str) -> list[Case]:
     """Read test cases. Raises InvalidCases with every mistake."""
     try:
-        root, mistakes = read_source(raw)
+        root, mistakes = read_source(raw, "cases")
     except Unreadable as error:
         raise InvalidCases(file, error.mistakes) from None
     table = Spot(root, "", mistakes).table(["cases"])

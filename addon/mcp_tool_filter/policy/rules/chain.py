@@ -48,7 +48,7 @@ from mcp_tool_filter.policy.rules.python_values import to_python
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.run import Clock, Run, message_text
 from mcp_tool_filter.policy.rules.subject import Subject
-from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.protocol.methods import is_request
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp)
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
@@ -87,7 +87,7 @@ def _refuse_unclear(run: Run, rule: str, why: str) -> None:
 
 
 def _interceptor_for(policy: Policy, subject: Subject) -> MethodInterceptor | None:
-    if not policy.interceptors or subject.method is None:
+    if not policy.interceptors or subject.method is None or subject.about.is_own_error:
         return None
     found = policy.interceptors.get(subject.method)
     if found is None and subject.method in RESOURCE_METHODS:
@@ -124,9 +124,9 @@ class _Walk:
         message = self.run.subject.message
         if (
             self.policy.chain.default_block
-            and isinstance(message, Request)
+            and is_request(message)
             and self.run.subject.about.from_client
-            and message.method not in _NEVER_REFUSED
+            and self.run.subject.method not in _NEVER_REFUSED
         ):
             self.run.refuse(refuse("Blocked by default", "default_action", "block"))
 

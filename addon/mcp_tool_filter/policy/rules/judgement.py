@@ -84,6 +84,11 @@ class RulesOutcome:
     matched: list[str] = field(default_factory=list)
     """The rules that matched."""
 
+    @property
+    def is_answered_by_rule(self) -> bool:
+        """A rule answers instead of the upstream; nothing failed, and the message was clear."""
+        return self.refusal is not None and self.refusal.action != "error"
+
     def to_verdict(self) -> Verdict:
         """Return the verdict on the message. (The caller answers with a cached result.)"""
         if self.refusal is not None:

@@ -21,6 +21,7 @@ from mcp_tool_filter.policy.rule_effects import WriteCache
 from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
 from mcp_tool_filter.policy.rules.driving import AtOnce, answered
 from mcp_tool_filter.policy.rules.judgement import NOT_CLEAR, UNCLEAR, RulesOutcome, StoreOrder
+from mcp_tool_filter.policy.rules.keeping import may_be_kept
 from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
@@ -29,7 +30,6 @@ from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
     Batch,
-    Notification,
     Request,
     Response,
     Single,
@@ -38,7 +38,6 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     render_error,
 )
-from mcp_tool_filter.protocol.scan import Value, open_value
 
 _NOTE = "rules"
 _NOBODY = Client()
@@ -113,7 +112,7 @@ class RulesLink:
         subject.about = self._about(situation, session)
         judging = judge(policy, subject, self._clock)
         return answered(
-            self._request_decided(judging, message, situation, policy, session, noted),
+            self._request_decided(judging, situation, policy, session, noted),
             self._at_once,
         )
 
@@ -147,7 +146,6 @@ class RulesLink:
     def _request_decided(
         self,
         judging: Deciding[RulesOutcome],
-        message: Request | Notification,
         situation: Situation,
         policy: Policy,
         session: RuleSession,
@@ -156,6 +154,8 @@ class RulesLink:
         judged = yield from judging
         self.hits.update(judged.matched)
         verdict = judged.to_verdict()
+        if isinstance(verdict, Reply) and judged.is_answered_by_rule:
+            return (yield from self._judge_own_error(verdict, judged, situation, policy, session))
         if not isinstance(verdict, Forward | Rewrite):
             return verdict
         final = judged.message
@@ -165,6 +165,33 @@ class RulesLink:
         if noted:
             noted.stores = judged.stores
         return verdict
+
+    def _judge_own_error(
+        self,
+        reply: Reply,
+        judged: RulesOutcome,
+        situation: Situation,
+        policy: Policy,
+        session: RuleSession,
+    ) -> Deciding[Verdict]:
+        """Let the response rules judge the error that a rule answers with."""
+        request = judged.message
+        assert isinstance(request, Request)
+        answer = replace(situation, direction=situation.direction.opposite)
+        limits = replace(situation.limits, message=len(reply.text))
+        error = parse_message(reply.text, limits)
+        assert isinstance(error, Response)
+        about = replace(self._about(answer, session), is_own_error=True)
+        subject = Subject(error, about, request, self._batch and self._batch[1])
+        if not has_rules_for(policy, subject):
+            return reply
+        told = yield from judge(policy, subject, self._clock)
+        self.hits.update(told.matched)
+        verdict = told.to_verdict()
+        if not isinstance(verdict, Rewrite):
+            return reply if isinstance(verdict, Forward) else verdict
+        reason = verdict.reason if told.refusal else reply.reason
+        return Reply(verdict.text, reason)
 
     def _answer_stored(
         self, message: Request, stored: bytes, situation: Situation
@@ -230,7 +257,7 @@ class RulesLink:
         message = subject.message
         if isinstance(message, Response) and message.result is not None and stores:
             written = message.place.cut(message.result)
-            if not _is_failed_tool(message.place.text, message.result):
+            if may_be_kept(message.place.text, message.result):
                 for one in stores:
                     yield WriteCache(one.key, written.encode(), one.ttl, one.group, one.max_entries)
         judged = yield from judge(policy, subject, self._clock)
@@ -317,9 +344,3 @@ class RulesLink:
             is_answered=situation.is_answered,
             origin=situation.origin,
         )
-
-
-def _is_failed_tool(text: str, result: Value) -> bool:
-    """Tell whether the result says that the tool failed."""
-    is_error = open_value(text, result).get("isError")
-    return is_error is not None and text[is_error.start : is_error.end] == "true"

@@ -13,6 +13,7 @@ from mcp_tool_filter.policy.rules.model import ChainSettings, Policy, StateSetti
 from mcp_tool_filter.policy.rules.reading import Spot, Table
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.source import Unreadable, read_source
+from mcp_tool_filter.policy.rules.values import render_json
 
 RULE_KEYS = ("name", "enabled", "priority", "on", "conditions", "metadata")
 TOP_KEYS = (
@@ -173,7 +174,7 @@ def _read_rule(spot: Spot, machine: Machine) -> tuple[Rule, bool]:
     for_requests, for_responses = _read_direction(table, direction)
     rule = Rule(
         id=table["id"].name(example="no-deletes") if "id" in table else "",
-        name=table.read("name", Spot.text, ""),
+        name=table.read("name", _name, ""),
         priority=table.read("priority", Spot.integer, 0),
         conditions=conditions,
         labels=labels,
@@ -222,3 +223,9 @@ def _covers(earlier: Rule, later: Rule) -> bool:
     return (earlier.for_requests or not later.for_requests) and (
         earlier.for_responses or not later.for_responses
     )
+
+
+def _name(spot: Spot) -> str:
+    """Read what a rule is called: free-form, so it need not be a text."""
+    name = spot.json()
+    return name if isinstance(name, str) else render_json(name)

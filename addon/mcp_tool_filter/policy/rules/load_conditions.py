@@ -131,6 +131,8 @@ def _equals(part: str, spot: Spot) -> Condition:
 def _is_in(part: str, spot: Spot) -> Condition:
     table = spot.table(["field", "values"])
     values = tuple(one.json() for one in table["values"].items(what="a list of values"))
+    if not values and table["values"].node.items is not None:
+        table["values"].wrong("expected a list that is not empty")
     return IsOneOf(part, read_field(table["field"]), values)
 
 

@@ -76,6 +76,8 @@ class MemoryState:
         del uses[:past]
         self._uses -= past
         if wait > 0:
+            if not uses:  # a limit of 0: whoever chooses the keys must not fill the memory
+                del self._windows[key]
             return wait
         uses.append(now)
         self._uses += 1

@@ -15,7 +15,7 @@ from mcp_tool_filter.policy.rules.mistakes import Mistake
 from mcp_tool_filter.policy.rules.source import YamlNode, inner_path
 from mcp_tool_filter.policy.rules.values import Json, Number
 
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)\s*(ms|s|m|h|d)?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -96,12 +96,14 @@ class Spot:
     def duration(self, *, least: float = 0.0, most: float = 3650 * 86400.0) -> float:
         """Read seconds: a number, or a text such as 200ms."""
         value = self.node.value
-        text = value.text if isinstance(value, Number) else value
-        found = _DURATION.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if isinstance(value, Number):
+            seconds = float(value.text)
+        elif found is None:
             self._expected("a duration", "5s, 200ms, 1m, 2h, 1d, or a number of seconds")
             return 1.0
-        seconds = float(found[1]) * _UNITS[found[2] or "s"]
+        else:
+            seconds = float(found[1]) * _UNITS[found[2] or "s"]
         if not least <= seconds <= most:
             self.wrong(f"expected a duration from {_seconds(least)} to {_seconds(most)}")
             return 1.0

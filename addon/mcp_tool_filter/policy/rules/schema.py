@@ -65,7 +65,7 @@ CONDITIONS: dict[str, Schema] = {
     "tool_matches": _PATTERN,
     "param_exists": _FIELD,
     "param_equals": _COMPARED,
-    "param_in": _object({"field": _FIELD, "values": {"type": "array"}}),
+    "param_in": _object({"field": _FIELD, "values": {"type": "array", "minItems": 1}}),
     "param_matches": _MATCHED,
     "param_greater_than": _NUMBERED,
     "param_less_than": _NUMBERED,
@@ -147,7 +147,7 @@ RULE: Schema = _object(
         "actions": {"type": "array", "items": {"$ref": "#/$defs/action"}, "minItems": 1},
     },
     {
-        "name": _TEXT,
+        "name": _ANY,
         "enabled": {**_BOOLEAN, "default": True},
         "priority": {"type": "integer", "default": 0},
         "on": _one_of("request", "response", "any"),

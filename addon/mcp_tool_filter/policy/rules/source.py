@@ -78,9 +78,10 @@ class YamlNode:
         return self.value
 
 
-def read_source(raw: bytes) -> tuple[YamlNode, list[Mistake]]:
+def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list[Mistake]]:
     """Read a file; return it with the mistakes in its text that do not stop the reading.
 
+    It ``begins`` with this key, as somebody with an empty one may want to know.
     Raises Unreadable for those that do.
     """
     if len(raw) > LARGEST:
@@ -90,11 +91,12 @@ def read_source(raw: bytes) -> tuple[YamlNode, list[Mistake]]:
     except UnicodeDecodeError:
         raise Unreadable(Mistake(1, 1, "", "the file is not UTF-8")) from None
     text = text.removeprefix("\ufeff")
+    empty = f"the file is empty; it begins with {begins}:"
     if not text.strip():
-        raise Unreadable(Mistake(1, 1, "", "the file is empty; it begins with interceptor:"))
+        raise Unreadable(Mistake(1, 1, "", empty))
     if text.lstrip()[0] == "{" and (read := _read_json(text)) is not None:
         return read
-    return _Yaml(text).read()
+    return _Yaml(text, empty).read()
 
 
 # JSON
@@ -164,8 +166,9 @@ class _Json:
 
 
 class _Yaml:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, empty: str) -> None:
         self._text = text
+        self._empty = empty
         self._anchors: dict[str, YamlNode | None] = {}
         self._mistakes: list[Mistake] = []
         self._nodes = 0
@@ -194,9 +197,12 @@ class _Yaml:
                     mark = event.start_mark
                     self._note(mark.line + 1, mark.column + 1, "", "a second document")
                     break
-                root = self._node(next(events), events, "", 0)
+                root = self._node(first := next(events), events, "", 0)
+                if _is_left_out(first):
+                    root = None
+                    break
         if root is None:
-            raise Unreadable(Mistake(1, 1, "", "the file is empty; it begins with interceptor:"))
+            raise Unreadable(Mistake(1, 1, "", self._empty))
         return root
 
     def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> YamlNode:
@@ -237,7 +243,12 @@ class _Yaml:
                     *self._mistakes, Mistake(line, column, path, "a key must be a text")
                 )
             key = _joined(event.value)
-            value = self._node(next(events), events, inner_path(path, key), depth + 1)
+            if event.tag is not None and str(event.tag) != "!":
+                self._note(line, column, path, f"tags such as {event.tag} are not allowed")
+            event = next(events)
+            value = self._node(event, events, inner_path(path, key), depth + 1)
+            if _is_left_out(event):  # YAML says it stands where the next thing begins
+                value.line, value.column = line, column
             if key in node.members:
                 self._mistakes.append(_repeated(key, (line, column), node.keys[key], path))
                 continue
@@ -269,6 +280,11 @@ class _Yaml:
 
     def _note(self, line: int, column: int, path: str, what: str) -> None:
         self._mistakes.append(Mistake(line, column, path, what))
+
+
+def _is_left_out(event: Any) -> bool:
+    """Tell whether there is nothing where a value could be."""
+    return type(event).__name__ == "ScalarEvent" and not (event.value or event.style)
 
 
 def _size(node: YamlNode) -> int:

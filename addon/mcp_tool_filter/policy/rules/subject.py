@@ -44,6 +44,8 @@ class Circumstances:
     limits: Limits = field(default_factory=Limits)
     is_answered: bool = False
     """The snapshot will answer this request."""
+    is_own_error: bool = False
+    """A rule answers with it; method interceptors judge only what others say."""
     origin: object = field(default=None, repr=False)
     """What the host gave with the message; its effects go by it."""
 
