@@ -9,7 +9,7 @@ from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFai
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut
 from mcp_tool_filter.adapters.stdio.upstream_events import (
     events_of,
-    hear_event,
+    receive_event,
     reporting_failure,
     words_for,
 )
@@ -38,7 +38,7 @@ async def heard_of(*said: bytes, limits: Limits | None = None) -> list[bytes | C
         try:
             async with http.exchange(b"GET", "/") as response:
                 async for event in events_of(response, limits or Limits()):
-                    await hear_event(event, listener)
+                    await receive_event(event, listener)
         finally:
             await http.close()
     return listener.heard
@@ -89,7 +89,7 @@ async def test_a_failure_answers_the_request_and_is_looked_into() -> None:
 
 async def test_a_request_that_has_its_answer_gets_no_error() -> None:
     listener = UrlListener()
-    await hear_event(parse_event(b"data: %s\n\n" % ANSWER), listener)
+    await receive_event(parse_event(b"data: %s\n\n" % ANSWER), listener)
     async with reporting_failure(listener, ["1"]):
         lose("gone")
     assert listener.failed == []

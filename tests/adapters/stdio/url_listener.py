@@ -18,7 +18,7 @@ class UrlListener:
     problems: list[str] = field(default_factory=list)
     was_missed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def hear(self, said: bytes | CutLine) -> None:
+    async def receive(self, said: bytes | CutLine) -> None:
         self.heard.append(said)
 
     def waits_for(self, ids: Sequence[str]) -> bool:

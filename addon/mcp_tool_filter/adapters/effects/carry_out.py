@@ -1,4 +1,4 @@
-"""Carries out what decisions wait for, on the event loop."""
+"""Carry out the effects of decisions on the event loop."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ type ToolsFetcher = Callable[[FetchTools], Coroutine[Any, Any, tuple[bytes, ...]
 
 
 class Effects:
-    """One for each process."""
+    """Carries out all effects of the process."""
 
     def __init__(self) -> None:
         self.rule_host: RuleHost | None = None
-        """Who carries out what rules ask for, if there are rules."""
+        """Carries out the effects of rules, if there are rules."""
         self.fetch_tools: ToolsFetcher = _cannot_fetch
-        """Asks the upstream for the tools of a certain asker."""
+        """Fetches the tool list for an effect FetchTools."""
         self._fetches: dict[object, asyncio.Task[tuple[bytes, ...]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def outcome_of[Outcome](self, decision: Deciding[Outcome]) -> Outcome:
-        """Wait for a decision. What an effect raises is raised within the decision."""
+        """Wait for a decision. Errors of an effect are raised within the decision."""
         try:
             effect = next(decision)
             while True:
@@ -54,7 +54,8 @@ class Effects:
             decision.close()
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]:
-        """Make a decision in the background, then call ``done``; return what cancels that."""
+        """Make a decision in the background, then call ``done``; return a function that cancels
+        it."""
         task = asyncio.get_running_loop().create_task(self._carry_out(decision, done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -62,11 +63,11 @@ class Effects:
 
     @property
     def under_way(self) -> int:
-        """How many decisions are made in the background."""
+        """The number of decisions in the background."""
         return len(self._tasks)
 
     def close(self) -> None:
-        """Cancel what has not been decided: the process ends."""
+        """Cancel all decisions, because the process ends."""
         for task in [*self._tasks, *self._fetches.values()]:
             task.cancel()
 
@@ -91,7 +92,8 @@ class Effects:
                 return await self.rule_host.carry_out(effect)
 
     async def _fetch_once(self, effect: FetchTools) -> tuple[bytes, ...]:
-        """Share one fetch between all who wait for it; who leaves does not end it for others."""
+        """Share one fetch between all waiting decisions; one that leaves does not cancel it for the
+        others."""
         fetch = self._fetches.get(effect.kind)
         if fetch is None:
             fetch = asyncio.ensure_future(self.fetch_tools(effect))

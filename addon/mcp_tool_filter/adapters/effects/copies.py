@@ -1,6 +1,6 @@
-"""Copies of requests that rules send: to the upstream, or to another server.
+"""Send the copies of requests that rules order, to the upstream or to another server.
 
-Their ids are our own, and their answers are for nobody.
+They get our own ids, and their answers are dropped.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ type ToUpstream = Callable[[bytes, SendCopy], object]
 
 
 class Copies:
-    """One for each process."""
+    """Sends all copies of the process."""
 
     def __init__(self, to_upstream: ToUpstream) -> None:
         self._to_upstream = to_upstream
         self._tasks: set[asyncio.Task[None]] = set()
         self._count = 0
         self.id_prefix = f"copy-{secrets.token_hex(8)}-"
-        """With it begin the ids of copies."""
+        """The prefix of the ids of copies."""
 
     def send(self, effect: SendCopy, headers: Headers = USUAL_HEADERS) -> None:
-        """Send a copy of a request; nobody waits for it."""
+        """Send a copy of a request in the background."""
         self._count += 1
         text = f'{effect.head}"{self.id_prefix}{self._count}"{effect.tail}'.encode()
         if effect.to is None:
@@ -49,7 +49,7 @@ class Copies:
             self.begin(_post_to(effect.to, headers, text))
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Do something in the background, unless too much of it is under way."""
+        """Run a coroutine in the background, unless too many are under way."""
         if len(self._tasks) >= _MOST_AT_ONCE:
             work.close()
             log.warning("Too many of our own messages are being sent; one is skipped")
@@ -69,7 +69,7 @@ async def _post_to(url: str, headers: Headers, text: bytes) -> None:
 
 
 async def post_and_forget(client: HttpClient, path: str, text: bytes) -> None:
-    """POST a message; whatever is answered is read and dropped."""
+    """POST a message, and drop the answer."""
     try:
         async with (
             asyncio.timeout(_TIMEOUT),
@@ -84,6 +84,6 @@ async def post_and_forget(client: HttpClient, path: str, text: bytes) -> None:
 
 
 def with_usual(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Add what every message needs, where a request did not say it."""
+    """Add the usual headers that a request lacks."""
     names = {name for name, _ in headers}
     return [*headers, *(one for one in USUAL_HEADERS if one[0] not in names)]

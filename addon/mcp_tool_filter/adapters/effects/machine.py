@@ -1,4 +1,4 @@
-"""This machine, as far as a rules file refers to it: scripts, and Python of the user's own."""
+"""The parts of this machine that a rules file refers to: scripts and the user's Python code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _LONGEST_HEAD = 256  # bytes that Linux reads of a program to find its interpret
 
 
 class ThisMachine:
-    """``folder`` is where the rules file lies: relative paths begin there."""
+    """Finds scripts and Python objects; ``folder`` contains the rules file, and relative paths
+    start there."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -21,7 +22,7 @@ class ThisMachine:
         module, _, path = name.partition(":")
         folder = str(self._folder.resolve())
         added = folder not in sys.path
-        if added:  # a module that lies beside the rules file is found, as beside a script
+        if added:  # so that modules beside the rules file are found, as for a script
             sys.path.insert(0, folder)
         try:
             found: object = import_module(module)

@@ -1,6 +1,6 @@
-"""What rules ask for, where nothing may be sent and nobody waits: tests of rules, and replays.
+"""The effects of rules in tests of rules and in replays: nothing is sent, nothing waits.
 
-Scripts and Python callables that decide run to their end. Nothing else leaves this process.
+Scripts and Python callables that decide do run. Nothing else leaves this process.
 """
 
 from __future__ import annotations
@@ -33,6 +33,6 @@ class OfflineHost(RuleHost):
 
 
 def _finished(work: Coroutine[None, None, object]) -> object:
-    """Run to its end what is async, from within a loop or not. Raises EffectFailed."""
+    """Run a coroutine to its end, even inside a running event loop. Raises EffectFailed."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, work).result()

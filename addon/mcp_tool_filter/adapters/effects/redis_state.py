@@ -1,8 +1,8 @@
-"""Rate limits and caches in Redis, so that several proxies share them.
+"""Keep rate limits and caches in Redis, so that several proxies share them.
 
-In a cluster, a script may only touch keys of one slot: all names begin with the same hash tag.
+In a cluster, a script may only use keys of one slot, so all names begin with the same hash tag.
 
-The library ``redis`` is an extra: it is imported only if a policy names a Redis.
+The library ``redis`` is an extra, imported only if a policy names a Redis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CONNECT_TIMEOUT = 2.0
 _LOST = "the state in Redis cannot be reached"
-_PER_ENTRY = 300  # bytes that an entry costs beside its value
+_PER_ENTRY = 300  # bytes that an entry costs besides its value
 _PER_USE = 80  # bytes
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}", re.DOTALL)
 # Clients choose how many keys there are, so what is kept is registered: all of a kind together
@@ -117,7 +117,8 @@ return false
 
 
 def tagged(prefix: str) -> str:
-    """Put a prefix in braces, unless it has some: Redis finds a key's slot by what is in them.
+    """Put a prefix in braces unless it has some: Redis computes the slot of a key from the text in
+    braces.
 
     >>> tagged("mcp:"), tagged("{team}:mcp:"), tagged("")
     ('{mcp:}', '{team}:mcp:', '{mcp}')
@@ -138,7 +139,7 @@ class NoRedis(StartError):
 
 class RedisState:
     def __init__(self, url: str, prefix: str, *, most_bytes: int = MOST_BYTES) -> None:
-        """Windows may take ``most_bytes``, and cached results as many again.
+        """Windows may use ``most_bytes``, and cached results as many again.
 
         Raises StartError if the library is missing or the URL cannot be read.
         """
@@ -178,13 +179,13 @@ class RedisState:
         return Later.LATER
 
     async def carry_out(self, effect: StateEffect) -> object:
-        """Carry out an effect. Raises EffectFailed if Redis is lost, or does not answer in time."""
+        """Carry out an effect. Raises EffectFailed if Redis is lost or too slow."""
         within = getattr(effect, "within", _CONNECT_TIMEOUT)
         try:
             async with asyncio.timeout(within):
                 try:
                     return await self._ask(effect)
-                except self._moved:  # the URL names one node of a cluster; another has our keys
+                except self._moved:  # the URL names one node of a cluster, but another has our keys
                     await self._find_node()
                     return await self._ask(effect)
         except TimeoutError:
@@ -224,7 +225,7 @@ class RedisState:
         return None
 
     async def _shared_salt(self) -> bytes:
-        """Return the salt that the first process has made."""
+        """Return the salt, which the first process creates."""
         key = f"{self._prefix}salt"
         await self._redis.set(key, secrets.token_bytes(32), nx=True)
         salt = await self._redis.get(key)
@@ -234,7 +235,7 @@ class RedisState:
         return salt
 
     async def _write(self, effect: WriteCache) -> None:
-        with suppress(EffectFailed):  # what is not stored is asked for again
+        with suppress(EffectFailed):  # what is not stored is requested again
             await self.carry_out(effect)
 
     async def _store(self, effect: WriteCache) -> None:
@@ -253,6 +254,6 @@ class RedisState:
         )
 
     def _keys(self, kind: str, key: str) -> tuple[str, str, str]:
-        """Return the name of what is kept, and those of its register."""
+        """Return the key's full name, and the names of its register."""
         prefix = self._prefix
         return prefix + key, f"{prefix}register:{kind}:ends", f"{prefix}register:{kind}:sizes"

@@ -1,4 +1,4 @@
-"""What a policy would do to a message, with nobody to send anything to."""
+"""Try out what a policy would do to a message, without sending anything."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mcp_tool_filter.policy.rules.subject import Subject
 
 
 class Rehearsal:
-    """One for each case: limits and caches begin empty."""
+    """Use one per test case: limits and caches start empty."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._host = OfflineHost(StateInMemory())
         self.session: dict[str, object] = {}
-        """What users' own classes remember between the messages of a case."""
+        """The session dict of users' own classes, kept between the messages of a case."""
 
     def judge(self, subject: Subject, trace: list[Evaluated] | None = None) -> RulesOutcome:
-        """Judge a message; ``trace`` learns which rules were evaluated."""
+        """Judge a message; the evaluated rules are added to ``trace``."""
         return self._outcome_of(judge(self._policy, subject, time.monotonic, trace))
 
     def _outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:

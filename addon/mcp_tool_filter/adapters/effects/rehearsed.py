@@ -1,4 +1,4 @@
-"""The outcome of a rehearsed message, in one word and the rule that decided."""
+"""The outcome of a rehearsed message: one word, and the rule that decided."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcp_tool_filter.protocol.messages import (
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """``word`` is pass, block, drop or modify."""
+    """An outcome; ``word`` is pass, block, drop or modify."""
 
     word: str
     rule: str = ""
@@ -30,9 +30,9 @@ class Rehearsed:
     text: str = ""
     """The error's message, or the changed message."""
     message: Single | None = None
-    """As it goes on."""
+    """The message as it would be forwarded."""
     detail: str = ""
-    """Why, where the client is not told."""
+    """The reason, if the client does not see it."""
 
 
 def rehearse(
@@ -43,7 +43,7 @@ def rehearse(
     from_client: bool = True,
     trace: list[Evaluated] | None = None,
 ) -> Rehearsed:
-    """Judge a message; of a batch, tell the gravest outcome."""
+    """Judge a message; for a batch, return the most severe outcome."""
     about = Circumstances(from_client=from_client, session_id="test", session=rehearsal.session)
     outcomes = [
         _outcome(rehearsal.judge(Subject(one, about, _asked(one, asked)), trace))
@@ -77,7 +77,7 @@ def _outcome(judged: RulesOutcome) -> Rehearsed:
 
 
 def lines_of(trace: list[Evaluated]) -> Iterator[str]:
-    """Write what was evaluated, one rule after the other."""
+    """Render the evaluated rules, one after the other."""
     for one in trace:
         if one.is_interceptor:
             yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"

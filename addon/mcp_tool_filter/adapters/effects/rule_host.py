@@ -1,4 +1,4 @@
-"""Carries out what rules ask for: at once where nobody must wait, else on the event loop."""
+"""Carry out the effects of rules: at once if possible, else on the event loop."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ type Sender = Callable[[SendCopy], None]
 
 
 def _enter_nowhere(_effect: WriteLog) -> None:
-    """There is no audit log."""
+    """Do nothing: there is no audit log."""
 
 
 class RuleHost:
-    """One for each process."""
+    """Carries out the effects of all rules of the process."""
 
     def __init__(self, state: RuleState, send_copy: Sender | None = None) -> None:
         self.state = state
@@ -55,13 +55,13 @@ class RuleHost:
         self.webhooks = Webhooks()
         self._callables = Callables()
         self.enter_log: Callable[[WriteLog], None] = _enter_nowhere
-        """Enters what rules log into the audit log, if there is one."""
+        """Adds log entries of rules to the audit log, if there is one."""
         self._send_copy = send_copy
         self._warned: set[str] = set()
         self._scripts: set[asyncio.Task[None]] = set()
 
     def at_once(self, effect: Effect) -> object:
-        """Return what came of an effect, or LATER if it must be waited for."""
+        """Return the result of an effect, or LATER if it must wait."""
         match effect:
             case Identify() | CountUse() | ReadCache() | WriteCache():
                 return self.state.at_once(effect)
@@ -85,7 +85,7 @@ class RuleHost:
         return None
 
     async def carry_out(self, effect: Effect) -> object:
-        """Carry out what must be waited for. Raises EffectFailed."""
+        """Carry out an effect that must wait. Raises EffectFailed."""
         match effect:
             case Identify() | CountUse() | ReadCache() | WriteCache():
                 return await self.state.carry_out(effect)
@@ -107,14 +107,14 @@ class RuleHost:
                 yield name, float(count)
 
     def replace_state(self, state: RuleState) -> None:
-        """Keep limits and caches elsewhere from now on."""
+        """Use another state for limits and caches from now on."""
         closing = asyncio.get_running_loop().create_task(self.state.close())
         self._scripts.add(closing)
         closing.add_done_callback(self._scripts.discard)
         self.state = state
 
     def forget_warnings(self) -> None:
-        """Give each warning once more: the rules have changed."""
+        """Allow each warning once more, because the rules have changed."""
         self._warned.clear()
 
     def warn_once(self, text: str) -> None:
@@ -123,7 +123,7 @@ class RuleHost:
             log.warning("%s", text)
 
     def close_now(self) -> None:
-        """Cancel what is under way: the loop ends."""
+        """Cancel all work under way, because the event loop ends."""
         for task in (*self._scripts, *self.webhooks.workers):
             task.cancel()
 

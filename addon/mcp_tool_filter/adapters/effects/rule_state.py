@@ -1,4 +1,4 @@
-"""Where rate limits and caches are kept: in this process, or in Redis, shared by several."""
+"""The state of rate limits and caches: in this process, or in Redis, shared by several."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ type StateEffect = Identify | CountUse | ReadCache | WriteCache
 
 
 class RuleState(Protocol):
-    """What was remembered for the rules."""
+    """The state of the rules."""
 
     def at_once(self, effect: StateEffect) -> object:
-        """Return what came of an effect, or LATER if it must be waited for."""
+        """Return the result of an effect, or LATER if it must wait."""
 
     async def carry_out(self, effect: StateEffect) -> object:
-        """Carry out an effect that must be waited for. Raises EffectFailed."""
+        """Carry out an effect that must wait. Raises EffectFailed."""
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End all work under way."""
 
 
 class StateInMemory:
@@ -49,7 +49,7 @@ class StateInMemory:
         return self.at_once(effect)
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no work is ever under way."""
 
 
 def open_state(settings: StateSettings) -> RuleState:

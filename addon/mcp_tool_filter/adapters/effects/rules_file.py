@@ -1,4 +1,4 @@
-"""The rules file: read at start, and read again when it changes."""
+"""Read the rules file, at start and when it changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UnreadableRules(StartError):
 
 
 def read_rules(path: str) -> Policy:
-    """Read a policy. Raises StartError: it cannot be read, or has mistakes."""
+    """Read a policy. Raises StartError if the file cannot be read or has mistakes."""
     return load_policy(_read(path), path, ThisMachine(Path(path).expanduser().parent))
 
 
@@ -41,14 +41,14 @@ class WatchedRules:
         self._is_gone = False
 
     def read(self) -> Policy:
-        """Read the file as it is now. Raises StartError."""
-        self._seen = self._look()  # before it is read: what changes meanwhile is read again
+        """Read the current file. Raises StartError."""
+        self._seen = self._look()  # before reading, so that a change meanwhile is noticed
         return read_rules(self._path)
 
     def has_changed(self) -> bool:
-        """Tell whether the file is another than the one that was read last.
+        """Tell whether the file has changed since it was last read.
 
-        A file that is gone has not changed; that is said once.
+        A missing file does not count as changed; we log that once.
         """
         seen = self._look()
         if seen is None and not self._is_gone:

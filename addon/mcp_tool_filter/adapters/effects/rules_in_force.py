@@ -1,6 +1,6 @@
-"""The rules of a process: read from their file, carried out by one host, replaced when they change.
+"""The rules of a process: read from their file, carried out by one host, reloaded when they change.
 
-Nothing of it is imported unless there is a rules file.
+This module is imported only if there is a rules file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOOK_EVERY = 0.5  # seconds
 
 
 class RulesInForce:
-    """One for each rules file that is in use."""
+    """The rules of one rules file."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class RulesInForce:
     ) -> None:
         """Raises StartError if the file cannot be used.
 
-        The ids of copies that rules send begin with ``copies``. Where ``is_offline``, nothing is
-        sent and nobody waits.
+        The ids of copies that rules send begin with ``copies``. If ``is_offline``, nothing is sent
+        and nothing waits.
         """
         self.path = path
         self._file = WatchedRules(path)
@@ -54,11 +54,11 @@ class RulesInForce:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The ids of the rules, in the order in which they are evaluated."""
+        """The ids of the rules, in order of evaluation."""
         return tuple(rule.id for rule in self.policy.rules) if self.policy.enabled else ()
 
     def at_work(self, link: RulesLink) -> RulesAtWork:
-        """Return what the rules have done behind one listener."""
+        """Return what the rules have done at one listener."""
         metrics = sorted(self.host.counters())
         sessions = tuple(SessionAtWork(*one) for one in link.sessions_at_work())
         return RulesAtWork(tuple(self._hits(link)), tuple(metrics), sessions)
@@ -80,20 +80,20 @@ class RulesInForce:
         return link
 
     def replace_file(self, path: str) -> None:
-        """Use another file from now on. Raises StartError before anything has changed."""
+        """Use another file from now on. If it raises StartError, nothing has changed."""
         file = WatchedRules(path)
         self._adopt(file.read())
         self._file, self.path = file, path
 
     async def watch(self) -> None:
-        """Read the file again whenever it changes, until this is cancelled."""
+        """Reload the file whenever it changes, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             if self._file.has_changed():
                 await self.read_again()
 
     async def read_again(self) -> None:
-        """Read the file; the old rules stay if that fails."""
+        """Reload the file; keep the old rules if that fails."""
         try:
             policy = await asyncio.to_thread(self._file.read)
             self._adopt(policy)

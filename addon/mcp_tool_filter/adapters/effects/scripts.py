@@ -1,4 +1,4 @@
-"""Runs the scripts of rules: no shell, a time limit, and no more output than a message may have."""
+"""Run the scripts of rules: without a shell, with a time limit, and with limited output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ_SIZE = 64 * 1024
 
 
 async def run_script(effect: RunScript, *, most_output: int) -> ScriptResult:
-    """Run a script to its end. Raises EffectFailed if it cannot start, or does not end in time."""
+    """Run a script. Raises EffectFailed if it cannot start or does not end in time."""
     try:
         process = await asyncio.create_subprocess_exec(
             *effect.command,
@@ -58,10 +58,10 @@ async def _read(process: asyncio.subprocess.Process, most: int) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End what is left of a script, with all that it has started."""
+    """End the process group of a script."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    # First: a flood that nobody reads on would keep its pipe open, and the wait would not end.
+    # First close the pipe: unread output would keep it open, and the wait would not end.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         for pipe in filter(None, map(transport.get_pipe_transport, (0, 1))):

@@ -1,4 +1,4 @@
-"""Posts the webhooks of rules, from a queue that never delays a message."""
+"""Post the webhooks of rules from a queue, so that they never delay a message."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mcp_tool_filter.policy.rule_effects import SendWebhook
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-_AT_ONCE = 8  # so that one receiver that hangs does not hold up the others
+_AT_ONCE = 8  # so that one hanging receiver does not delay the others
 _RETRY_AFTER = (1.0, 5.0)  # seconds
 _LONGEST_ANSWER = 64 * 1024
 
 
 class Webhooks:
-    """One for each process."""
+    """Posts all webhooks of the process."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Webhooks:
         self.sent = self.failed = self.dropped = 0
 
     def send(self, effect: SendWebhook) -> None:
-        """Put a webhook into the queue; if that is full, the oldest one is dropped."""
+        """Queue a webhook; drop the oldest one if the queue is full."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds")
         body = f'{{"time":{json.dumps(at)},{effect.members}}}'.encode()
         if len(self._waiting) >= self._most:
@@ -89,7 +89,7 @@ class Webhooks:
 
 
 async def _post(effect: SendWebhook, body: bytes) -> tuple[str, bool]:
-    """POST once; return what went wrong, and whether it may go right the next time."""
+    """POST once; return the problem, and whether a retry may succeed."""
     try:
         origin, target = split_url(effect.url)
         headers = [(b"content-type", b"application/json")]

@@ -1,7 +1,7 @@
-"""Asks the upstream for its tools as a certain client would: what it lists may depend on who asks.
+"""Fetch the upstream's tools as a certain client: the list may depend on who asks.
 
-The requests go to where the client's request would have gone, in its session and with its headers,
-so nobody's list is asked for with another's credentials.
+We send the requests to the same URL as the client's request, in its session and with its headers,
+so we never fetch a client's list with other credentials.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _OURS = frozenset({
     b"accept-encoding", b"expect", b"mcp-method", b"mcp-name", b"last-event-id", b"range",
     b"if-range", b"http2-settings",
 })  # fmt: skip
-"""What a request says of itself and not of its client."""
+"""Headers that describe a request, not its client."""
 _ABOUT_CLIENT = "io.modelcontextprotocol/"
-_FIRST_ID = 2**52  # so high that no client uses it in the same session
+_FIRST_ID = 2**52  # so high that no client uses the same number in this session
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBy:
-    """The request because of which we ask."""
+    """The client's request that makes us ask."""
 
     head: Head
     headers: tuple[tuple[str, str], ...] = ()
-    """What the user adds to it."""
+    """The operator's headers for it."""
     meta: str | None = None
-    """What it says of its client, as JSON, where each request says it anew."""
+    """Its ``_meta`` about the client, as JSON, if each request has one."""
     uses_login: bool = False
-    """It is sent with the stored login, if there is one."""
+    """True if it is sent with the stored login."""
 
 
 async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...]:
@@ -51,7 +51,7 @@ async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...
     origin = parse_origin(target.url)
     try:
         login = login_to(target) if asked_by.uses_login else None
-    except StartError as error:  # what is stored cannot be read
+    except StartError as error:  # the stored login cannot be read
         raise CannotList(f"{error.what}. {error.why}") from None
     http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
     poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
@@ -85,7 +85,7 @@ async def _all_pages(poster: Poster, asked_by: AskedBy, at_most: int) -> tuple[b
 
 
 def _meta_in(written: str | None) -> dict[str, object]:
-    """Return what a request says of its client, and nothing that is only about that request."""
+    """Return the part of a request's ``_meta`` that is about the client, not about that request."""
     said = json.loads(written) if written else {}
     about = {key: said[key] for key in said if key.startswith(_ABOUT_CLIENT)}
     return {"_meta": about} if about else {}

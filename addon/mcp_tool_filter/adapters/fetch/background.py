@@ -1,4 +1,4 @@
-"""Tasks that go on beside ours, such as the answers to what an upstream asks."""
+"""Run tasks in the background, such as our answers to requests of an upstream."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-_MAX_ANSWERS = 100  # of ours under way at once
+_MAX_ANSWERS = 100  # at the same time
 
 
 class Background:
-    """Tasks that go on beside ours until all are stopped; how they end is not asked."""
+    """Background tasks, cancelled together; their results are ignored."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -22,7 +22,7 @@ class Background:
         return task
 
     def answer(self, work: Coroutine[None, None, None]) -> None:
-        """Start it, unless the upstream asks more than it hears."""
+        """Start an answer, unless the upstream sends requests faster than it reads answers."""
         if len(self._tasks) < _MAX_ANSWERS:
             self.start(work)
         else:
@@ -40,6 +40,6 @@ class Background:
 
 
 def look_at(done: asyncio.Future[Any]) -> None:
-    """Take note of an exception, which asyncio would otherwise log as never retrieved."""
+    """Retrieve an exception, which asyncio would otherwise log as never retrieved."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,4 @@
-"""One socket and what h11 knows about it: requests go out, events come in."""
+"""One socket with its h11 state: requests go out, events come in."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from mcp_tool_filter.http.origin import Origin
 _MAX_HEAD = 64 * 1024
 _READ_SIZE = 64 * 1024
 _CLOSED = "Connection closed by upstream"
-_GOODBYE_TIMEOUT = 0.5  # seconds for a TLS goodbye; nobody waits for it longer
+_GOODBYE_TIMEOUT = 0.5  # seconds for the TLS shutdown
 
 
 class Connection:
-    """One socket and what h11 knows about it."""
+    """One socket with its h11 state."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
-        self.heard = False  # anything of the answer to the request under way
+        self.has_answered = False  # whether any part of the current answer has arrived
 
     @classmethod
     async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> Connection:
@@ -45,9 +45,9 @@ class Connection:
         return cls(reader, writer)
 
     def start_next(self) -> None:
-        """Make ready for another request on this connection."""
+        """Prepare for another request on this connection."""
         self._http.start_next_cycle()
-        self.heard = False
+        self.has_answered = False
 
     def was_closed_by_peer(self) -> bool:
         return self._reader.at_eof() or self._writer.is_closing()
@@ -66,7 +66,7 @@ class Connection:
             if body:
                 parts.append(self._http.send(h11.Data(data=body)))
             parts.append(self._http.send(h11.EndOfMessage()))
-            # An upstream may refuse before it has heard us out: what it says is worth reading.
+            # An upstream may refuse before it has read everything; its answer is worth reading.
             with suppress(OSError):
                 self._writer.write(b"".join(part for part in parts if part))
                 await self._writer.drain()
@@ -82,7 +82,7 @@ class Connection:
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 data = await self._reader.read(_READ_SIZE)
-                self.heard = self.heard or bool(data)
+                self.has_answered = self.has_answered or bool(data)
                 self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
             if self._reader.at_eof():

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 client, for what we ask the upstream ourselves.
+"""A small HTTP/1.1 client for our own requests to the upstream.
 
-h11 knows HTTP, asyncio the sockets; they meet in ``connection``. All that a peer can do to us ends
-in an ``HttpFailed`` whose words a person can read, or in the caller's time-out. Nothing of
-mitmproxy is imported: the launcher can ask the upstream while mitmproxy is still being loaded.
+h11 does HTTP, asyncio the sockets; ``connection`` joins them. Any misbehaviour of a peer ends in an
+``HttpFailed`` with a readable text, or in the caller's time-out. We do not import mitmproxy, so
+that the launcher can fetch the tools while mitmproxy is still being loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.origin import Origin
 
-# What would break the framing of our own requests if a user's header said otherwise.
+# A user must not set these: they would break the framing of our requests.
 _OUR_HEADERS = frozenset(
     {b"connection", b"content-length", b"transfer-encoding", b"te", b"upgrade", b"expect"}
 )
@@ -34,21 +34,21 @@ type Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Login(Protocol):
-    """Gives the value of Authorization. Its methods raise StartError if there is none."""
+    """Provides the value of Authorization. Its methods raise StartError if there is none."""
 
     def value(self) -> str | None:
-        """Return it if that takes no time."""
+        """Return it if it is known without waiting, else None."""
 
     async def renewed(self, rejected: str | None = None) -> str: ...
 
     async def after_refusal(
         self, status: int, challenges: Sequence[str], rejected: str, *, was_repeated: bool
     ) -> str:
-        """Return another one to try once more."""
+        """Return another value for a second try."""
 
 
 class HttpClient:
-    """Asks one origin; keeps a connection for the next request where the upstream lets it."""
+    """Sends requests to one origin; keeps connections open if the upstream allows it."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class HttpClient:
         resends: bool = True,
         login: Login | None = None,
     ) -> None:
-        """``resends`` lets a request go out again if a kept connection ends without an answer.
+        """``resends`` allows sending a request again if an idle connection ends without an answer.
 
-        Nobody should do that to a call of a tool, which may have run. A ``login`` fills in
-        Authorization; a request that the upstream refuses for it goes out once more.
+        Do not use it for tool calls, which may have run. A ``login`` sets
+        Authorization; a request whose token the upstream refuses is sent once more.
         """
         self._origin = origin
         self._headers = [(name, value) for name, value in headers if _is_usable(name)]
@@ -75,9 +75,9 @@ class HttpClient:
     async def exchange(
         self, method: bytes, target: str, headers: Headers = (), body: bytes = b""
     ) -> AsyncIterator[HttpResponse]:
-        """Send a request; yield the response once its head is here. Raises HttpFailed.
+        """Send a request; yield the response once its head has arrived. Raises HttpFailed.
 
-        A response that is not read to its end costs its connection.
+        If the response is not read to its end, its connection is closed.
         """
         if self._login and not self._says_authorization(headers):
             connection, head = await self._begin_with_login(
@@ -95,7 +95,7 @@ class HttpClient:
                 await connection.close()
 
     async def close(self) -> None:
-        """Close the connections that wait for another request."""
+        """Close the idle connections."""
         while self._idle:
             await self._idle.pop().close()
 
@@ -151,15 +151,16 @@ class HttpClient:
             try:
                 return connection, await connection.send(request, body)
             except ConnectionLost:
-                # The upstream has closed what we kept. Where it said nothing it did nothing.
-                if connection.heard or not self._resends:
+                # The upstream has closed an idle connection. Without any answer it has done
+                # nothing.
+                if connection.has_answered or not self._resends:
                     raise
         connection = await Connection.open(self._origin, self._tls)
         return connection, await connection.send(request, body)
 
 
 class HttpResponse:
-    """A response whose head has come; the body is read on demand."""
+    """A response whose head has arrived; the body is read on demand."""
 
     def __init__(self, method: bytes, connection: Connection, head: h11.Response) -> None:
         self.method = method
@@ -173,21 +174,21 @@ class HttpResponse:
 
     @property
     def status_line(self) -> str:
-        """Such as ``HTTP 404 Not Found``."""
+        """The status as a text, such as ``HTTP 404 Not Found``."""
         said = bytes(self._head.reason).decode("latin-1")
         return f"HTTP {self.status} {said or responses.get(self.status, '')}".strip()
 
     def header(self, name: bytes) -> bytes:
-        """The first value of a header, or nothing; the name in lower case."""
+        """Return the first value of a header, or an empty one; the name is in lower case."""
         return next((value for key, value in self._head.headers if key == name), b"")
 
     def headers(self, name: bytes) -> list[bytes]:
-        """Every value of a header; the name in lower case."""
+        """Return every value of a header; the name is in lower case."""
         return [value for key, value in self._head.headers if key == name]
 
     @property
     def coding(self) -> str:
-        """A compression, although we ask for none; empty where there is none."""
+        """The content coding, although we ask for none; empty if there is none."""
         said = self.header(b"content-encoding").strip().lower().decode("latin-1")
         return "" if said == "identity" else said
 
@@ -197,7 +198,7 @@ class HttpResponse:
         return kind.strip().lower().decode("latin-1")
 
     async def next_chunk(self) -> bytes:
-        """The next part of the body as it is sent; nothing once it has ended. Raises HttpFailed."""
+        """Return the next raw part of the body; empty at its end. Raises HttpFailed."""
         while not self._ended:
             event = await self._connection.next_event()
             if isinstance(event, h11.Data) and event.data:
@@ -206,7 +207,7 @@ class HttpResponse:
         return b""
 
     async def read(self, limit: int) -> bytes:
-        """The whole body, decoded. Raises HttpFailed, also where it is longer than the limit."""
+        """Return the complete decoded body. Raises HttpFailed, also if it is too long."""
         body = bytearray()
         while chunk := await self.next_chunk():
             body += chunk

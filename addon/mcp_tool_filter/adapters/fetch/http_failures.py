@@ -1,4 +1,4 @@
-"""How a request of ours can fail, and in which words people hear of it."""
+"""The failures of our own requests, and their texts for people."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mcp_tool_filter.http.origin import Origin
 
 
 class HttpFailed(Exception):
-    """No (whole) answer came. ``str()`` is a short reason for people."""
+    """No complete answer came. ``str()`` is a short reason for people."""
 
 
 class NotConnected(HttpFailed):
-    """There was not even a connection."""
+    """No connection could be made."""
 
 
 class ConnectionLost(HttpFailed):
@@ -31,7 +31,7 @@ class LoginNeeded(HttpFailed):
 
 
 def why(error: Exception, origin: Origin | None = None) -> str:
-    """Say in a few words why a connection failed, or what was wrong with a file."""
+    """Return in a few words why a connection failed, or what is wrong with a file."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"certificate verify failed: {error.verify_message}"
@@ -50,6 +50,6 @@ def why(error: Exception, origin: Origin | None = None) -> str:
 
 
 def why_none(errors: Sequence[Exception], origin: Origin) -> str:
-    """Of several addresses' errors, the one that says most."""
+    """Return the most informative reason of the errors of several addresses."""
     telling = (ssl.SSLError, ConnectionRefusedError, Exception)
     return why(next(e for kind in telling for e in errors if isinstance(e, kind)), origin)

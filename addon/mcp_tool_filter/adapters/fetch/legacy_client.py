@@ -1,4 +1,4 @@
-"""Speaks MCP as HTTP+SSE (2024-11-05): a stream with all answers, and a path to post to."""
+"""Speak MCP over HTTP+SSE (2024-11-05)."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _EVENTS = (b"accept", EVENT_STREAM.encode())
 
 
 class LegacyClient:
-    """2024-11-05: a GET stream on which all answers come, and a path to post to."""
+    """2024-11-05: a GET stream brings all answers, and names the path to post to."""
 
     transport = Transport.LEGACY_SSE
-    has_session = False  # of the kind that has an id
+    has_session = False  # a session with an id
 
     def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
         self._http = http
@@ -90,7 +90,7 @@ class LegacyClient:
         try:
             if self._lost:
                 raise self._lost
-            # The answer may be here before the POST is: some upstreams end that one last.
+            # The answer may arrive before the POST ends: some upstreams end it last.
             told = self._background.start(self._tell(render_request(number, method, params)))
             either: set[asyncio.Future[Any]] = {told, answered}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -123,12 +123,12 @@ class LegacyClient:
     async def _listen(self, events: EventReader) -> None:
         try:
             while said := await events.next_message():
-                self._hear(*said)
+                self._receive(*said)
             self._lose(ConnectionLost(NO_ANSWER))
         except (HttpFailed, ProtocolError) as error:
             self._lose(error)
 
-    def _hear(self, message: Result, raw: bytes) -> None:
+    def _receive(self, message: Result, raw: bytes) -> None:
         for number, answered in self._waiting.items():
             if is_response_to(number, message) and not answered.done():
                 try:

@@ -1,6 +1,6 @@
-"""Gets the documents in which an upstream says how to log in to it.
+"""Fetch the documents in which an upstream says how to log in.
 
-A client that has a token already may go straight to the token endpoint, which only these name.
+A client that already has a token may use the token endpoint at once, which only these name.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LONGEST = 64 * 1024
 
 
 async def fetch_login_documents(target: Target, endpoint: str) -> list[bytes]:
-    """Return the documents that there are; an upstream without a login has none."""
+    """Return the existing documents; an upstream without a login has none."""
     origin = parse_origin(target.url)
     http = HttpClient(origin, tls=target.tls)
     found: list[bytes] = []
     places = [*resource_documents(origin.url + endpoint), *server_documents(origin.url)]
     try:
         async with asyncio.timeout(_TIMEOUT):
-            for url in places:  # which becomes longer on the way
+            for url in places:  # the list grows in the loop
                 if (document := await _get(http, url)) is None:
                     continue
                 found.append(document)

@@ -1,4 +1,4 @@
-"""Speaks MCP to the upstream, as far as asking for its tools needs it: one request, one answer.
+"""Speak MCP to the upstream, as far as fetching its tools needs it: one request, one answer.
 
 ``StatelessClient`` is for 2026-07-28, ``StreamableClient`` for 2025-03-26 to 2025-11-25; both send
 with a ``Poster``. Each returns a ``ResultReply`` with the original bytes, and closes what it has
@@ -25,7 +25,7 @@ from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 
 
 class McpClient(Protocol):
-    """What the three have in common."""
+    """The interface of the three clients."""
 
     transport: Transport
 
@@ -44,7 +44,7 @@ class McpClient(Protocol):
 
 
 class StatelessClient:
-    """2026-07-28: every request says who we are and which revision we speak."""
+    """2026-07-28: every request states who we are and which revision we speak."""
 
     transport = Transport.STATELESS
     revision = R2026_07_28
@@ -70,7 +70,7 @@ class StatelessClient:
 
 
 class StreamableClient:
-    """2025-03-26 to 2025-11-25: ``initialize`` first, then each answer on its own POST."""
+    """2025-03-26 to 2025-11-25: ``initialize`` first, then each POST gets its own answer."""
 
     transport = Transport.STREAMABLE
 
@@ -89,13 +89,13 @@ class StreamableClient:
         return self._session is not None
 
     async def initialize(self) -> ResultReply:
-        self._poster.session = None  # a refused probe may have been given one too
+        self._poster.session = None  # a refused probe may have got one too
         reply = await self._poster.ask("initialize", INITIALIZE, hears=self._answer)
         self._session = self._poster.session
         return reply
 
     async def initialized(self, revision: str) -> None:
-        """Confirm the revision; an upstream that does not want to hear of it is no worse."""
+        """Confirm the revision; ignore it if the upstream refuses the notification."""
         self.revision = revision
         with suppress(Refused):
             await self._poster.tell(INITIALIZED, self._headers())

@@ -1,4 +1,4 @@
-"""The messages in a response that is an event stream, one after the other, as they come."""
+"""Read the messages of an event stream one by one as they arrive."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class EventReader:
         self._messages: deque[tuple[Result, bytes]] = deque()
 
     async def next_message(self) -> tuple[Result, bytes] | None:
-        """The next message and its bytes; None once the body has ended."""
+        """Return the next message and its bytes; None at the end of the body."""
         while not self._messages:
             event = await self.next_event()
             if event is None:
                 return None
-            # Servers keep streams alive with events of other names, without data, or with a word.
+            # Servers keep streams alive with events that have other names, no data, or just a word.
             if event.is_message and event.data and event.data.lstrip()[:1] in (b"{", b"["):
                 self._messages.extend(messages_in(event.data))
         return self._messages.popleft()
 
     async def next_event(self) -> Event | None:
-        """The next event; None once the body has ended. Raises HttpFailed, ProtocolError."""
+        """Return the next event; None at the end of the body. Raises HttpFailed, ProtocolError."""
         if self._response.coding:
             raise ProtocolError(f"The event stream is compressed ({plain(self._response.coding)})")
-        unfinished = 0  # bytes: not even the parser knows yet whether they are an event
+        unfinished = 0  # bytes that are not an event yet
         while not self._events:
             chunk = await self._response.next_chunk()
             if not chunk:

@@ -1,7 +1,7 @@
-"""What the upstream answers us when we ask for its tools, read; and our own messages, written.
+"""Parse the upstream's answers to our own requests, and render our messages.
 
-Only the envelope and what the fetch itself needs is looked at here. A page's bytes are handed on
-as they came: they are judged where all tool lists are.
+We only look at the envelope and at what the fetch needs. The bytes of a page are passed on
+unchanged, and judged like all tool lists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ HEADER_MISMATCH: Final = -32020
 
 CLIENT_INFO: Final = {"name": "mcp-tool-filter", "version": __version__}
 CAPABILITIES: Final = orjson.loads(ALL_CAPABILITIES)
-"""Some upstreams list certain tools only to clients that declare what these tools need."""
+"""All capabilities: some upstreams list certain tools only to clients that declare what these
+need."""
 INITIALIZE: Final = {
     "protocolVersion": R2025_11_25,
     "capabilities": CAPABILITIES,
@@ -57,7 +58,7 @@ class RpcError:
 
 
 class Refused(Exception):
-    """The upstream answered, but with an HTTP status or a JSON-RPC error instead of a result."""
+    """The upstream answered with an HTTP error or a JSON-RPC error instead of a result."""
 
     def __init__(self, status: int, status_line: str, error: RpcError | None = None) -> None:
         super().__init__(status, status_line, error)
@@ -65,7 +66,7 @@ class Refused(Exception):
         self.status_line = plain(status_line)
         self.error = error
         self.path = ""
-        """Where it was said, if that is a place where MCP may be spoken."""
+        """The path that refused, if it may be an MCP endpoint."""
         self.says_how_to_log_in = False
 
     def __str__(self) -> str:
@@ -81,7 +82,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamIntroduction:
-    """What an upstream says of itself at the beginning."""
+    """The upstream's answer to ``initialize`` or ``server/discover``."""
 
     revision: str
     server_name: str
@@ -90,7 +91,7 @@ class UpstreamIntroduction:
 
 
 def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduction:
-    """Read the result of ``initialize`` or ``server/discover``; all but the revision is free."""
+    """Parse the result of ``initialize`` or ``server/discover``; only the revision is required."""
     info = _mapping(reply.result.get("serverInfo"))  # initialize
     info = info or _mapping(_mapping(reply.result.get("_meta")).get(_SERVER_INFO))
     return UpstreamIntroduction(
@@ -102,29 +103,29 @@ def introduction_of(reply: ResultReply, *, revision: object) -> UpstreamIntroduc
 
 
 def revisions_in(named: object) -> tuple[str, ...]:
-    """The revisions of a ``supportedVersions`` or ``supported`` list."""
+    """Return the revisions in a ``supportedVersions`` or ``supported`` list."""
     return tuple(str(each) for each in named) if isinstance(named, list) else ()
 
 
 def supported_by(error: RpcError | None) -> tuple[str, ...]:
-    """The revisions that an UnsupportedProtocolVersionError names."""
+    """Return the revisions that an UnsupportedProtocolVersionError names."""
     if error is None or error.code != UNSUPPORTED_REVISION:
         return ()
     return revisions_in(_mapping(error.data).get("supported"))
 
 
 def next_cursor(reply: ResultReply) -> str | None:
-    """Where the next page of a tool list begins. Raises ProtocolError if it is no tool list."""
+    """Return the cursor of the next page. Raises ProtocolError if this is not a tool list."""
     if not isinstance(reply.result.get("tools"), list):
         raise ProtocolError("The result of tools/list has no list of tools")
     cursor = reply.result.get("nextCursor")
     if cursor is not None and not isinstance(cursor, str):
         raise ProtocolError("The nextCursor of tools/list is not a string")
-    return cursor or None  # an empty one would ask for the first page again
+    return cursor or None  # an empty cursor would request the first page again
 
 
 def stateless_meta(revision: str) -> Result:
-    """What each request says of us since 2026-07-28."""
+    """Return the ``_meta`` that describes us in each request since 2026-07-28."""
     return {
         "io.modelcontextprotocol/protocolVersion": revision,
         "io.modelcontextprotocol/clientInfo": CLIENT_INFO,
@@ -137,7 +138,7 @@ def render_request(number: int, method: str, params: Result) -> bytes:
 
 
 def answer_to(message: Result) -> bytes | None:
-    """Our answer if the message is a request: we live (ping), and can do nothing else."""
+    """Return our answer if the message is a request: we support only ping."""
     number = message.get("id")
     if not isinstance(message.get("method"), str) or not isinstance(number, int | str):
         return None
@@ -150,7 +151,7 @@ def answer_to(message: Result) -> bytes | None:
 
 
 def messages_in(raw: bytes) -> list[tuple[Result, bytes]]:
-    """The message, or each of a batch's, with its bytes. Raises ProtocolError."""
+    """Return the message, or the members of a batch, each with its bytes. Raises ProtocolError."""
     if not raw.lstrip().startswith(b"["):
         return [(_read(raw), raw)]
     members = [single.place.raw for single in singles(parse_message(raw))]
@@ -158,7 +159,7 @@ def messages_in(raw: bytes) -> list[tuple[Result, bytes]]:
 
 
 def error_in(raw: bytes) -> RpcError | None:
-    """The JSON-RPC error in the body of a refusal, if it is one."""
+    """Return the JSON-RPC error in the body of a refusal, or None."""
     try:
         return _error_of(_read(raw))
     except ProtocolError:
@@ -181,12 +182,12 @@ def is_response_to(number: int, message: Result) -> bool:
 
 
 def is_nameless_error(message: Result) -> bool:
-    """Tell whether this is an error of which the upstream did not know whom it concerns."""
+    """Tell whether this is an error without an id."""
     return "error" in message and message.get("id") is None
 
 
 def reply_in(message: Result, raw: bytes) -> ResultReply:
-    """Take the result out of a response. Raises Refused, ProtocolError."""
+    """Return the result in a response. Raises Refused, ProtocolError."""
     if error := _error_of(message):
         raise Refused(200, "HTTP 200 OK", error)
     result = message.get("result")
@@ -196,7 +197,7 @@ def reply_in(message: Result, raw: bytes) -> ResultReply:
 
 
 def only_reply(number: int, raw: bytes) -> ResultReply:
-    """Read a body that is to be the response. Raises Refused, ProtocolError."""
+    """Parse a body that must be the response. Raises Refused, ProtocolError."""
     for message, written in messages_in(raw):
         if is_response_to(number, message) or is_nameless_error(message):
             return reply_in(message, written)
@@ -212,7 +213,7 @@ def _error_of(message: Result) -> RpcError | None:
 
 
 def plain(text: str) -> str:
-    """The text, fit to be printed: control characters escaped, and cut."""
+    """Return the text for display: cut, with control characters escaped."""
     cut = text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 

@@ -1,6 +1,6 @@
-"""Posts MCP messages to one path of an upstream, and reads what comes back.
+"""Post MCP messages to one path of an upstream, and read the answers.
 
-Here are the rules for refusals, redirects and endpoints, too.
+This module also has the rules for refusals, redirects and endpoints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mcp_tool_filter.http.origin import Origin
 _ERROR_BODY_LIMIT: Final = 64 * 1024
 MAX_REDIRECTS = 5
 _STREAM_END_TIMEOUT = 0.1  # seconds for a stream to end after its answer, to keep the connection
-_GOODBYE_TIMEOUT = 2.0  # seconds for closing our sessions
+_GOODBYE_TIMEOUT = 2.0  # seconds to close our sessions
 NO_ANSWER = "The event stream ended without an answer"
 
 _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
@@ -43,7 +43,7 @@ type Answering = Callable[[bytes], Coroutine[None, None, None]]
 
 
 class Poster:
-    """Posts messages to one path, which a redirect may correct."""
+    """Posts messages to one path, which a redirect may change."""
 
     def __init__(self, http: HttpClient, origin: Origin, path: str, *, limit: int) -> None:
         self._http = http
@@ -52,8 +52,8 @@ class Poster:
         self._next_id = 0
         self.path = path
         self.session: bytes | None = None
-        """The session id that came last."""
-        self._sessions: set[bytes] = set()  # every one that came, also with a refusal
+        """The last session id we got."""
+        self._sessions: set[bytes] = set()  # all session ids we got, even with refusals
 
     async def ask(
         self, method: str, params: Result, headers: Headers = (), hears: Answering | None = None
@@ -73,7 +73,7 @@ class Poster:
             raise no_mcp(got)
 
     def begin_at(self, number: int) -> None:
-        """Number the requests from here on: others may speak in the same session."""
+        """Start request numbers here, because others may send requests in the same session."""
         self._next_id = number
 
     async def tell(self, message: bytes, headers: Headers = ()) -> None:
@@ -81,11 +81,11 @@ class Poster:
         async with self._exchange(b"POST", [_JSON_OR_EVENTS, _JSON_BODY, *headers], message) as got:
             if got.status >= 300:
                 raise await refusal(got)
-            if got.media_type != EVENT_STREAM:  # which may have no end
+            if got.media_type != EVENT_STREAM:  # an event stream may never end
                 await got.read(_ERROR_BODY_LIMIT)
 
     async def close_sessions(self, headers: Headers = ()) -> None:
-        """End every session that we were given; an upstream that keeps them (405) may."""
+        """End every session we got. (An upstream may refuse that with 405.)"""
         with suppress(HttpFailed, ProtocolError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_TIMEOUT):
                 while self._sessions:
@@ -125,7 +125,7 @@ class Poster:
 
 
 async def refusal(response: HttpResponse) -> Refused:
-    """Read a response that is no success; its body may hold a JSON-RPC error."""
+    """Return the refusal in an unsuccessful response; its body may contain a JSON-RPC error."""
     error = None
     with suppress(HttpFailed):
         error = error_in(await response.read(_ERROR_BODY_LIMIT))
@@ -143,14 +143,15 @@ def no_mcp(response: HttpResponse) -> ProtocolError:
 
 
 async def read_away(response: HttpResponse) -> None:
-    """Read what is left, if it is little and comes soon: then the connection can be kept."""
+    """Read the rest of a response if it is short and arrives soon, so that the connection can be
+    kept."""
     with suppress(HttpFailed, TimeoutError):
         async with asyncio.timeout(_STREAM_END_TIMEOUT):
             await response.read(_ERROR_BODY_LIMIT)
 
 
 def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | None:
-    """The path to go to instead, if it is within the same origin. Raises ProtocolError."""
+    """Return the path of a redirect within the same origin, or None. Raises ProtocolError."""
     followed = (307, 308) if response.method != b"GET" else (301, 302, 303, 307, 308)
     location = response.header(b"location").decode("latin-1")
     if not location or response.status not in (301, 302, 303, 307, 308):
@@ -162,7 +163,7 @@ def redirect_target(response: HttpResponse, origin: Origin, path: str) -> str | 
 
 
 def endpoint_path(data: bytes, origin: Origin, path: str) -> str:
-    """Where an ``endpoint`` event says to post to. Raises ProtocolError."""
+    """Return the path that an ``endpoint`` event names. Raises ProtocolError."""
     said = data.decode("utf-8", "replace").strip()
     target = origin.path_to(said, at=path)
     if target is None:

@@ -1,4 +1,4 @@
-"""Find out whether the upstream can still be reached: one fresh connection, closed at once."""
+"""Find out whether the upstream can still be reached: open a new connection and close it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from enum import StrEnum
 
 from mcp_tool_filter.http.origin import Origin
 
-# Errors of this machine: they say nothing about the upstream.
+# Errors of this machine, which say nothing about the upstream.
 _OURS = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN}
 )
-# They may pass by themselves: a network that changes, an upstream that is starting.
+# Temporary errors: the network changes, or the upstream is starting.
 _PASSING = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNRESET, errno.ECONNABORTED}
 )
@@ -25,15 +25,15 @@ class Reach(StrEnum):
     REACHED = "reached"
     LOST = "lost"
     DOUBTFUL = "doubtful"
-    """There is no route, no name or no TLS yet; if this lasts, the upstream is lost."""
+    """No route, no DNS name or no TLS yet; if this lasts, the upstream is lost."""
     UNKNOWN = "unknown"
-    """This machine could not even try: it has no descriptors or no memory."""
+    """This machine could not even try: no descriptors or no memory."""
 
 
 async def connect(
     origin: Origin, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection. Raises OSError, or a group of them: localhost, say, is two addresses."""
+    """Open a connection. Raises OSError, or a group of them if the host has several addresses."""
     return await asyncio.open_connection(
         origin.host,
         origin.port,
@@ -50,14 +50,14 @@ async def probe(origin: Origin, tls: ssl.SSLContext | None, timeout: float) -> R
             _, writer = await connect(origin, tls)
     except ExceptionGroup as group:
         return reach_in(group.exceptions)
-    except OSError as error:  # TimeoutError and all errors of TLS are OSErrors too
+    except OSError as error:  # includes TimeoutError and all TLS errors
         return reach_in([error])
     writer.transport.abort()
     return Reach.REACHED
 
 
 def reach_in(errors: Sequence[Exception]) -> Reach:
-    """Say what failed connections mean; one error for each address that was tried."""
+    """Return what failed connections mean, given one error per address."""
     kinds = {_reach_in(error) for error in errors}
     for kind in (Reach.LOST, Reach.UNKNOWN):
         if kind in kinds:

@@ -1,4 +1,4 @@
-"""Says for people why a fetch failed: what came instead, and what they can do about it."""
+"""Explain to people why a fetch failed, and what they can do about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcp_tool_filter.errors import FetchFailed, ListsAfterLogin
 from mcp_tool_filter.http.oauth_metadata import resource_documents, server_documents
 from mcp_tool_filter.http.origin import parse_origin
 
-_HINTS = {  # what a reason contains, to what to do about it
+_HINTS = {  # part of a reason: what to do about it
     "certificate verify failed": "--ca FILE trusts its certificate (in mitmproxy: --set"
     " ssl_verify_upstream_trusted_ca=FILE)",
     "TLS error": "If the upstream speaks plain http on this port, write http://",
@@ -23,7 +23,8 @@ _WRONG_CREDENTIALS = "the upstream does not accept the credentials in upstream_h
 
 
 async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
-    """Tell an upstream that only wants a login from one that failed."""
+    """Return the error for people; distinguish an upstream that wants a login from one that
+    failed."""
     why = _why(error, target)
     if isinstance(error, Refused) and await _wants_login(error, target):
         return ListsAfterLogin(why=why, path=error.path or target.endpoint or "/mcp")
@@ -37,7 +38,7 @@ async def _wants_login(refused: Refused, target: Target) -> bool:
 
 
 async def _has_login_metadata(target: Target, path: str) -> bool:
-    """Tell whether the upstream says in a document of its own how users log in."""
+    """Tell whether the upstream has a metadata document about logins."""
     http = HttpClient(parse_origin(target.url), headers=[], tls=target.tls)
     try:
         async with asyncio.timeout(target.list_timeout):
@@ -53,13 +54,13 @@ async def _has_login_metadata(target: Target, path: str) -> bool:
 
 
 def _metadata_places(origin: str, path: str) -> list[str]:
-    """Return where such a document may be; MCP 2025-03-26 knows only the server's."""
+    """Return the possible paths of such documents; MCP 2025-03-26 has only the server's."""
     documents = [*resource_documents(origin + path), *server_documents(origin)]
     return [urlsplit(url).path for url in documents]
 
 
 def _why(error: Exception, target: Target) -> str:
-    """Say it for people, with what they can do about it."""
+    """Return the reason, with a hint what to do about it."""
     if isinstance(error, Refused) and error.status in (401, 403):
         known = has_authorization(target)
         return f"{error}: {_WRONG_CREDENTIALS if known else _NO_CREDENTIALS}"

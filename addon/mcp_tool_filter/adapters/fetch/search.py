@@ -1,10 +1,10 @@
-"""Finds out at which path and in which way an upstream speaks MCP.
+"""Find out at which path and over which transport an upstream speaks MCP.
 
-The newest way is tried first, as the specification wants it (2026-07-28, basic/versioning and
+We try the newest transport first, as the specification requires (2026-07-28, basic/versioning and
 basic/transports/streamable-http, "Backward Compatibility"): ``server/discover``; then
-``initialize``; then a GET for the stream of HTTP+SSE. Where no endpoint is given the usual paths
-are tried, in the order of ``_USUAL_PATHS``. Most upstreams need one connection and two
-(stateless) or five requests, the last of them a DELETE of the session.
+``initialize``; then a GET for the stream of HTTP+SSE. Without a configured endpoint we try
+``_USUAL_PATHS`` in order. Most upstreams need one connection and two (stateless) or five requests,
+the last one a DELETE of the session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NOWHERE = f"no MCP found at {' '.join(_USUAL_PATHS)}: set its path with the end
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An upstream that has introduced itself."""
+    """An upstream that was found, and its introduction."""
 
     client: McpClient
     introduction: UpstreamIntroduction
@@ -63,11 +63,11 @@ class Found:
 type _Problem = Refused | ProtocolError
 type _Way = Callable[[str], Awaitable[Found]]
 type FindTransport = Callable[[AsyncExitStack], Awaitable[Found]]
-"""Finds out how an upstream speaks; what it opens is closed with the stack."""
+"""Finds an upstream's transport; the stack closes what it opens."""
 
 
 class _NotHere(Exception):
-    """Nothing at this path speaks MCP; ``problem`` is what came instead."""
+    """This path is not MCP; ``problem`` is what came instead."""
 
     def __init__(self, problem: _Problem) -> None:
         super().__init__(problem)
@@ -75,12 +75,12 @@ class _NotHere(Exception):
 
 
 class Search:
-    """Looks for the path and the way in which the upstream speaks MCP."""
+    """Searches for the path and the transport of the upstream."""
 
     def __init__(self, target: Target, opened: AsyncExitStack) -> None:
         self._endpoint = target.endpoint
         self._limit = target.limit
-        self._patience = target.connect_timeout / 2  # with one way, while another is left
+        self._patience = target.connect_timeout / 2  # while another transport is left to try
         self._opened = opened
         self._origin = parse_origin(target.url)
         headers = [(name.encode(), value.encode()) for name, value in target.headers]
@@ -90,10 +90,13 @@ class Search:
         opened.push_async_callback(self._http.close)
 
     async def find(self) -> Found:
-        """Raises Refused, ProtocolError, HttpFailed: what the upstream said instead."""
+        """Return the upstream.
+
+        Raises Refused, ProtocolError or HttpFailed with its most telling answer.
+        """
         if self._endpoint:
             return await self._find_at("/" + self._endpoint.removeprefix("/"))
-        # At last without a probe: some answer 404 to whatever is not an initialize.
+        # Finally without a probe: some upstreams answer 404 to anything but an initialize.
         tries: list[tuple[_Way, str]] = [(self._guess, path) for path in _USUAL_PATHS]
         tries += [(self._by_initialize, path) for path in _USUAL_PATHS[:2]]
         problems = []
@@ -105,7 +108,7 @@ class Search:
         raise ProtocolError(f"{_most_telling(problems)}; {_NOWHERE}")
 
     async def _find_at(self, path: str) -> Found:
-        """Try all ways at the path that the user gave."""
+        """Try all transports at the configured path."""
         problems = []
         for way in (*self._ways(path), self._by_initialize):
             try:
@@ -115,7 +118,7 @@ class Search:
         raise _most_telling(problems)
 
     async def _guess(self, path: str) -> Found:
-        """Try a path that may well not exist, with as few requests as will tell."""
+        """Try a path that may not exist, with as few requests as possible."""
         first, second = self._ways(path)
         try:
             return await first(path)
@@ -125,7 +128,7 @@ class Search:
         return await second(path)
 
     def _ways(self, path: str) -> tuple[_Way, _Way]:
-        """The two ways to begin at a path, the likelier one first."""
+        """Return the two ways to begin at a path, the more likely one first."""
         if "/sse" in path:
             return self._by_stream, self._by_post
         return self._by_post, self._by_stream
@@ -137,7 +140,7 @@ class Search:
         try:
             return await self._initialize(poster)
         except Refused as refused:
-            # A stateless upstream that was too slow for the probe shows only now what it is.
+            # A stateless upstream that was too slow for the probe reveals itself now.
             if refused.code in (UNSUPPORTED_REVISION, HEADER_MISMATCH):
                 with suppress(_NotHere):
                     if found := await self._discover(poster, None):
@@ -202,7 +205,7 @@ class Search:
 
 
 def _judge_probe(refused: Refused) -> None:
-    """Let a refused ``server/discover`` pass if an older upstream would refuse it like this."""
+    """Raise unless an older upstream would refuse ``server/discover`` like this."""
     if refused.status in (401, 403):
         raise refused
     if refused.status in _NO_SUCH_PATH and refused.error is None:
@@ -214,14 +217,14 @@ def _judge_probe(refused: Refused) -> None:
 
 
 def _is_final(refused: Refused) -> bool:
-    """Tell whether it makes no sense to look elsewhere."""
+    """Tell whether searching elsewhere is pointless."""
     if refused.status in _NO_SUCH_PATH:
         return False
     return refused.status in (401, 403, 429) or refused.status >= 500 or refused.error is not None
 
 
 def introduction_in(reply: ResultReply) -> UpstreamIntroduction:
-    """Read the answer to ``initialize``. Raises ProtocolError if the revision is unknown."""
+    """Parse the answer to ``initialize``. Raises ProtocolError if the revision is unknown."""
     revision = reply.result.get("protocolVersion")
     if not isinstance(revision, str) or not has_initialize(revision):
         said = plain(str(revision))

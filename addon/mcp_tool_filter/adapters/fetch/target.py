@@ -1,4 +1,4 @@
-"""What to fetch a tool list from, and with which login."""
+"""The target of a fetch: what to fetch a tool list from, and with which login."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mcp_tool_filter.policy.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to fetch from."""
+    """What to fetch a tool list from."""
 
     url: str
     """Scheme, host and port."""
     endpoint: str | None
-    """Path and query, where the user said it."""
+    """Path and query, if the user has configured them."""
     headers: tuple[tuple[str, str], ...]
     """Sent with every request."""
     connect_timeout: float
@@ -28,11 +28,11 @@ class Target:
     limit: int
     """Bytes of one message."""
     uses_login: bool = False
-    """A stored login for the upstream is used, if there is one."""
+    """Use a stored login for the upstream, if there is one."""
 
 
 def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
-    """Return what to fetch from; every host asks alike, or the upstream would be asked twice."""
+    """Return the target. All hosts must use this function, or the upstream would be asked twice."""
     return Target(
         url=url,
         endpoint=config.endpoint,
@@ -46,9 +46,9 @@ def target_for(config: Config, url: str, tls: ssl.SSLContext | None) -> Target:
 
 
 def login_to(target: Target) -> Login | None:
-    """Return the stored login that an upstream is asked with, if there is one.
+    """Return the stored login for the target, or None.
 
-    The user's own Authorization comes first. Raises StartError if logins cannot be read.
+    The operator's own Authorization has priority. Raises StartError if logins cannot be read.
     """
     if not target.uses_login or has_authorization(target) or not has_logins():
         return None

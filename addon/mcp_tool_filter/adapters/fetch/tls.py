@@ -1,4 +1,4 @@
-"""TLS as mitmproxy does it: the certificates that we trust, and those that we show."""
+"""TLS like mitmproxy's: which certificates we trust, and which we present."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make_tls_context(
     trusted_confdir: str | None = None,
     client_cert: str | None = None,
 ) -> ssl.SSLContext:
-    """Trust whom mitmproxy trusts, so that what we ask ourselves fails where traffic would.
+    """Return a context that trusts what mitmproxy trusts, so that our fetch fails if traffic would.
 
     The arguments are mitmproxy's options ``ssl_insecure``, ``ssl_verify_upstream_trusted_ca`` and
     ``ssl_verify_upstream_trusted_confdir``, and a PEM file with a key and its certificates. Raises
@@ -43,13 +43,13 @@ def make_tls_context(
 def _why_not_pem(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
         return "The key does not belong to the certificate"
-    if isinstance(error, ssl.SSLError):  # whose own words name OpenSSL's modules
+    if isinstance(error, ssl.SSLError):  # its own text names OpenSSL's modules
         return "It must be a PEM file with a certificate and its key"
     return why(error)
 
 
 def refuse_bad_certificate(option: str, file: str) -> None:
-    """Raise InvalidOption unless a file has a certificate and its key, as a TLS server needs."""
+    """Raise InvalidOption unless a file has a certificate and its key."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(os.path.expanduser(file), password=_refuse_password)
@@ -68,7 +68,7 @@ def _refuse_password() -> str:
 
 
 def _trust(context: ssl.SSLContext, ca: str | None, folder: str | None) -> None:
-    if folder and not os.path.isdir(os.path.expanduser(folder)):  # OpenSSL would not mind
+    if folder and not os.path.isdir(os.path.expanduser(folder)):  # OpenSSL would ignore it
         option = "ssl_verify_upstream_trusted_confdir"
         raise InvalidOption(option, folder, why="It must be a directory of certificates")
     if not ca and not folder:

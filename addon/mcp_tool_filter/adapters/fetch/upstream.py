@@ -1,7 +1,7 @@
-"""Fetches the upstream's tool list, all pages, however it speaks.
+"""Fetch all pages of the upstream's tool list, over any transport.
 
-An upstream without a ``tools`` capability is still asked: some forget to declare it. Only when it
-then knows no tools/list (-32601) has it no tools, and no pages.
+We also ask an upstream without a ``tools`` capability, because some forget to declare it. Only if
+it then answers -32601 does it have no tools, and no pages.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mcp_tool_filter.errors import ConnectFailed, FetchFailed, ProtocolError
 
 MAX_PAGES: Final = 1000
 MAX_TOTAL: Final = 8
-"""All pages together may be this many times as long as one message."""
+"""All pages together may be so many times as long as one message."""
 _NO_SUCH_PAGE = re.compile(r"HTTP 40[45]\b")
 
 
 async def fetch(target: Target) -> Fetched:
-    """Ask the upstream for its tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
+    """Fetch the upstream's tools. Raises ConnectFailed, FetchFailed, LoggedOut."""
     try:
         return await fetch_from(target, lambda opened: Search(target, opened).find())
     except FetchFailed as error:
@@ -43,7 +43,7 @@ async def fetch(target: Target) -> Fetched:
 
 
 async def _find_elsewhere(target: Target) -> str | None:
-    """Say where MCP is, if it is at a usual path and not where the user said."""
+    """Return the usual path that speaks MCP, if the configured one does not."""
     try:
         async with AsyncExitStack() as opened, asyncio.timeout(target.connect_timeout):
             found = await Search(replace(target, endpoint=None), opened).find()
@@ -53,7 +53,7 @@ async def _find_elsewhere(target: Target) -> str | None:
 
 
 async def fetch_from(target: Target, find: FindTransport) -> Fetched:
-    """Ask the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
+    """Fetch the tools of the upstream that ``find`` finds. Raises ConnectFailed, FetchFailed."""
     async with AsyncExitStack() as opened:
         found = await _connect(target, find, opened)
         pages = await _all_pages(target, found)
@@ -118,7 +118,7 @@ async def _pages(found: Found, *, at_most: int) -> list[bytes]:
 
 
 async def _page(found: Found, cursor: str | None) -> ResultReply | None:
-    """A page of the tool list; None if there is no such thing as a tool list."""
+    """Return a page of the tool list; None if the upstream has no tools/list."""
     try:
         return await found.client.request("tools/list", {"cursor": cursor} if cursor else {})
     except Refused as refused:

@@ -1,7 +1,7 @@
-"""By which other names and addresses can clients find the upstream?
+"""Find out under which other names and addresses clients can reach the upstream.
 
-Asked once, at the start: its addresses, and if it runs on this machine, all that this machine is
-called. What cannot be found out in time is left out.
+We look once, at the start: its addresses, and if it runs on this machine, all names of this
+machine. Whatever takes too long is left out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PATIENCE = 2.0  # seconds
 _HOSTS_FILE = Path("/etc/hosts")
 _IPV4_ADDRESSES = Path("/proc/net/fib_trie")
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
-# What containers call the machine that they run on.
+# The names of the host machine in containers.
 _OF_CONTAINERS = ("host.docker.internal", "gateway.docker.internal", "host.containers.internal")
 _OF_NOBODY = "192.0.2.1"  # RFC 5737
 
 
 async def find_names(url: str) -> UpstreamNames:
-    """Return all names of the upstream that can be found out."""
+    """Return all names of the upstream that we can find."""
     host = urlsplit(url).hostname or ""
     addresses = {*plain_hosts(host), *await _resolve(host)}
     is_here = UpstreamNames(url).is_local or any(map(is_own_address, addresses))
@@ -41,7 +41,7 @@ async def find_names(url: str) -> UpstreamNames:
 
 
 def is_own_address(host: str) -> bool:
-    """Tell whether an address is one of this machine's. (Only to these can a socket be bound.)"""
+    """Tell whether an address belongs to this machine. (Only then can a socket be bound to it.)"""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError:
@@ -63,13 +63,13 @@ async def _resolve(host: str) -> set[str]:
     try:
         async with asyncio.timeout(_PATIENCE):
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # a TimeoutError is an OSError
+    except (OSError, UnicodeError):  # includes TimeoutError
         return set()
     return {str(address[0]) for *_, address in found}
 
 
 def _own_addresses() -> Iterator[str]:
-    """Yield the addresses of this machine's interfaces, as Linux tells them."""
+    """Yield the addresses of this machine's interfaces, from Linux's /proc."""
     for line, after in pairwise(_lines_of(_IPV4_ADDRESSES)):
         if after.split()[-2:] == ["host", "LOCAL"]:
             yield line.split()[-1]
@@ -78,7 +78,7 @@ def _own_addresses() -> Iterator[str]:
 
 
 def _names_of(addresses: Iterable[str], *, is_here: bool) -> Iterator[str]:
-    """Yield what the file of hosts calls these addresses."""
+    """Yield the names of these addresses in the hosts file."""
     for line in _lines_of(_HOSTS_FILE):
         address, *names = line.partition("#")[0].split() or [""]
         if address in addresses or (is_here and is_own_address(address)):

@@ -1,7 +1,7 @@
-"""Waits for the browser to come back from the login, with a code in its hands (RFC 8252).
+"""Wait for the browser's redirect after a login, which brings a code (RFC 8252).
 
-A tiny server on the loopback, for one path. Other programs and pages can send it requests, too:
-only one that knows our ``state`` is listened to.
+A tiny server on loopback for one path. Other programs and pages can send it requests too: it
+accepts only one that knows our ``state``.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _REFUSED = "The login has failed. The terminal says why."
 
 
 class CallbackRefused(Exception):
-    """The way back says that there is no login. ``str()`` says why."""
+    """The redirect says that the login failed. ``str()`` says why."""
 
 
 @dataclass(slots=True)
 class Callback:
-    """Where the browser comes back to."""
+    """The server for the redirect."""
 
     port: int
     state: str
@@ -50,7 +50,7 @@ class Callback:
         return await asyncio.shield(self._code)
 
     def take(self, url: str) -> bool:
-        """Read the URL to which the browser came back; tell whether it is of our login."""
+        """Read the URL of the redirect; return whether it belongs to our login."""
         query = parse_qs(urlsplit(url).query)
         if not hmac.compare_digest(_one(query, "state").encode(), self.state.encode()):
             return False
@@ -102,7 +102,7 @@ class Callback:
 
 @asynccontextmanager
 async def callback(port: int, state: str, server: ServerMetadata) -> AsyncIterator[Callback]:
-    """Listen until the end of the block; port 0 takes a free one. Raises OSError."""
+    """Listen until the end of the block; port 0 picks a free port. Raises OSError."""
     code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     code.add_done_callback(lambda done: done.cancelled() or done.exception())
     waiting = Callback(port, state, server, code)
@@ -116,7 +116,7 @@ async def callback(port: int, state: str, server: ServerMetadata) -> AsyncIterat
 
 
 def redirect_uri_for(port: int) -> str:
-    """Return where the browser comes back to.
+    """Return the redirect URI.
 
     >>> redirect_uri_for(8080)
     'http://127.0.0.1:8080/callback'
@@ -125,7 +125,7 @@ def redirect_uri_for(port: int) -> str:
 
 
 def _one(query: dict[str, list[str]], name: str) -> str:
-    """Return a value that stands there once."""
+    """Return a value that occurs exactly once, else an empty text."""
     values = query.get(name, [])
     return values[0] if len(values) == 1 else ""
 

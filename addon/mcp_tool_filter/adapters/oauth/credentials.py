@@ -1,12 +1,12 @@
-"""Gives the access token of a stored login, and renews it once for all who need it.
+"""Provide the access token of a stored login, and renew it once for all waiting requests.
 
     credentials = credentials_for("https://example.com/mcp")  # None: nobody has logged in
     value = credentials.value() or await credentials.renewed()  # "Bearer …"
     value = await credentials.after_refusal(401, [], value, was_repeated=False)
 
-``value`` never waits. ``renewed`` waits for a new token: before the old one expires, or when the
-upstream has ``rejected`` it. ``after_refusal`` says whether a request should be sent once more.
-However many wait, in however many processes, one request is sent.
+``value`` never waits. ``renewed`` waits for a new token: before the old one expires, or after the
+upstream has ``rejected`` it. ``after_refusal`` says whether to send a request once more. Only one
+renewal is sent, however many requests wait in however many processes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mcp_tool_filter.adapters.oauth.token_endpoint import TokenRefused, renew
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.http.challenges import missing_scopes
 
-_PAUSE = 5.0  # seconds in which a renewal that failed is not tried again
-_DOUBT = 60.0  # seconds in which a token that replaced a rejected one may not be rejected, too
+_PAUSE = 5.0  # seconds before a failed renewal is tried again
+_DOUBT = 60.0  # seconds in which we do not renew again a token that replaced a rejected one
 
 
 class Credentials:
-    """The login to one endpoint, as it is stored by now."""
+    """The current stored login to one endpoint."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Credentials:
         self._doubtful: str | None = None
 
     def value(self) -> str | None:
-        """Return what Authorization says; None if a new token is needed. Raises LoggedOut."""
+        """Return the value of Authorization; None if a new token is needed. Raises LoggedOut."""
         tokens = self._current().tokens
         if tokens is None:
             raise LoggedOut(self.endpoint, "has expired")
         return f"Bearer {tokens.access_token}" if tokens.is_fresh(self._clock()) else None
 
     async def renewed(self, rejected: str | None = None) -> str:
-        """Return what Authorization says with a token other than the ``rejected`` one.
+        """Return the value of Authorization with a token other than the ``rejected`` one.
 
-        Raises LoggedOut, or RenewalFailed if this may be better later.
+        Raises LoggedOut, or RenewalFailed if a later try may succeed.
         """
         value = self.value()
         if value is not None and value != rejected:
@@ -71,7 +71,7 @@ class Credentials:
             self._renewing = asyncio.create_task(self._renew(rejected))
             self._renewing.add_done_callback(_look_at)
         try:
-            # One who no longer waits must not take the token from the others.
+            # A cancelled waiter must not cancel the renewal for the others.
             return await asyncio.shield(self._renewing)
         except RenewalFailed:
             if rejected is None and (last := self._last_resort()):
@@ -81,9 +81,9 @@ class Credentials:
     async def after_refusal(
         self, status: int, challenges: Sequence[str], rejected: str, *, was_repeated: bool
     ) -> str:
-        """Return what Authorization says with another token, to try once more.
+        """Return the value of Authorization with another token, for a second try.
 
-        Raises LoggedOut, with what to type, if that makes no sense; and RenewalFailed.
+        Raises LoggedOut, with the command to type, if a second try is pointless; and RenewalFailed.
         """
         if wanted := missing_scopes(status, challenges):
             await self.want_scopes(wanted)
@@ -96,11 +96,11 @@ class Credentials:
         return await self.renewed(rejected)
 
     async def want_scopes(self, scopes: tuple[str, ...]) -> None:
-        """Remember what the upstream asked for: the next login will ask for it, too."""
+        """Remember the scopes that the upstream asked for, for the next login."""
         await remember_scopes(self._store, self.endpoint, scopes)
 
     def _current(self) -> LoginState:
-        """Read the login again if another process has changed it. Raises LoggedOut."""
+        """Return the login, read again if another process has changed it. Raises LoggedOut."""
         stamp = self._store.stamp_of(self.endpoint)
         if stamp != self._stamp or self._state is None:
             self._state = self._store.load(self.endpoint) if stamp else None
@@ -113,17 +113,17 @@ class Credentials:
         if self._failed and self._clock() < self._failed[0] + _PAUSE:
             raise self._failed[1]
         async with self._store.lock(self.endpoint):
-            value = self.value()  # another process may have been here before us
+            value = self.value()  # another process may have renewed it before us
             if value is not None and value != rejected:
                 return value
             tokens = await self._ask_for_tokens(self._current())
-        # However short it lives: nobody will have a newer one.
+        # Use it however soon it expires: there is no newer one.
         value = f"Bearer {tokens.access_token}"
         self._doubtful = value if rejected is not None else None
         return value
 
     def _last_resort(self) -> str | None:
-        """Return a token that will soon expire, and has not yet."""
+        """Return a token that expires soon but is still valid."""
         tokens = self._current().tokens
         if tokens is None or tokens.expires_at is None or self._clock() >= tokens.expires_at:
             return None
@@ -156,8 +156,8 @@ class Credentials:
 
 
 async def remember_scopes(store: LoginStore, endpoint: str, scopes: tuple[str, ...]) -> None:
-    """Store what an upstream wants besides. Raises StoreFailed."""
-    async with store.lock(endpoint):  # a renewal in another process must not be undone
+    """Store the additional scopes that an upstream wants. Raises StoreFailed."""
+    async with store.lock(endpoint):  # we must not undo a renewal by another process
         if (state := store.load(endpoint)) is not None:
             wanted = tuple(dict.fromkeys((*state.wanted_scopes, *scopes)))
             if wanted != state.wanted_scopes:
@@ -170,7 +170,7 @@ _known: dict[tuple[str, str], Credentials] = {}
 def credentials_for(url: str, store: LoginStore | None = None) -> Credentials | None:
     """Return the login for an endpoint, or for the only endpoint of an origin; None without one.
 
-    Raises StartError if what is stored cannot be read.
+    Raises StartError if the stored login cannot be read.
     """
     store = store or LoginStore()
     state = store.find(url)
@@ -187,6 +187,6 @@ def _web_for(state: LoginState) -> Web:
 
 
 def _look_at(task: asyncio.Task[str]) -> None:
-    """Take note of an exception, which asyncio would otherwise log as never retrieved."""
+    """Retrieve an exception, which asyncio would otherwise log as never retrieved."""
     if not task.cancelled():
         task.exception()

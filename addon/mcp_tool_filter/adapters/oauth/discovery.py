@@ -1,8 +1,8 @@
-"""Finds out how one logs in to an upstream, as MCP 2025-11-25 wants it (basic/authorization).
+"""Find out how to log in to an upstream, as MCP 2025-11-25 requires (basic/authorization).
 
-First the upstream is asked without credentials: its 401 says where its metadata is. Where it says
-nothing, the metadata is looked for at the usual places. Without any, the upstream is of MCP
-2025-03-26 and its own authorization server.
+First we send the upstream a request without credentials: its 401 names its metadata. Otherwise we
+look for metadata at the usual places. Without any, the upstream is its own authorization server, as
+in MCP 2025-03-26.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _HELLO = json.dumps(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
     endpoint: str
-    """The URL of the MCP endpoint: the one that was given, or one that the metadata names."""
+    """The URL of the MCP endpoint: the given one, or the one that the metadata names."""
     resource: str | None
-    """What tokens are for; None where the upstream names no resource."""
+    """The resource that tokens are for; None if the upstream names none."""
     server: ServerMetadata
     scopes: tuple[str, ...]
-    """What to ask for."""
+    """The scopes to request."""
 
 
 async def discover(endpoint: str, web: Web) -> Discovered:
-    """Ask an upstream how to log in. Raises LoginFailed."""
+    """Find out how to log in to an upstream. Raises LoginFailed."""
     try:
         status, challenge = await _challenge_of(endpoint, web)
         resource = await _resource_of(endpoint, challenge, web)
@@ -70,9 +70,9 @@ async def discover(endpoint: str, web: Web) -> Discovered:
 
 
 async def _challenge_of(endpoint: str, web: Web) -> tuple[int, Challenge | None]:
-    """Ask as a client without credentials would; the status, and the challenge. Raises WebFailed.
+    """Send a request without credentials; return status and challenge. Raises WebFailed.
 
-    Some upstreams challenge only a GET (the older transport), some only what is asked later.
+    Some upstreams challenge only a GET (the older transport), some only later requests.
     """
     answer = await web.post_json(endpoint, _HELLO, [_ACCEPT])
     challenge = bearer_challenge(answer.challenges)
@@ -101,7 +101,7 @@ async def _resource_of(
 
 
 async def _first_server(resource: ResourceMetadata, web: Web) -> ServerMetadata:
-    """Return the first authorization server that can be used. Raises the first problem."""
+    """Return the first usable authorization server. Raises the first problem if there is none."""
     problem: Exception | None = None
     for issuer in resource.issuers[:3]:
         try:
@@ -133,9 +133,9 @@ async def _server_of(issuer: str, web: Web) -> ServerMetadata | None:
 
 
 async def _document(url: str, web: Web) -> WebAnswer | None:
-    """Get a document that may not exist. Raises WebFailed if nobody answers."""
+    """Fetch a document that may not exist. Raises WebFailed if there is no answer."""
     answer = await web.get(url)
-    is_json = answer.body.lstrip()[:1] == b"{"  # some sites answer every path with a page
+    is_json = answer.body.lstrip()[:1] == b"{"  # some sites answer every path with an HTML page
     return answer if answer.status == 200 and is_json else None
 
 
@@ -147,14 +147,14 @@ def _usable(url: str | None, web: Web) -> str | None:
 
 
 def _endpoint_of(endpoint: str, resource: ResourceMetadata | None) -> str:
-    """Return the endpoint; where only an origin was given, the resource's path completes it."""
+    """Return the endpoint; if only an origin was given, with the resource's path."""
     if resource and urlsplit(endpoint).path in ("", "/") and urlsplit(resource.resource).path:
         return resource.resource
     return endpoint
 
 
 def _scopes(challenge: Challenge | None, resource: ResourceMetadata | None) -> tuple[str, ...]:
-    """Take the scopes of the challenge, else all that the resource has (MCP 2025-11-25)."""
+    """Return the scopes of the challenge, else all scopes of the resource (MCP 2025-11-25)."""
     if challenge and (said := scopes_in(challenge)):
         return said
     return resource.scopes if resource else ()

@@ -1,4 +1,4 @@
-"""What can go wrong with a login, each in two lines that say what to type."""
+"""The errors of logins, each in two lines that say what to type."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from mcp_tool_filter.errors import StartError
 
 
 class LoginFailed(StartError):
-    """There is no (new) login; ``why`` says what the other side said, or what to do."""
+    """A login failed; ``why`` is the other side's reason, or what to do."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
         super().__init__(f"Cannot log in to {endpoint}", why=why)
 
 
 class LoggedOut(StartError):
-    """There was a login, and it is of no use any more."""
+    """The stored login cannot be used any more."""
 
     def __init__(self, endpoint: str, problem: str | None = None) -> None:
-        """``problem`` says what the login has or is."""
+        """``problem`` completes the sentence "The login to …"."""
         what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
         super().__init__(what, why=f"Type: {login_command(endpoint)}")
 
@@ -27,7 +27,7 @@ class LoggedOut(StartError):
 
 
 class RenewalFailed(StartError):
-    """A login could not be renewed just now; it may be later."""
+    """A login could not be renewed now; a later try may succeed."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
         super().__init__(f"Cannot renew the login to {endpoint}", why=why)
@@ -39,5 +39,5 @@ class RenewalFailed(StartError):
 
 
 def login_command(endpoint: str) -> str:
-    """Return what a person types to log in."""
+    """Return the command to log in."""
     return f"mcp-tool-filter login {endpoint}"

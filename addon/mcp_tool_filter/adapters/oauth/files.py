@@ -1,4 +1,4 @@
-"""Files that only their user can read, replaced as a whole, and locked against other processes."""
+"""Files that only their user can read, replaced atomically, with locks between processes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from mcp_tool_filter.adapters.whole_file import whole_file
 
 _POLL = 0.05  # seconds between attempts to get a lock
-_PATIENCE = 60.0  # seconds; a renewal takes far less
+_PATIENCE = 60.0  # seconds to wait for a lock; a renewal takes far less
 
 type Stamp = tuple[int, int, int]
-"""What changes when a file is replaced."""
+"""Values that change when a file is replaced."""
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what tells one version of a file from the next; None if there is none."""
+    """Return a stamp that differs between versions of a file; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -29,7 +29,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, so that nobody reads half of it. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path) as file:
         file.write(content)
@@ -37,7 +37,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold a lock against all tasks and processes. Raises OSError, also after a minute."""
+    """Hold a lock against all tasks and processes.
+
+    Raises OSError, also after a minute of waiting.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -48,7 +51,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
             await asyncio.sleep(_POLL)
         yield
     finally:
-        os.close(handle)  # which also unlocks it
+        os.close(handle)  # this also releases the lock
 
 
 if sys.platform == "win32":

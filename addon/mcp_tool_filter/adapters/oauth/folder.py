@@ -1,4 +1,4 @@
-"""Where logins are kept. Imports next to nothing: each start asks whether there are any."""
+"""The folder of stored logins. (Imports almost nothing, because each start uses it.)"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """Return where logins are kept: where the system has the settings of its user."""
+    """Return the folder of logins, in the user's configuration folder."""
     if sys.platform == "win32":
         base = environment.get("APPDATA") or str(Path.home() / "AppData" / "Roaming")
     else:
@@ -18,7 +18,7 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 
 def registrations_folder(environment: Mapping[str, str]) -> Path:
-    """Return where we keep which clients have registered through us."""
+    """Return the folder of the clients' registrations."""
     return default_folder(environment).with_name("registrations")
 
 
@@ -26,5 +26,5 @@ def has_logins() -> bool:
     """Tell whether the user has ever logged in anywhere."""
     try:
         return default_folder(os.environ).is_dir()
-    except (OSError, RuntimeError):  # a user without a home
+    except (OSError, RuntimeError):  # the user has no home folder
         return False

@@ -1,7 +1,7 @@
-"""Keeps in a file which clients have registered through us: they do so once, and for good.
+"""Keep the registrations of clients in a file, because clients register only once.
 
-The file is one for each upstream, and all processes in front of that upstream share it. Without it
-(a folder that nobody may write to), registrations end with this process.
+There is one file per upstream, shared by all processes in front of it. Without the file (if the
+folder is not writable), registrations end with this process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST = 8 * 1024 * 1024  # far more than we write
 
 
 class KeptRegistrations:
-    """The registrations through one upstream, in a file of their own."""
+    """The file with the registrations for one upstream."""
 
     def __init__(self, folder: Path, upstream: str) -> None:
         self.path = folder / f"{sha256(upstream.encode()).hexdigest()[:32]}.json"
@@ -28,7 +28,7 @@ class KeptRegistrations:
         self._has_warned = False
 
     async def read_into(self, registrations: Registrations) -> None:
-        """Learn what this or another process has written since we last looked."""
+        """Load what any process has written since we last looked."""
         stamp = stamp_of(self.path)
         if stamp is None or stamp == self._read:
             return
@@ -41,7 +41,7 @@ class KeptRegistrations:
             self._warn(error)
 
     async def write(self, registrations: Registrations) -> None:
-        """Write all that we know, and what others have written meanwhile."""
+        """Write all registrations, including those that other processes have written meanwhile."""
         try:
             async with locked(self.path.with_suffix(".lock")):
                 await self.read_into(registrations)

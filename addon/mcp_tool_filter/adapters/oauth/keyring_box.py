@@ -1,4 +1,4 @@
-"""The secrets of a login in the system's keyring, for users who want them there.
+"""Keep the secrets of a login in the system's keyring, if the user wants that.
 
 The package ``keyring`` is an extra: ``pip install 'mcp-tool-filter[keyring]'``.
 """
@@ -19,12 +19,12 @@ class KeyringFailed(StartError):
 
 
 def check() -> None:
-    """Raise KeyringFailed if there is no keyring that can be used."""
+    """Raise KeyringFailed if there is no usable keyring."""
     take("check")
 
 
 def put(name: str, secrets: str) -> None:
-    """Keep secrets under a name. Raises KeyringFailed."""
+    """Store secrets under a name. Raises KeyringFailed."""
     keyring = _keyring()
     try:
         keyring.set_password(_SERVICE, name, secrets)
@@ -33,7 +33,7 @@ def put(name: str, secrets: str) -> None:
 
 
 def take(name: str) -> str | None:
-    """Return what is kept under a name. Raises KeyringFailed."""
+    """Return the secrets stored under a name. Raises KeyringFailed."""
     keyring = _keyring()
     try:
         found: str | None = keyring.get_password(_SERVICE, name)
@@ -43,7 +43,7 @@ def take(name: str) -> str | None:
 
 
 def remove(name: str) -> None:
-    """Keep nothing under a name any more. Raises KeyringFailed."""
+    """Remove the secrets under a name. Raises KeyringFailed."""
     keyring = _keyring()
     try:
         if keyring.get_password(_SERVICE, name) is not None:
@@ -61,6 +61,6 @@ def _keyring() -> Any:
 
 
 def _why(error: Exception) -> str:
-    """Say what is wrong in one line; a backend's error may be long."""
+    """Return the reason on one line; a backend's error may be long."""
     text = str(error) or type(error).__name__
     return "".join(one if one.isprintable() else " " for one in text.strip()[:200])

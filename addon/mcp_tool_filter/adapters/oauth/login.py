@@ -1,4 +1,4 @@
-"""Logs in with a browser: authorization code with PKCE (OAuth 2.1, MCP 2025-11-25)."""
+"""Log in with a browser: authorization code with PKCE (OAuth 2.1, MCP 2025-11-25)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _OFFLINE = "offline_access"
 _PING = b'{"jsonrpc":"2.0","id":0,"method":"ping"}'
 
 type Show = Callable[[str], Awaitable[None]]
-"""Brings a URL before the user."""
+"""Shows a URL to the user."""
 type Paste = Callable[[], Awaitable[str]]
-"""Waits for a URL that the user copies from a browser on another device."""
+"""Waits for a URL that the user pastes from a browser on another device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the user says of a login."""
+    """The user's options for a login."""
 
     client: OwnClient | None = None
     scopes: tuple[str, ...] | None = None
@@ -45,7 +45,7 @@ class Wishes:
     ca: str | None = None
     timeout: float = 300.0  # seconds to log in
     in_keyring: bool = False
-    """Keep the secrets in the system's keyring."""
+    """True to keep the secrets in the system's keyring."""
 
 
 async def log_in(
@@ -87,9 +87,9 @@ async def log_in(
 
 
 async def wanted_scopes(state: LoginState, store: LoginStore) -> tuple[str, ...]:
-    """Try the new token; return the scopes that the upstream wants besides. Raises StartError.
+    """Try the new token; return the additional scopes that the upstream wants. Raises StartError.
 
-    They are stored, so that the next login asks for them.
+    They are stored, so that the next login requests them.
     """
     assert state.tokens
     bearer = (b"authorization", b"Bearer " + state.tokens.access_token.encode())
@@ -108,7 +108,10 @@ async def wanted_scopes(state: LoginState, store: LoginStore) -> tuple[str, ...]
 
 
 async def drop(state: LoginState, store: LoginStore) -> str | None:
-    """End a login; return why the authorization server could not be told. Raises StartError."""
+    """End a login; return the reason if the authorization server could not be told.
+
+    Raises StartError.
+    """
     problem = None
     async with store.lock(state.endpoint):
         try:
@@ -124,17 +127,18 @@ def _web_of(state: LoginState) -> Web:
 
 
 def _scopes(found: Discovered, old: LoginState | None) -> tuple[str, ...]:
-    """Ask for what the upstream wants, what it has wanted since, and to stay logged in."""
+    """Return the scopes to request: those the upstream wants, those it wanted later, and offline
+    access."""
     wanted = [*found.scopes, *(old.wanted_scopes if old else ())]
     if old and old.wanted_scopes and old.tokens:
-        wanted += old.tokens.scopes  # more rights than before, and not others
+        wanted += old.tokens.scopes  # keep the previous scopes as well
     if wanted and _OFFLINE in found.server.scopes:
         wanted.append(_OFFLINE)
     return tuple(dict.fromkeys(wanted))
 
 
 async def _listen(found: Discovered, port: int, listening: AsyncExitStack) -> Callback:
-    """Listen where the browser comes back to."""
+    """Listen for the redirect."""
     state = secrets.token_urlsafe(32)
     try:
         return await listening.enter_async_context(callback(port, state, found.server))
@@ -146,7 +150,7 @@ async def _listen(found: Discovered, port: int, listening: AsyncExitStack) -> Ca
 async def _registration(
     web: Web, found: Discovered, back: Callback, wishes: Wishes, scopes: tuple[str, ...]
 ) -> Registration:
-    """Register anew for each login: some authorization servers forget their clients."""
+    """Register again for each login, because some authorization servers forget their clients."""
     if wishes.client:
         return as_given(wishes.client, found.server, back.redirect_uri, found.endpoint)
     return await register(web, found.server, back.redirect_uri, scopes, found.endpoint)
@@ -173,13 +177,13 @@ def _authorization_url(
     if found.resource:
         fields["resource"] = found.resource
     if _OFFLINE in scopes:
-        fields["prompt"] = "consent"  # OpenID Connect gives no refresh token without it
+        fields["prompt"] = "consent"  # OpenID Connect issues no refresh token without it
     endpoint = found.server.authorization_endpoint
     return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(fields)}"
 
 
 async def _code(back: Callback, wishes: Wishes, paste: Paste | None, endpoint: str) -> str:
-    """Wait until the browser has come back, or the user has copied where it wanted to go."""
+    """Wait for the redirect, or for the user to paste its URL."""
     pasting = asyncio.create_task(_take_pasted(back, paste)) if paste else None
     try:
         async with asyncio.timeout(wishes.timeout):

@@ -1,4 +1,4 @@
-"""What we answer ourselves in the place of an authorization server."""
+"""Our own answers instead of an authorization server's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_tool_filter.http.login_through.requests import check_answer
 
 @dataclass(frozen=True, slots=True)
 class LoginAnswer:
-    """What we answer in the place of the authorization server."""
+    """An answer of ours instead of the authorization server's."""
 
     status: int
     body: bytes = b""

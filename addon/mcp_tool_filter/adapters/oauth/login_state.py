@@ -1,23 +1,25 @@
-"""A login as values: who we are to the authorization server, and what it gave us.
+"""A login as values: our registration at the authorization server, and the tokens.
 
-No ``repr`` shows a secret, so that no log and no traceback can.
+No ``repr`` shows a secret, so that no log or traceback does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-_EARLY = 30.0  # seconds before its end a token is renewed, or a fifth of its life if that is less
+_EARLY = (
+    30.0  # a token is renewed so many seconds before it expires, or a fifth of its lifetime if less
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What an authorization server knows us by."""
+    """Our registration at an authorization server."""
 
     client_id: str
     client_secret: str | None = field(default=None, repr=False)
     auth_method: str = "none"
-    """How we prove who we are: none, client_secret_basic or client_secret_post."""
+    """How we authenticate: none, client_secret_basic or client_secret_post."""
     redirect_uri: str = ""
     scopes: tuple[str, ...] = ()
 
@@ -28,7 +30,7 @@ class Tokens:
     refresh_token: str | None = field(default=None, repr=False)
     received_at: float
     expires_at: float | None = None
-    """Seconds since 1970; None if nothing was said."""
+    """Seconds since 1970; None if unknown."""
     scopes: tuple[str, ...] = ()
 
     def is_fresh(self, now: float) -> bool:
@@ -39,7 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginState:
-    """All that is stored of a login."""
+    """The stored login."""
 
     endpoint: str
     resource: str | None
@@ -50,11 +52,11 @@ class LoginState:
     tokens: Tokens | None
     """None once the authorization server has refused to renew them."""
     wanted_scopes: tuple[str, ...] = ()
-    """What the upstream has asked for beyond what we have."""
+    """Scopes that the upstream wants and the tokens lack."""
     ca: str | None = None
-    """A file with the certificates to trust."""
+    """The path of a file with certificates to trust."""
     in_keyring: bool = False
-    """Its secrets are in the system's keyring, and not in the file."""
+    """True if its secrets are in the system's keyring instead of the file."""
 
     def with_tokens(self, tokens: Tokens | None) -> LoginState:
         return replace(self, tokens=tokens)

@@ -1,4 +1,4 @@
-"""Makes us known to an authorization server: as the user says, or by registering (RFC 7591)."""
+"""Get a client id from an authorization server: the user's own, or by registering (RFC 7591)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = "mcp-tool-filter"
 
 @dataclass(frozen=True, slots=True)
 class OwnClient:
-    """A client that the user has registered; an https URL is the id of a client document."""
+    """A client that the user has registered; an https URL is the URL of a client document."""
 
     client_id: str
     client_secret: str | None = field(default=None, repr=False)
@@ -29,14 +29,14 @@ class OwnClient:
 def as_given(
     client: OwnClient, server: ServerMetadata, redirect_uri: str, endpoint: str
 ) -> Registration:
-    """Use the client that the user has registered. Raises LoginFailed."""
+    """Return the registration for the user's own client. Raises LoginFailed."""
     if client.is_document and not server.takes_client_documents:
         why = "Its authorization server does not support client id metadata documents"
         raise LoginFailed(endpoint, why=why)
     method = "none"
     if client.client_secret is not None:
         said = server.auth_methods or ("client_secret_basic",)
-        # The default is basic (RFC 8414, section 2); some servers know only the other.
+        # The default is basic (RFC 8414, section 2), but some servers support only the other.
         method = "client_secret_basic" if "client_secret_basic" in said else "client_secret_post"
     return Registration(
         client_id=client.client_id,

@@ -1,7 +1,7 @@
-"""Keeps logins in files that only their user can read, one for each endpoint.
+"""Store logins in files that only their user can read, one for each endpoint.
 
-A file is replaced as a whole, so that nobody reads half of it. Refresh tokens are valid for one
-use: whoever renews one holds the lock of that login, also against other processes.
+Files are replaced atomically. A refresh token can be used only once, so a renewal holds the login's
+lock, also against other processes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LoginStore:
         return self.folder / f"{sha256(key_of(endpoint).encode()).hexdigest()[:32]}.json"
 
     def stamp_of(self, endpoint: str) -> Stamp | None:
-        """Return what tells one version of a login from the next; None if there is none."""
+        """Return a stamp that differs between versions of a login; None if there is none."""
         return stamp_of(self.path_of(endpoint))
 
     def load(self, endpoint: str) -> LoginState | None:
@@ -57,7 +57,7 @@ class LoginStore:
         yield from sorted((one for one in states if one), key=lambda state: state.endpoint)
 
     def find(self, url: str) -> LoginState | None:
-        """Return the login for an endpoint; of an origin alone, the only one there is."""
+        """Return the login for an endpoint; for an origin, its only login."""
         if not self.folder.is_dir():
             return None
         if urlsplit(url).path not in ("", "/"):
@@ -73,7 +73,7 @@ class LoginStore:
         if state.in_keyring:
             secrets, plain = _apart(plain)
             keyring_box.put(key_of(state.endpoint), json.dumps(secrets))
-        elif _says_keyring(path):  # the user has thought otherwise
+        elif _says_keyring(path):  # the user has changed their mind
             keyring_box.remove(key_of(state.endpoint))
         try:
             replace_file(path, json.dumps(plain, indent=1).encode())
@@ -81,7 +81,7 @@ class LoginStore:
             raise StoreFailed(path, error) from None
 
     def forget(self, endpoint: str) -> bool:
-        """Remove a login; tell whether there was one. Raises StoreFailed."""
+        """Remove a login; return whether there was one. Raises StoreFailed."""
         path = self.path_of(endpoint)
         if _says_keyring(path):
             keyring_box.remove(key_of(endpoint))
@@ -106,7 +106,7 @@ class LoginStore:
 
 
 def key_of(endpoint: str) -> str:
-    """Return what an endpoint's URL has in common with other spellings of it.
+    """Return the same key for all spellings of an endpoint's URL.
 
     >>> key_of("HTTPS://Example.com:443/mcp/?a=b")
     'https://example.com/mcp'
@@ -141,7 +141,7 @@ def _plain(state: LoginState) -> dict[str, Any]:
 
 
 def _apart(plain: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Cut what is stored into its secrets and the rest."""
+    """Split the stored values into secrets and the rest."""
     secrets: dict[str, Any] = {}
     rest = dict(plain)
     for part, names in _SECRETS.items():
@@ -152,7 +152,7 @@ def _apart(plain: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _put_together(rest: dict[str, Any], secrets: str | None) -> None:
-    """Put the secrets where they were; without them there are no tokens."""
+    """Put the secrets back; without them there are no tokens."""
     known = json.loads(secrets) if secrets else {}
     for part in _SECRETS:
         if part in known and rest[part]:

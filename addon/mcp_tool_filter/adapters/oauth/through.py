@@ -1,7 +1,7 @@
-"""Stands for the authorization server of one upstream, so that clients can log in through us.
+"""Stand in for the authorization server of one upstream, so that clients can log in through us.
 
-What the upstream's own metadata names is asked, and nothing that a client names. No answer is
-kept but for metadata documents, for a short time; tokens only pass.
+We send requests only to URLs in the upstream's own metadata, never to URLs from a client. We keep
+no answers except metadata documents, for a short time; tokens only pass through.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 _RESOURCE = "/.well-known/oauth-protected-resource"
 _SERVER_DOCUMENTS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
-_KEPT = 120.0  # seconds that we rely on a document
+_KEPT = 120.0  # seconds until we fetch a document again
 _KEPT_NOTHING = 3.0
 _MOST_PLACES = 16
 _MOST_AT_ONCE: Final = 32
@@ -67,20 +67,20 @@ _ENDPOINTS = {AUTHORIZE: "GET", TOKEN: "POST", REGISTER: "POST"}
 
 @dataclass(slots=True, eq=False)
 class Through:
-    """The logins to one upstream that pass through us."""
+    """The logins to one upstream through us."""
 
     listener: Listener
     open_web: Callable[[], Web]
     is_plain: bool = False
-    """Only the metadata is rewritten; clients speak with the authorization server themselves."""
+    """True to rewrite only the metadata: clients talk to the authorization server directly."""
     kept: KeptRegistrations | None = None
-    """Keeps registrations beyond this process."""
+    """The file that keeps registrations beyond this process."""
     registrations: Registrations = field(default_factory=Registrations)
     _web: Web | None = None
     _asks: bool = False
-    """The upstream has refused somebody for want of a login."""
+    """True once the upstream has refused a request without a login."""
     _places: dict[str, None] = field(default_factory=dict)
-    """Further paths at which its challenges say that its metadata is."""
+    """More paths of its metadata, named by its challenges."""
     _found: UpstreamLogin | None = None
     _found_at: float = float("-inf")
     _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -88,7 +88,7 @@ class Through:
 
     @property
     def web(self) -> Web:
-        """Whom we ask; to load certificates takes a moment."""
+        """The HTTP client. (Created late: loading certificates takes a moment.)"""
         if self._web is None:
             self._web = self.open_web()
         return self._web
@@ -107,7 +107,8 @@ class Through:
 
     @property
     def _wants_login(self) -> bool:
-        """Has the upstream ever shown that it wants a login? Else such a path is its own.
+        """Tell whether the upstream has ever shown that it wants a login. Otherwise such a path is
+        its own.
 
         It does so by a 401 at the start or later, or by metadata that a client has asked for.
         """
@@ -121,7 +122,7 @@ class Through:
         return (is_usual and not is_misleading(path)) or path in self._places
 
     async def answer(self, head: Head, body: bytes, ours: str) -> LoginAnswer | None:
-        """Answer in the place of the authorization server; None if the upstream shall answer."""
+        """Answer instead of the authorization server; None if the upstream should answer."""
         path, _, query = head.target.partition("?")
         found = await self.find()
         if self.is_resource_document(head.target):
@@ -158,9 +159,9 @@ class Through:
             )
 
     def translated(self, head: Head, body: bytes, ours: str) -> tuple[str, bytes] | None:
-        """Return the target and body of a request that the upstream shall answer, if they change.
+        """Return the changed target and body of a request for the upstream, or None.
 
-        A client names us as the resource also where there is no metadata that says so.
+        A client names us as the resource even without metadata.
         """
         path, mark, query = head.target.partition("?")
         if path not in (AUTHORIZE, TOKEN) or self.is_plain:
@@ -224,7 +225,7 @@ class Through:
     # Answers
 
     def note_challenges(self, challenges: list[str]) -> None:
-        """Learn from a refusal of the MCP endpoint that there is a login, and of which kind."""
+        """Learn from a refusal of the MCP endpoint that it wants a login, and which kind."""
         before = self._asks, len(self._places)
         self._asks = True
         for challenge in challenges:
@@ -241,23 +242,23 @@ class Through:
         return not is_known and not is_mcp and len(path) < 1024 and not is_misleading(path)
 
     def rewrite_challenges(self, challenges: list[str], ours: str) -> list[str]:
-        """Let challenges name our metadata."""
+        """Return challenges that name our metadata."""
         listener = self.listener
         path = urlsplit(listener.fetched.endpoint).path.removesuffix("/")
         usual = f"{ours}{_RESOURCE}{path}"
         return [rewrite_challenge(one, ours, listener.names, usual) for one in challenges]
 
     def rewrite_document(self, document: bytes, ours: str) -> bytes | None:
-        """Let protected-resource metadata name us; None if it stays as it is."""
+        """Return protected-resource metadata that names us; None to leave it unchanged."""
         found = self._found
         is_full = found is not None and self._stands_for(found.server)
         issuer = our_issuer(found.named, ours) if found and is_full else None
         return rewrite_resource_metadata(document, ours, self.listener.names, issuer)
 
-    # What the upstream says of itself
+    # The upstream's metadata
 
     async def find(self) -> UpstreamLogin | None:
-        """Return how one logs in to the upstream; None if it asks for no login."""
+        """Return how to log in to the upstream; None if it wants no login."""
         async with self._finding:
             kept = _KEPT if self._found else _KEPT_NOTHING
             if time.monotonic() - self._found_at > kept:

@@ -1,4 +1,4 @@
-"""Gets, renews and revokes tokens at an authorization server (RFC 6749, 7009, 8707)."""
+"""Get, renew and revoke tokens at an authorization server (RFC 6749, 7009, 8707)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mcp_tool_filter.adapters.oauth.web import Web, WebAnswer, WebFailed
 
 _TOKEN = re.compile(r"[!-~]+")
 _LONGEST_LIFE = 10 * 365 * 24 * 3600.0
-# Any of these says that the login itself is of no use any more, not that this was a bad moment.
+# These errors are final: the login itself is invalid.
 _FINAL = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
 
 
 class TokenRefused(Exception):
-    """The authorization server said no. ``str()`` is what it said, without any secret."""
+    """The authorization server refused. ``str()`` is its reason, without any secret."""
 
     def __init__(self, status: int, error: str, description: str) -> None:
         super().__init__(f"{error}: {description}" if description else error or f"HTTP {status}")
@@ -29,7 +29,7 @@ class TokenRefused(Exception):
 async def exchange_code(
     web: Web, state: LoginState, code: str, verifier: str, now: float
 ) -> Tokens:
-    """Trade a code for tokens. Raises TokenRefused, WebFailed."""
+    """Exchange a code for tokens. Raises TokenRefused, WebFailed."""
     fields = {
         "grant_type": "authorization_code",
         "code": code,
@@ -40,7 +40,7 @@ async def exchange_code(
 
 
 async def renew(web: Web, state: LoginState, now: float) -> Tokens:
-    """Trade the refresh token for new tokens. Raises TokenRefused, WebFailed."""
+    """Get new tokens for the refresh token. Raises TokenRefused, WebFailed."""
     assert state.tokens
     assert state.tokens.refresh_token
     fields = {"grant_type": "refresh_token", "refresh_token": state.tokens.refresh_token}
@@ -55,7 +55,7 @@ async def renew(web: Web, state: LoginState, now: float) -> Tokens:
 
 
 async def revoke(web: Web, state: LoginState) -> None:
-    """Tell the authorization server that our tokens are over. Raises WebFailed."""
+    """Revoke our tokens at the authorization server. Raises WebFailed."""
     if state.revocation_endpoint is None or state.tokens is None:
         return
     token = state.tokens.refresh_token or state.tokens.access_token
@@ -88,7 +88,9 @@ async def _post(
         basic = base64.b64encode(pair.encode()).decode()
     elif registration.auth_method == "client_secret_post":
         fields["client_secret"] = secret
-    fields["client_id"] = registration.client_id  # with basic, too: the Python SDK looks for it
+    fields["client_id"] = (
+        registration.client_id
+    )  # even with basic, because the Python SDK expects it
     return await web.post_form(url, list(fields.items()), basic=basic)
 
 
@@ -110,7 +112,7 @@ def _tokens(said: Mapping[str, object], now: float) -> Tokens:
 
 
 def _seconds(said: object) -> float | None:
-    """Read how long a token lasts; some servers write a text."""
+    """Parse a token's lifetime; some servers send it as a string."""
     try:
         seconds = float(said) if isinstance(said, int | float | str) else math.nan
     except ValueError:
@@ -133,7 +135,7 @@ def _object(answer: WebAnswer) -> Mapping[str, object]:
 
 
 def _plain(said: Mapping[str, object], name: str) -> str:
-    """Quote what the server said, without what a terminal would act on."""
+    """Return the server's text without control characters."""
     value = said.get(name)
     text = value if isinstance(value, str) else ""
     return "".join(one if one.isprintable() else "?" for one in text[:200])

@@ -1,4 +1,4 @@
-"""Finds out how one logs in to the upstream, from the metadata that it and its servers publish."""
+"""Find out how to log in to the upstream, from its metadata and that of its servers."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from mcp_tool_filter.http.oauth_metadata import (
 
 @dataclass(frozen=True, slots=True)
 class UpstreamLogin:
-    """How one logs in to the upstream."""
+    """How to log in to the upstream."""
 
     server: ServerMetadata
     document: Mapping[str, object] | None
-    """The metadata as it came; None if there is none (MCP 2025-03-26)."""
+    """The unchanged metadata; None if there is none (MCP 2025-03-26)."""
     named: str
-    """The issuer as the upstream names it."""
+    """The issuer, as the upstream names it."""
     theirs: str
-    """The upstream's origin as its metadata calls it."""
+    """The upstream's origin, as its metadata names it."""
 
 
 async def find_login(listener: Listener, web: Web, places: Iterable[str]) -> UpstreamLogin | None:
-    """Return how one logs in; None if the upstream asks for no login.
+    """Return how to log in; None if the upstream wants no login.
 
-    ``places`` are further paths of its metadata. Raises WebFailed, ProtocolError.
+    ``places`` are more paths of its metadata. Raises WebFailed, ProtocolError.
     """
     origin = listener.upstream
     resource = await _resource(listener, web, places)
     if resource is None:
-        # Without any metadata its usual paths are the same through us: nothing is rewritten.
+        # Without any metadata we rewrite nothing, because its usual paths also work through us.
         return await _server(web, origin, origin)
     parts = urlsplit(resource.resource)
     theirs = f"{parts.scheme}://{parts.netloc}"
@@ -83,7 +83,7 @@ async def _server(web: Web, issuer: str, theirs: str) -> UpstreamLogin | None:
 
 
 def _resource_in(body: bytes, endpoint: str) -> ResourceMetadata:
-    """Read metadata whose resource may use another name of this upstream."""
+    """Parse metadata whose resource may use another name of this upstream."""
     try:
         return parse_resource_metadata(body, endpoint)
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Asks the addresses that metadata documents name, and no others that they should not reach.
+"""Send requests to the URLs that metadata documents name, but only to allowed addresses.
 
 Whoever runs an upstream chooses these addresses. So they are https, or on this machine if the
 upstream itself is; a redirect must lead to such an address again; an answer is short and comes
@@ -32,7 +32,7 @@ type FormFields = Sequence[tuple[str, str]]
 
 
 class WebFailed(Exception):
-    """No answer came. ``str()`` is a short reason for people, without any secret."""
+    """There was no answer. ``str()`` is a short reason for people, without any secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,27 @@ class WebAnswer:
     status: int
     body: bytes
     challenges: tuple[str, ...] = ()
-    """The values of WWW-Authenticate."""
+    """The values of the WWW-Authenticate headers."""
 
 
 class Web:
-    """Asks for the sake of one upstream."""
+    """Sends requests on behalf of one upstream."""
 
     def __init__(
         self, upstream: str, *, tls: ssl.SSLContext | None = None, is_for_clients: bool = False
     ) -> None:
-        """``is_for_clients``: we ask what clients would ask themselves if they knew the upstream.
+        """``is_for_clients`` means that we send requests for clients, which do not know the
+        upstream.
 
-        So the upstream may be asked in whatever way it is reached; and nobody redirects us to an
-        origin that no metadata names.
+        So requests to the upstream itself are always allowed, but no redirect to an origin that no
+        metadata names.
         """
         self._is_local = is_local(upstream)
         self._tls = tls
         self._own = parse_origin(upstream) if is_for_clients else None
 
     async def get(self, url: str) -> WebAnswer:
-        """Get a document. Raises WebFailed."""
+        """Fetch a document. Raises WebFailed."""
         for _ in range(_MOST_REDIRECTS + 1):
             answer, location = await self._ask(b"GET", url, [_ACCEPT], b"")
             if location is None:
@@ -73,7 +74,7 @@ class Web:
     async def post_form(
         self, url: str, fields: FormFields, *, basic: str | None = None
     ) -> WebAnswer:
-        """Post a form; ``basic`` are credentials. Never goes elsewhere. Raises WebFailed."""
+        """Post a form; ``basic`` are credentials. Never follows a redirect. Raises WebFailed."""
         headers = [_ACCEPT, _FORM]
         if basic:
             headers.append((b"authorization", b"Basic " + basic.encode()))
@@ -90,7 +91,7 @@ class Web:
         return answer
 
     def check(self, url: str) -> Origin:
-        """Tell the origin of a URL that may be asked. Raises WebFailed."""
+        """Return the origin of a URL if it is allowed. Raises WebFailed."""
         try:
             origin = parse_origin(url)
         except InvalidOption:
@@ -130,7 +131,7 @@ async def _read(response: HttpResponse) -> tuple[WebAnswer, str | None]:
     location = response.header(b"location").decode("latin-1")
     if location and response.status in (301, 302, 303, 307, 308):
         return WebAnswer(response.status, b"", challenges), location
-    # Some upstreams answer a first POST with a stream that has no end.
+    # Some upstreams answer the first POST with an endless stream.
     is_stream = response.media_type == "text/event-stream"
     body = b"" if is_stream else await response.read(_LONGEST_ANSWER)
     return WebAnswer(response.status, body, challenges), None
@@ -142,7 +143,7 @@ def is_local(url: str) -> bool:
 
 
 def _is_on_this_machine(host: str) -> bool:
-    """Tell so for names of the loopback, and for addresses at which no server of others is."""
+    """Tell whether a host is a loopback name or an address of this machine only."""
     name = host.lower().rstrip(".")
     if is_loopback(name):
         return True
@@ -154,6 +155,6 @@ def _is_on_this_machine(host: str) -> bool:
 
 
 def _is_odd_number(name: str) -> bool:
-    """Tell whether the system could read a name as an address that we do not (``0x7f.1``)."""
+    """Tell whether the system could read a name as an address although we do not (``0x7f.1``)."""
     last = name.rpartition(".")[2]
     return last.isdigit() or last.startswith("0x")

@@ -1,7 +1,7 @@
 """HTTP in front of a command: Streamable HTTP at /mcp and HTTP+SSE at /sse, one child per session.
 
-It stands behind the filter, on a loopback port that serves only the filter's own connections, and
-judges nothing. Requests of 2026-07-28 have no session: they share one child, with ids of their own.
+It runs behind the filter, on a loopback port that serves only the filter's own connections, and
+judges nothing. Requests of 2026-07-28 have no session: they share one child, with renumbered ids.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _PROBE: Final = 5.0  # seconds for a command to answer server/discover
 
 
 class Bridge:
-    """Create it in a running loop; ``answer`` is for ``http_server``."""
+    """The bridge. Create it in a running event loop; ``answer`` serves ``http_server``."""
 
     def __init__(self, sessions: BridgeSessions, limits: Limits) -> None:
         self.sessions = sessions
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._is_modern: bool | None = None  # whether the command speaks 2026-07-28
+        self._is_modern: bool | None = None  # whether the command speaks 2026-07-28, once known
         self.peers: set[tuple[str, int]] | None = None
-        """Whose connections are served; None serves everybody."""
+        """The peers that are served; None serves everybody."""
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer one HTTP request."""
@@ -163,7 +163,7 @@ class Bridge:
         if not isinstance(message, Request | Notification):
             return error_response(400, None, INVALID_REQUEST, "Invalid Request")
         if isinstance(message, Notification):
-            return ServedResponse(202)  # what it would cancel is hung up on instead
+            return ServedResponse(202)  # in this revision a client cancels by disconnecting
         if self._is_modern is False:
             return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
         shared = await self.sessions.shared()
@@ -180,7 +180,7 @@ class Bridge:
     async def _discover(
         self, message: Request, shared: SharedSession, outbox: Outbox, leave: Callable[[], None]
     ) -> ServedResponse:
-        """Find out whether the command speaks this revision; most do not."""
+        """Find out whether the command speaks this revision. (Most do not.)"""
         answer = None
         with suppress(TimeoutError):
             async with asyncio.timeout(_PROBE):

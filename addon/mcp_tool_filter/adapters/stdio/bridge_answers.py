@@ -1,4 +1,5 @@
-"""What a command said, as HTTP: JSON if only answers come, and soon; else a stream of events."""
+"""Turn a command's messages into HTTP: JSON if only answers come, and soon; else an event
+stream."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.sse import render_event
 
-_JSON_SOON: Final = 1.0  # seconds: a later answer is an event stream, which shows that we live
+_JSON_SOON: Final = 1.0  # seconds; a later answer is an event stream, which shows that we live
 _HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
 JSON = ((b"content-type", b"application/json"),)
 EVENTS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
@@ -37,7 +38,7 @@ async def answer_from(
     *,
     as_batch: bool = False,
 ) -> ServedResponse:
-    """Answer with JSON if nothing but the answers comes, and soon; else with events."""
+    """Answer with JSON if only the answers come, and soon; else with events."""
     accept = request.header(b"accept") or "*/*"
     takes_events = "text/event-stream" in accept
     answers: list[bytes] = []
@@ -50,7 +51,7 @@ async def answer_from(
     responses = [one for one in answers if b'"method"' not in one or _is_response(one)]
     if takes_events and len(responses) != len(answers):
         return ServedResponse(200, [*EVENTS, *headers], _sent_on(answers, outbox, leave))
-    if not responses and takes_events:  # it was cancelled
+    if not responses and takes_events:  # the request was cancelled
         return ServedResponse(200, [*EVENTS, *headers])
     if not responses:
         error = render_error(None, INTERNAL_ERROR, "The server sent no answer")
@@ -94,7 +95,7 @@ async def stream_from(
 
 
 async def events_from(outbox: Outbox) -> AsyncIterator[bytes]:
-    """Yield what is said as events, and a comment from time to time."""
+    """Yield the messages as events, and a comment from time to time."""
     getting = asyncio.ensure_future(outbox.get())
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The commands that run behind the bridge, one for each session: starts, counts and ends them."""
+"""Start, count and end the commands behind the bridge, one for each session."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mcp_tool_filter.adapters.stdio.child_session import ChildSession
 from mcp_tool_filter.adapters.stdio.shared_session import SharedSession
 from mcp_tool_filter.protocol.limits import Limits
 
-_IDLE: Final = 30 * 60.0  # seconds after which a session that nobody uses is ended
+_IDLE: Final = 30 * 60.0  # seconds until an unused session is ended
 _SWEEP: Final = 30.0
-_LAST_EOF: Final = 1.0  # seconds from closed stdin to SIGTERM when we end ourselves
+_LAST_EOF: Final = 1.0  # seconds from closed stdin to SIGTERM when we exit
 
 type Start = Callable[[], Child]
 
@@ -24,7 +24,7 @@ class TooMany(Exception):
 
 
 class BridgeSessions:
-    """Create it in a running loop."""
+    """The sessions of a bridge. Create it in a running event loop."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class BridgeSessions:
         self._idle = idle
         self._loop = asyncio.get_running_loop()
         self._by_name: dict[str, ChildSession] = {}
-        self._alive: set[ChildSession] = set()  # also those that are ending
+        self._alive: set[ChildSession] = set()  # including those that are ending
         self._shared: SharedSession | None = None
         self._starting = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -63,36 +63,36 @@ class BridgeSessions:
         return None if session is None or session.is_closing else session
 
     async def shared(self) -> SharedSession:
-        """Return the one for requests without a session. Raises StartError, TooMany."""
+        """Return the shared session for requests without a session. Raises StartError, TooMany."""
         async with self._starting:
             if self._shared is None or self._shared.session.is_closing:
                 self._shared = SharedSession(await self._spawn())
             return self._shared
 
     def end_shared(self, shared: SharedSession) -> None:
-        """End what serves requests without a session."""
+        """End the shared session."""
         self._shared = None
         self.end_later(shared.session.close())
 
     async def end(self, session: ChildSession) -> None:
-        """End a session; returns when its command is gone."""
+        """End a session; return when its command is gone."""
         self._forget(session)
         await session.close()
 
     def end_soon(self, session: ChildSession) -> None:
-        """End a session while others are served."""
+        """End a session in the background."""
         self._forget(session)
         self._end_later(session)
 
     def end_later(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """End something while others are served; ``close`` waits for it."""
+        """Run an ending in the background; ``close`` waits for it."""
         task = asyncio.create_task(ending)
         self._ending.add(task)
         task.add_done_callback(self._note_ended)
         return task
 
     async def close(self) -> None:
-        """End all commands; returns when all are gone."""
+        """End all commands; return when all are gone."""
         self._is_closing = True
         self._sweeper.cancel()
         closing = [one.close(eof=_LAST_EOF) for one in self._alive]
@@ -108,7 +108,7 @@ class BridgeSessions:
         return session
 
     async def _make_room(self) -> None:
-        """End the session that was not used for longest, if there is one that nobody uses."""
+        """End the least recently used idle session, if there is one."""
         ending = [one for one in self._alive if one.is_closing]
         idle = [one for one in self._alive if not one.is_closing and not one.is_in_use]
         if not ending and not idle:
@@ -142,7 +142,7 @@ class BridgeSessions:
             self._say(f"Warning: A command could not be ended: {error!r}")
 
     async def _sweep(self) -> None:
-        """End sessions that nobody has used for long."""
+        """End sessions that have been idle for long."""
         while True:
             await asyncio.sleep(min(_SWEEP, self._idle))
             latest = self._loop.time() - self._idle

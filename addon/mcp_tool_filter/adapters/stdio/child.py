@@ -1,7 +1,7 @@
-"""The command that we filter: a child process with all that it starts.
+"""The command that we filter: a child process and all processes that it starts.
 
-It runs in a process group of its own, so that whatever it has started can be ended with it, and a
-Ctrl+C in a terminal reaches it once, through us. Its stderr is ours.
+It runs in its own process group, so that we can end its children too, and a Ctrl+C in a terminal
+reaches it only once, through us. It shares our stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_SIZE = 64 * 1024
 
 
 class Child:
-    """Starts at once. Raises ConnectFailed if the command cannot be started."""
+    """A running command. Raises ConnectFailed if it cannot be started."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Child:
         assert self._process.stdout
         self._stdin = self._process.stdin.fileno()
         self._stdout = self._process.stdout.fileno()
-        self._closing = Lock()  # nobody writes to a descriptor that is closed and used anew
+        self._closing = Lock()  # prevents writing to a descriptor that was closed and reused
         self._takes_input = True
 
     @property
@@ -46,11 +46,12 @@ class Child:
         return self._process.pid
 
     def read(self) -> bytes:
-        """Return the next part of its output; nothing at the end."""
+        """Return the next part of its output; empty at the end."""
         return os.read(self._stdout, _READ_SIZE)
 
     def write(self, data: bytes) -> bool:
-        """Write all of it, however long it takes; return False if the child reads no more."""
+        """Write all of the data, however long it takes; return False if the child does not read any
+        more."""
         with self._closing:
             if not self._takes_input:
                 return False
@@ -62,7 +63,7 @@ class Child:
             return True
 
     def close_stdin(self) -> None:
-        """Tell it that no more will come; not while something is being written to it."""
+        """Close its stdin. Do not call this during a write."""
         if self._closing.acquire(blocking=False):
             try:
                 self._takes_input = False
@@ -73,12 +74,12 @@ class Child:
                 self._closing.release()
 
     def close_output(self) -> None:
-        """Free its output; call it when nobody reads that any more."""
+        """Close its output. Call this when nobody reads it any more."""
         assert self._process.stdout
         self._process.stdout.close()
 
     def wait(self) -> int:
-        """Wait until it has ended; return its exit code, as a shell would: 128 + N for signal N."""
+        """Wait until it has ended; return its exit code like a shell: 128 + N for signal N."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
@@ -86,7 +87,7 @@ class Child:
         return self._process.poll() is not None
 
     def send(self, number: int) -> None:
-        """Send a signal to it and to all that it has started."""
+        """Send a signal to its process group."""
         if sys.platform == "win32":
             self._process.terminate()
         else:
@@ -94,7 +95,7 @@ class Child:
                 os.killpg(self.pid, number)
 
     def has_left_nobody(self) -> bool:
-        """Tell whether all of its process group has ended; call it once the child has."""
+        """Tell whether its whole process group has ended. Call this after the child has ended."""
         if sys.platform == "win32":
             return True
         try:
@@ -106,11 +107,11 @@ class Child:
         return not _group_lives(self.pid)
 
 
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has one way to end a process
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only one way to end a process
 
 
 def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
-    """Close its stdin and wait; then end it, and all that it has started, with more force."""
+    """Close its stdin and wait; then end its process group with increasing force."""
     child.close_stdin()
     for seconds, number in ((eof, signal.SIGTERM), (term, KILL), (term, None)):
         end = time.monotonic() + seconds
@@ -123,7 +124,7 @@ def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, in as many parts as the reader takes."""
+    """Write all of the data, in as many parts as the reader takes."""
     written = os.write(descriptor, data)
     if written == len(data):
         return
@@ -137,7 +138,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     words = list(command)
     surrounding = {**os.environ, **env}
-    if sys.platform == "win32":  # where npx is npx.cmd
+    if sys.platform == "win32":  # there npx is npx.cmd
         words[0] = _which(words[0], surrounding) or words[0]
     try:
         return subprocess.Popen(
@@ -147,7 +148,7 @@ def _start(
             bufsize=0,
             env=surrounding,
             cwd=cwd,
-            start_new_session=True,  # has no meaning on Windows
+            start_new_session=True,  # no effect on Windows
         )
     except (OSError, ValueError) as error:
         folder = cwd or ""
@@ -167,7 +168,7 @@ def _which(program: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _why(error: Exception, program: str, file: str) -> str:
-    """Say why a program cannot be started, and what would be right."""
+    """Return why a program cannot be started, and what would be right."""
     if not program:
         return "The command is empty"
     if os.path.isdir(file):
@@ -197,7 +198,7 @@ def _what_is_missing(program: str) -> str:
 
 
 def _group_lives(group: int) -> bool:
-    """Look through /proc, where there is one: a zombie that nobody waits for is not alive."""
+    """Search /proc, if it exists: a zombie does not count as alive."""
     if not os.path.isdir("/proc/self"):
         return True
     for entry in os.listdir("/proc"):

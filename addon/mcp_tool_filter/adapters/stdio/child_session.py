@@ -1,4 +1,4 @@
-"""A command that runs for one session, and who waits for what it says."""
+"""A command that runs for one session, and the outboxes that wait for its messages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 
-_MOST_KEPT = 1000  # messages for a stream that nobody has open
+_MOST_KEPT = 1000  # messages kept while no stream is open
 _INVALID = "The server sent an invalid response"
 _LOST = "Upstream connection lost"
 
 
 class ChildSession:
-    """Create it in a running loop. ``on_end`` is called once, when the command has ended."""
+    """Create it in a running event loop. ``on_end`` is called once, when the command has ended."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class ChildSession:
         self._closing: asyncio.Task[None] | None = None
         self._patience = 5.0  # seconds from closed stdin to SIGTERM
         self.restore: Callable[[bytes], bytes] | None = None
-        """Changes an answer before somebody gets it."""
+        """Restores the ids in a message before it is delivered."""
         self.on_other: Callable[[bytes], Awaitable[None]] | None = None
-        """Takes what answers no request."""
+        """Gets the messages that answer no request."""
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self.last_used = self._loop.time()
         Thread(target=self._read, daemon=True).start()
@@ -67,11 +67,12 @@ class ChildSession:
 
     @property
     def is_in_use(self) -> bool:
-        """Does somebody wait for it, or listen to it?"""
+        """Whether a request waits for it, or a stream is open."""
         return bool(self._waiting) or self._stream is not None
 
     def expect(self, ids: Sequence[str], outbox: Outbox) -> bool:
-        """Let the answers to these ids go there; False if one of them is waited for already."""
+        """Deliver the answers to these ids to the outbox; return False if one of the ids is in use
+        already."""
         values = [id_value(id) for id in ids]
         if any(value in self._waiting for value in values) or len(set(values)) != len(values):
             return False
@@ -82,27 +83,27 @@ class ChildSession:
         return True
 
     def expect_on_stream(self, ids: Sequence[str]) -> bool:
-        """Let the answers to these ids go to the stream, as in HTTP+SSE."""
+        """Deliver the answers to these ids to the stream, as in HTTP+SSE."""
         return self._stream is not None and self.expect(ids, self._stream)
 
     def forget(self, ids: Sequence[str]) -> bool:
-        """Wait for these no more; tell whether any of them had no answer yet."""
+        """Stop waiting for these ids; return whether any of them had no answer yet."""
         forgotten = [self._waiting.pop(id_value(id), None) for id in ids]
         return any(one is not None for one in forgotten)
 
     def cancel(self, id: str) -> None:
-        """Let a request end without an answer: its client has cancelled it."""
+        """End a request without an answer, because its client has cancelled it."""
         if (outbox := self._answered(id)) is not None:
             self._end_if_answered(outbox)
 
     async def tell(self, line: bytes) -> None:
-        """Write a line, once the command takes it."""
+        """Write a line; returns when the command has taken it."""
         self.last_used = self._loop.time()
-        with suppress(RuntimeError):  # the writer is shut down: it has ended
+        with suppress(RuntimeError):  # the command has ended
             await self._loop.run_in_executor(self._writer, self._child.write, line + b"\n")
 
     def listen(self) -> Outbox:
-        """Return a stream of what the command says by itself; it replaces an older one."""
+        """Return a new stream for messages that answer no request; it replaces an older one."""
         if self._stream:
             self._stream.end()
         stream = Outbox()
@@ -112,7 +113,7 @@ class ChildSession:
         return stream
 
     def take_kept(self) -> list[bytes]:
-        """Return what it said while nobody listened."""
+        """Return the messages that were kept while no stream was open."""
         kept = list(self._kept)
         self._kept.clear()
         return kept
@@ -124,18 +125,18 @@ class ChildSession:
             self._kept.extend(stream.drain())
 
     async def close(self, *, eof: float = 5.0) -> None:
-        """End the command, with more and more force; returns when it is gone."""
+        """End the command with increasing force; return when it is gone."""
         if self._closing is None or eof < self._patience:
             self._patience = eof
             self._closing = asyncio.create_task(asyncio.to_thread(end_child, self._child, eof=eof))
         await asyncio.shield(self._closing)
 
-    # What the command says
+    # Messages of the command
 
     def _read(self) -> None:
-        """Read in a thread, no faster than what is read can be passed on."""
+        """Read in a thread, no faster than the lines can be delivered."""
         parser = LineParser(max_pending=self._limits.pending)
-        with suppress(OSError, RuntimeError):  # the loop has ended before the command
+        with suppress(OSError, RuntimeError):  # the event loop has ended before the command
             while chunk := self._child.read():
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
@@ -146,9 +147,9 @@ class ChildSession:
 
     def _in_loop(self, lines: list[bytes | CutLine]) -> None:
         if lines:
-            asyncio.run_coroutine_threadsafe(self._hear_all(lines), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._receive_all(lines), self._loop).result()
 
-    async def _hear_all(self, lines: list[bytes | CutLine]) -> None:
+    async def _receive_all(self, lines: list[bytes | CutLine]) -> None:
         for line in lines:
             if isinstance(line, CutLine):
                 await self._replace(ids_in_cut(line), f"a line of {line.size} bytes")
@@ -160,25 +161,27 @@ class ChildSession:
                 if not show_stray_line(line, self._limits, self._say):
                     await self._replace(ids_guessed_in(line), str(error))
                 continue
-            await self._hear(line, [one for one in singles(message) if isinstance(one, Response)])
+            await self._receive(
+                line, [one for one in singles(message) if isinstance(one, Response)]
+            )
 
-    async def _hear(self, line: bytes, responses: Sequence[Response]) -> None:
+    async def _receive(self, line: bytes, responses: Sequence[Response]) -> None:
         outboxes = [self._answered(one.id) for one in responses if one.id is not None]
         found = next((outbox for outbox in outboxes if outbox is not None), None)
         if found is not None:
             await found.put(self._restored(line))
             self._end_if_answered(found)
         elif not responses:
-            await self._hear_other(line)
+            await self._receive_other(line)
 
-    async def _hear_other(self, line: bytes) -> None:
-        """Pass on what answers no request."""
+    async def _receive_other(self, line: bytes) -> None:
+        """Deliver a message that answers no request."""
         if self.on_other is not None:
             await self.on_other(line)
             return
         if self._stream is not None and await self._stream.put(line):
             return
-        # No stream of its own is open: whoever waits for anything may hear it.
+        # No stream is open, so any waiting request may carry it.
         waiting = [outbox for _, outbox in self._waiting.values()]
         if waiting:
             await waiting[-1].put(line)
@@ -199,7 +202,7 @@ class ChildSession:
             outbox.end()
 
     async def _replace(self, ids: Sequence[str], detail: str) -> None:
-        """Answer with an error what cannot be passed on."""
+        """Answer requests with an error, because the command's message cannot be delivered."""
         self._say(f"Warning: The command sent an invalid message: {detail}")
         for id in ids:
             written, outbox = self._waiting.pop(id_value(id), (id, None))
@@ -217,13 +220,13 @@ class ChildSession:
         self._fail_all()
         if self._stream:
             self._stream.end()
-        if self._closing is None:  # its own children may still run
+        if self._closing is None:  # its children may still run
             self._closing = asyncio.create_task(asyncio.to_thread(end_child, self._child))
         self._on_end(self, code)
 
     def _fail_all(self) -> None:
         waiting, self._waiting = list(self._waiting.values()), {}
-        for id, outbox in waiting if self._closing is None else ():  # else its client has left
+        for id, outbox in waiting if self._closing is None else ():  # otherwise the client has left
             outbox.put_last(self._restored(render_error(id, UPSTREAM_LOST, _LOST)))
         for _, outbox in waiting:
             outbox.end()

@@ -1,6 +1,6 @@
-"""Asks a command for its tools, as a client of our own: for the commands that only look.
+"""List a command's tools as a client, for our subcommands that only look.
 
-``initialize`` comes first, which every older server wants; one that refuses it is asked in the
+``initialize`` comes first, which every older server needs. If the server refuses it, we use the
 stateless way of 2026-07-28.
 """
 
@@ -37,7 +37,7 @@ from mcp_tool_filter.protocol.lines import LineParser
 from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 
 _CUT: Final = "The command printed a line that is too long"
-_LAST_WORDS: Final = 0.5  # seconds from the end of its output to its own
+_LAST_WORDS: Final = 0.5  # seconds from the end of its output to its exit
 _TICK: Final = 0.02
 _LAST_EOF: Final = (
     1.0  # seconds from closed stdin to SIGTERM: it has done nothing but list its tools
@@ -47,9 +47,9 @@ _LAST_EOF: Final = (
 async def find(
     child: Child, opened: AsyncExitStack, *, limit: int, say: Callable[[str], None]
 ) -> Found:
-    """Shake hands with a command. Raises Refused, ProtocolError, HttpFailed.
+    """Initialize a command. Raises Refused, ProtocolError, HttpFailed.
 
-    What it prints between its messages goes to ``say``.
+    Lines between its messages go to ``say``.
     """
     client = StdioClient(child, limit=limit, say=say)
     opened.push_async_callback(client.close)
@@ -80,7 +80,7 @@ class StdioClient:
         self._lines: asyncio.Queue[Sequence[object]] = asyncio.Queue()
         self._parser = LineParser(max_pending=limit)
         self._next_id = 0
-        self._heard: list[tuple[Result, bytes]] = []
+        self._received: list[tuple[Result, bytes]] = []
         self.revision = ""
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -99,15 +99,15 @@ class StdioClient:
                     self.tell(answer)
 
     def tell(self, message: bytes) -> None:
-        """Send a line; a command that does not read it does not answer either."""
+        """Send a line. (A command that does not read it does not answer either.)"""
         self._child.write(message + b"\n")
 
     async def close(self) -> None:
-        """End the command, and wait until it has ended."""
+        """End the command, and wait for it."""
         await asyncio.to_thread(end_child, self._child, eof=_LAST_EOF)
 
     async def _messages(self) -> list[tuple[Result, bytes]]:
-        """Wait for what the command prints next; what is no message is shown."""
+        """Wait for the command's next messages; show other lines."""
         lines = await self._lines.get()
         if not lines:
             raise ConnectionLost(await self._how_it_ended())

@@ -1,7 +1,7 @@
-"""Judges each line of a stdio session, in either direction, and knows what only lines know.
+"""Judge each line of a stdio session, in both directions.
 
-What a message means is for ``conversation`` to say. The client and the upstream are each read by a
-thread of their own; a lock lets them take turns.
+``conversation`` judges the messages. The client and the upstream are read by separate threads; a
+lock lets them take turns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ type Note = Callable[[bytes, Verdict], None]
 
 
 class Recorder(Protocol):
-    """Notes each line and what became of it."""
+    """Records each line and its verdict."""
 
     def from_client(self, line: bytes, verdict: Verdict) -> None: ...
 
@@ -120,7 +120,7 @@ class LineJudge:
         return self._conversation.from_client(line, arrival=_LINE)
 
     def refuse_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
-        """Refuse a client's line over which our own code has raised."""
+        """Refuse a client's line after our own code has raised."""
         with self._lock:
             return self._refuse_bug(line, bug).verdict
 
@@ -130,7 +130,7 @@ class LineJudge:
         verdict = Reply(refused.text, Reason(Why.MALFORMED, detail=repr(bug)))
         return self._conversation.refuse_from_client(verdict, len(raw))
 
-    # What the upstream says
+    # Lines of the upstream
 
     def from_upstream(self, line: bytes | CutLine) -> Decision[Verdict]:
         """Decide on a line from the upstream; an error replaces an answer that must not pass."""
@@ -156,7 +156,7 @@ class LineJudge:
             return said.fail(self._exchanges.take(_ids_if_message(line)), str(error))
 
     def replace_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
-        """Replace an upstream's line over which our own code has raised."""
+        """Replace an upstream's line after our own code has raised."""
         with self._lock:
             return self._replace_bug(line, bug).verdict
 
@@ -172,7 +172,7 @@ class LineJudge:
         return then(judged, partial(_noted, note, line))
 
     def _in_turns[Outcome](self, deciding: Deciding[Outcome]) -> Deciding[Outcome]:
-        """Hold the lock while a decision goes on, but not while it waits."""
+        """Hold the lock while a decision runs, but not while it waits."""
         go_on: Callable[[], Effect] = partial(next, deciding)
         while True:
             with self._lock:
@@ -185,11 +185,11 @@ class LineJudge:
             except GeneratorExit:
                 deciding.close()
                 raise
-            except BaseException as error:  # what came of the effect; it is for the decision
+            except BaseException as error:  # the effect's failure, for the decision
                 go_on = partial(deciding.throw, error)
 
     def _observed(self, judged: Judged) -> None:
-        """Keep what an answer says of the upstream."""
+        """Learn the upstream's name and revision from its answer."""
         if judged.direction is Direction.FROM_UPSTREAM:
             for one in judged.each:
                 method = one.exchange.method if one.exchange else None
@@ -203,7 +203,7 @@ class LineJudge:
             self._session.revision = self.server.revision or None
             self._kinds.only.agree_on(self.server.revision)
 
-    # Who waits
+    # Waiting requests
 
     def waits_for(self, ids: Sequence[str]) -> bool:
         """Tell whether any of these requests has no answer yet."""
@@ -211,12 +211,12 @@ class LineJudge:
             return any(self._exchanges.answered_by(Response(id)) is not None for id in ids)
 
     def methods_in_flight(self) -> list[str]:
-        """Return the method of each request that has no answer yet."""
+        """Return the methods of all waiting requests."""
         with self._lock:
             return list(self._exchanges.methods)
 
     def answer_instead(self, ids: Sequence[str], code: int, text: str) -> list[bytes]:
-        """Return an error for each of these requests that has no answer yet."""
+        """Return an error for each of these requests that still waits."""
         with self._lock:
             return [render_error(id, code, text) for id in self._exchanges.take(list(ids))]
 
@@ -227,7 +227,7 @@ class LineJudge:
 
 
 class _Line(Arrival):
-    """A line that holds another for Python servers is refused."""
+    """Refuses a line that is two lines to Python servers."""
 
     __slots__ = ()
 
@@ -254,12 +254,12 @@ def _text(line: bytes | CutLine) -> bytes:
 
 
 def _ids_if_message(raw: bytes) -> list[str]:
-    """Guess the ids of a broken message; a line of a log has none."""
+    """Guess the ids of a broken message; none if it looks like a log line."""
     return ids_guessed_in(raw) if b'"jsonrpc"' in raw else []
 
 
 def _server_in(response: Response, before: ServerName) -> ServerName:
-    """Read what an upstream says of itself; all of it is free text."""
+    """Read the upstream's name and version, which are free text."""
     assert response.result is not None
     try:
         result = json.loads(response.place.cut(response.result))

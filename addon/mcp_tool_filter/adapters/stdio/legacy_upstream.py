@@ -20,7 +20,7 @@ from mcp_tool_filter.adapters.stdio.upstream_events import (
     JSON,
     UpstreamListener,
     events_of,
-    hear_event,
+    receive_event,
     reporting_failure,
 )
 from mcp_tool_filter.errors import ProtocolError
@@ -99,7 +99,7 @@ class LegacyUpstream:
                 if isinstance(event, Event) and event.name == b"endpoint":
                     self._meet_endpoint(event)
                 else:
-                    await hear_event(event, self._listener)
+                    await receive_event(event, self._listener)
         except HttpFailed as failed:
             error = failed
         if self._post_path.done():

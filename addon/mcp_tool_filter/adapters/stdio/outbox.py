@@ -1,4 +1,4 @@
-"""Messages on their way to one HTTP answer or stream; whoever writes waits for a slow reader."""
+"""Queue messages for one HTTP answer or stream; the writer waits for a slow reader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ROOM = 1024 * 1024  # bytes
 
 
 class Outbox:
-    """Filled by a session, emptied by one response."""
+    """A queue that a session fills and one response empties."""
 
     def __init__(self) -> None:
         self._messages: deque[bytes] = deque()
@@ -22,7 +22,7 @@ class Outbox:
         return self._ended
 
     async def put(self, message: bytes) -> bool:
-        """Add a message, once there is room; return False if nobody reads any more."""
+        """Add a message when there is room; return False if the reader is gone."""
         while self._size > _ROOM and not self._ended:
             self._changed.clear()
             await self._changed.wait()
@@ -34,7 +34,7 @@ class Outbox:
         return True
 
     def put_last(self, message: bytes) -> None:
-        """Add a last message, whether there is room or not."""
+        """Add a last message, even if there is no room."""
         if not self._ended:
             self._messages.append(message)
             self._size += len(message)
@@ -53,12 +53,12 @@ class Outbox:
         return message
 
     def end(self) -> None:
-        """Let nothing more be added; what is there can still be read."""
+        """Accept no more messages; those in the queue can still be read."""
         self._ended = True
         self._changed.set()
 
     def drain(self) -> list[bytes]:
-        """Take all that is there."""
+        """Take all messages."""
         taken = list(self._messages)
         self._messages.clear()
         self._size = 0

@@ -1,7 +1,7 @@
-"""stdio in front of a URL: carries lines between our client and an upstream that speaks HTTP.
+"""stdio in front of a URL: pass lines between our client and an upstream that speaks HTTP.
 
-A thread reads stdin and waits until each message is on its way, so that notifications and answers
-arrive in their order; requests wait for their answers side by side.
+A thread reads stdin and waits until each message has been sent, so that notifications and answers
+arrive in order; requests wait for their answers concurrently.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.one_line import on_one_line
 
 _READ_SIZE = 64 * 1024
-_LAST_ANSWERS = 5.0  # seconds for answers that are due when the client has said its last word
-_GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
+_LAST_ANSWERS = 5.0  # seconds for open answers after the client has closed its side
+_GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
 _TICK = 0.01
 _ORDERED = 30.0  # seconds that a message may take before the next one is sent regardless
-_ENDLESS = ("subscriptions/listen",)  # requests that nobody waits for at the end
+_ENDLESS = ("subscriptions/listen",)  # requests whose answers we do not wait for at the end
 
 
 class Upstream(Protocol):
-    """What the pipe leads to."""
+    """The other end of the pipe."""
 
     async def open(self) -> None: ...
 
@@ -66,7 +66,7 @@ class Upstream(Protocol):
 
 
 class Pipe:
-    """One session; create it in a running loop, give it its upstream, then run it."""
+    """One session. Create it in a running event loop, set its upstream, then run it."""
 
     upstream: Upstream
 
@@ -103,7 +103,7 @@ class Pipe:
         self.effects = Effects()
 
     def learn_tools(self, snapshot: Snapshot) -> None:
-        """Note which arguments the tools want to see in headers."""
+        """Learn which arguments the tools want in headers."""
         self._tools = {
             name: headers
             for name, raw in snapshot.allowed.items()
@@ -125,17 +125,17 @@ class Pipe:
         if not self._ended.done():
             self._ended.set_result(code)
 
-    # What the client says
+    # Messages of the client
 
     def _read_client(self) -> None:
-        """Read stdin in a thread of its own, no faster than messages can be sent."""
+        """Read stdin in a thread, no faster than messages can be sent."""
         parser = LineParser(max_pending=self._limits.pending)
         try:
             while chunk := os.read(self._stdin, _READ_SIZE):
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
         except OSError:
-            pass  # a terminal that has gone
+            pass  # the terminal is gone
         asyncio.run_coroutine_threadsafe(self._see_out(), self._loop)
 
     def _in_loop(self, lines: list[bytes | CutLine]) -> None:
@@ -146,13 +146,13 @@ class Pipe:
         for line in lines:
             try:
                 await self._pass_on(line)
-            except Exception as error:  # a bug of ours ends the session, and lets nothing through
+            except Exception as error:  # a bug ends the session and lets nothing through
                 self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
                 self.end(1)
 
     async def _pass_on(self, line: bytes | CutLine) -> None:
         decision = self._judge.from_client(line)
-        if waits(decision):  # only this message waits
+        if waits(decision):  # only this message has to wait
             self._decide_in_background(self._pass_on_later(line, decision))
         else:
             await self._pass_on_decided(line, decision)
@@ -170,13 +170,13 @@ class Pipe:
         task.add_done_callback(self._deciding.discard)
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
-        """Do something for as long as the session lasts."""
+        """Run a coroutine in the background, at most until the session ends."""
         task = asyncio.create_task(work)
         self._endless.add(task)
         task.add_done_callback(self._endless.discard)
 
     def send_copy(self, text: bytes) -> None:
-        """Send the upstream a message of our own, whose answer is for nobody."""
+        """Send our own message to the upstream, and ignore the answer."""
         self.in_background(self.upstream.post(text, [], []))
 
     async def _pass_on_decided(self, line: bytes | CutLine, verdict: Verdict) -> None:
@@ -204,7 +204,7 @@ class Pipe:
         post = asyncio.create_task(self.upstream.post(raw, ids, headers, method=method))
         self._remember(post, ids, method)
         if method == "initialize" or not ids:
-            # What comes next may only be said once this was heard.
+            # The next message may only be sent after the upstream has received this one.
             await asyncio.wait([post], timeout=_ORDERED)
         if method == "initialize":
             if self._judge.server.revision:
@@ -230,21 +230,22 @@ class Pipe:
             self.end(1)
 
     def _cancels(self, message: Message) -> bool:
-        """Cancel a request as 2026-07-28 does over HTTP: no word, its answer is hung up on."""
+        """Cancel a request as 2026-07-28 does over HTTP: without a message, by closing its
+        answer."""
         if not isinstance(message, Notification) or message.method != "notifications/cancelled":
             return False
         if revision_in(message) is None and self._judge.server.revision < "2026":
             return False
         named = message.params.get("requestId") if message.params else None
         if named and (post := self._posts.get(id_value(message.place.cut(named)))):
-            self._judge.answer_instead([message.place.cut(named)], 0, "")  # nobody waits any more
+            self._judge.answer_instead([message.place.cut(named)], 0, "")  # nobody waits for it
             post.cancel()
         return True
 
-    # What the upstream says
+    # Messages of the upstream
 
-    async def hear(self, said: bytes | CutLine) -> None:
-        """Judge what the upstream said, and give it to the client as one line."""
+    async def receive(self, said: bytes | CutLine) -> None:
+        """Judge a message of the upstream, and send it to the client as one line."""
         line = said if isinstance(said, CutLine) else self._as_line(said)
         decision = self._judge.from_upstream(line)
         if waits(decision):
@@ -274,12 +275,12 @@ class Pipe:
         await self._tell_client(self._judge.answer_instead(self._own(ids), code, text))
 
     def _own(self, ids: Sequence[str]) -> list[str]:
-        """Leave out ids that the client has used anew since this request was answered."""
+        """Leave out ids that the client has reused since this request was answered."""
         post = asyncio.current_task()
         return [id for id in ids if self._posts.get(id_value(id)) is post]
 
     async def missed(self, error: HttpFailed) -> None:
-        """End if the upstream is lost: if nothing accepts a connection there any more."""
+        """End if the upstream is lost, that is if it accepts no connection any more."""
         is_lost = isinstance(error, StreamEnded)
         if not is_lost and self._is_there is not None:
             is_lost = not await self._is_there()
@@ -294,7 +295,7 @@ class Pipe:
         try:
             return on_one_line(said)
         except ProtocolError:
-            return said  # it is refused as it is
+            return said  # the filter refuses it
 
     async def _tell_client(self, lines: Sequence[bytes]) -> None:
         if not lines:
@@ -303,11 +304,11 @@ class Pipe:
         try:
             async with self._writing:
                 await self._loop.run_in_executor(self._writer, write_all, self._stdout, data)
-        except OSError:  # it does not listen any more
+        except OSError:  # the client does not read any more
             self.end(0)
 
     async def _see_out(self) -> None:
-        """End once all answers that are due have come, but do not wait for ever."""
+        """End when all open answers have come, or after a time limit."""
         end = self._loop.time() + self._last_answers
         while self._is_anything_due() and self._loop.time() < end:
             await asyncio.sleep(_TICK)

@@ -1,11 +1,12 @@
-"""stdio in front of stdio: passes lines between our client and a command, judging each.
+"""stdio in front of stdio: pass lines between our client and a command, and judge each.
 
-One thread reads the client, one the child, one waits for the child's end; each reads only as fast
-as the other side takes what it writes, so nothing piles up. Threads and plain reads, not an event
-loop: our stdin and stdout may be shared with others, who would notice if they did not block, and
-the start does not wait for asyncio.
+One thread reads the client, one the child, and one waits for the child's end. Each reads only as
+fast as the other side takes what it writes, so nothing piles up. We use threads and blocking reads
+instead of an event loop, because other processes may share our stdin and stdout and would be
+affected if these did not block, and because importing asyncio would slow the start.
 
-Here is who has ended and how the session ends; ``relayed_lines`` judges the lines and writes them.
+This module knows which side has ended and ends the session; ``relayed_lines`` judges and writes
+lines.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ if TYPE_CHECKING:  # most relays have no rules
 _READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
-_LAST_WORDS = 0.5  # seconds without a byte, when the child has ended and another holds its stdout
-_GOODBYE = 3.0  # seconds for a client to take the errors that it waits for
+_LAST_WORDS = 0.5  # seconds without output, if another process holds the ended child's stdout
+_GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that the command is given to end."""
+    """Seconds for the command to end."""
 
     eof: float = 5.0
-    """After its stdin was closed, until SIGTERM."""
+    """From closing its stdin to SIGTERM."""
     term: float = 2.0
-    """After SIGTERM, until SIGKILL."""
+    """From SIGTERM to SIGKILL."""
     passed_on: float = 1.8
-    """After a SIGTERM that we were sent ourselves: less than the 2 s that clients give us."""
+    """After a SIGTERM that we got ourselves: less than the 2 s that clients give us."""
 
 
 _PATIENCE = Patience()
@@ -54,10 +55,10 @@ _PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class _ClientEnded:
-    """It will say no more, or it listens no more."""
+    """The client has closed its output or its input."""
 
     has_waited: bool = False
-    """The command has had its time to end."""
+    """True if the command has had its time to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +68,18 @@ class _ChildEnded:
 
 @dataclass(frozen=True, slots=True)
 class _ChildSilent:
-    """Its output has ended."""
+    """The child's output has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Broken:
-    """A bug of ours: the session cannot go on."""
+    """A bug in our code: the session cannot continue."""
 
     error: Exception
 
 
 type Happened = int | _ClientEnded | _ChildEnded | _ChildSilent | _Broken
-"""A number is a signal that we got."""
+"""A number is a signal that we received."""
 
 
 class Relay:
@@ -114,12 +115,12 @@ class Relay:
             rules=rules,
             on_client_gone=lambda: happened.put(_ClientEnded()),
         )
-        self._drained = Event()  # all that the child said has been passed on
-        self._heard_last = time.monotonic()
+        self._drained = Event()  # all output of the child has been passed on
+        self._last_output_at = time.monotonic()
         self._code: int | None = None
         self._client_ended = False
         self._read_last = time.monotonic()
-        self._client_read = Event()  # all that the client said has been read
+        self._client_read = Event()  # all input of the client has been read
 
     def run(self) -> int:
         """Pass lines until one side ends; return the exit code."""
@@ -167,9 +168,9 @@ class Relay:
         self._happened.put(_ClientEnded())
 
     def _watch_client(self) -> None:
-        """Notice a client that has left behind more than the command reads: its end is not read."""
+        """Notice that the client has left, even while its unread input hides the end of file."""
         poll = select.poll()
-        poll.register(self._stdin, 0)  # a hang-up is always told
+        poll.register(self._stdin, 0)  # POLLHUP is always reported
         while not self._client_read.is_set():
             if any(events & _HUNG_UP for _, events in poll.poll(1000)):
                 break
@@ -183,7 +184,7 @@ class Relay:
         judge = self._lines.from_child
         while chunk := self._child.read():
             judge(parser.feed(chunk))
-            self._heard_last = time.monotonic()
+            self._last_output_at = time.monotonic()
         judge(parser.finish())
         if self._rules:
             self._rules.wait_for(CHILD)
@@ -202,14 +203,14 @@ class Relay:
         return self._see_out(self._patience.eof, self._patience.term)
 
     def _see_out(self, until_term: float, until_kill: float) -> int:
-        """Wait for the command and all that it has started to end, with more and more force."""
+        """Wait for the command's process group to end, with increasing force."""
         if until_term and not self._is_gone_within(until_term):
             self._child.send(signal.SIGTERM)
         if not self._is_gone_within(until_kill):
             self._say("Warning: The command did not end, so it was killed")
             self._child.send(KILL)
             self._is_gone_within(until_kill)
-        self._hear_out()
+        self._pass_on_rest()
         return self._code if self._code is not None else 1
 
     def _is_gone_within(self, seconds: float) -> bool:
@@ -236,16 +237,17 @@ class Relay:
                     assert_never(unexpected)
         return False
 
-    def _hear_out(self) -> None:
-        """Let the client have all that the child said; do not wait for others with its stdout."""
-        self._heard_last = time.monotonic()
+    def _pass_on_rest(self) -> None:
+        """Pass on all output of the child, but do not wait for other processes that hold its
+        stdout."""
+        self._last_output_at = time.monotonic()
         while not self._drained.wait(_TICK):
-            if not self._lines.is_writing and time.monotonic() - self._heard_last > _LAST_WORDS:
+            if not self._lines.is_writing and time.monotonic() - self._last_output_at > _LAST_WORDS:
                 return
 
     def _end_of_child(self) -> int:
-        """End because the child has ended, or says no more."""
-        self._hear_out()
+        """End because the child has ended or closed its output."""
+        self._pass_on_rest()
         end = time.monotonic() + _LAST_WORDS
         while time.monotonic() < end and not (self._client_ended and self._code is not None):
             try:
@@ -265,7 +267,7 @@ class Relay:
                     pass
                 case unexpected:
                     assert_never(unexpected)
-        if self._client_ended:  # it left at the same time, and waits for nothing
+        if self._client_ended:  # the client left at the same time, and waits for nothing
             self._child.close_stdin()
             return self._see_out(self._patience.eof, self._patience.term)
         return self._lose()
@@ -274,7 +276,7 @@ class Relay:
         return self._end_with(f"{LostUpstream()}: {self._how_it_ended()}")
 
     def _end_with(self, text: str) -> int:
-        """Answer those who wait, say why, and leave nobody behind."""
+        """Answer the waiting requests, print the reason, and end the process group."""
         replies = self._judge.lost_replies()
         goodbye = Thread(target=self._lines.tell_client, args=(replies,), daemon=True)
         goodbye.start()
@@ -296,5 +298,5 @@ class Relay:
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _READ_SIZE)
-    except OSError:  # a terminal that has gone
+    except OSError:  # the terminal is gone
         return b""

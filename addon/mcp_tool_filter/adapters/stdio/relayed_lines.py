@@ -1,4 +1,4 @@
-"""Judges the lines of both sides of a relay, and writes each to where its verdict sends it."""
+"""Judge the lines of both sides of a relay, and write each where its verdict sends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mcp_tool_filter.protocol.lines import CutLine
 if TYPE_CHECKING:  # most relays have no rules
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
-CLIENT, CHILD = "client", "child"  # who said what waits
+CLIENT, CHILD = "client", "child"  # the side whose message waits
 
 
 class RelayedLines:
@@ -44,7 +44,7 @@ class RelayedLines:
         self._on_client_gone = on_client_gone
         self._to_client = Lock()
         self.is_writing = False
-        """Something that the child said is on its way to the client."""
+        """True while output of the child is being written to the client."""
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
@@ -126,7 +126,7 @@ class RelayedLines:
                 assert_never(unexpected)
 
     def _decide(self, work: Callable[[], Decision[Verdict]]) -> Decision[Verdict]:
-        """Decide here, or where the rules live."""
+        """Decide here, or in the thread of the rules."""
         return self._rules.do(work) if self._rules else work()
 
     def _decide_later(
@@ -147,11 +147,11 @@ class RelayedLines:
         try:
             with self._to_client:
                 write_all(self._stdout, _joined(lines))
-        except OSError:  # it does not listen any more
+        except OSError:  # the client does not read any more
             self._on_client_gone()
 
     def _show(self, line: bytes | CutLine) -> None:
-        """Write what a command prints between its messages where people read it."""
+        """Show lines that a command prints between its messages."""
         if isinstance(line, bytes):
             show_stray_line(line, self._limits, self._say)
 

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, where a relay's rules live.
+"""A thread with an event loop for a relay's rules.
 
-The relay itself has no loop. Where there are rules, all its decisions are made in this thread, one
-after the other; those that must wait do so side by side.
+The relay itself has no event loop. With rules, all decisions are made in this thread, one after the
+other; those that must wait do so concurrently.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mcp_tool_filter.adapters.effects.copies import Copies
 from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
 from mcp_tool_filter.policy.effects import Deciding
 
-_LONGEST_WAIT = 600.0  # seconds that decisions may take when one side has ended
+_LONGEST_WAIT = 600.0  # seconds that waiting decisions may take after one side has ended
 
 
 class RuleThread:
-    """One for each session."""
+    """The rules of one session."""
 
     def __init__(self, path: str, upstream: str, send_copy: Callable[[bytes], object]) -> None:
         """Raises StartError if the rules file cannot be used."""
@@ -37,7 +37,7 @@ class RuleThread:
         self._thread.start()
 
     def do[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
-        """Do something in this thread, and wait for it."""
+        """Run a function in this thread, and wait for it."""
 
         async def doing() -> Outcome:
             return work()
@@ -47,7 +47,7 @@ class RuleThread:
     def decide_later[Outcome](
         self, side: str, deciding: Deciding[Outcome], done: Callable[[Outcome | Exception], None]
     ) -> None:
-        """Make a decision that must wait; ``done`` is called in a thread of its own."""
+        """Make a decision that must wait; ``done`` is called in a new thread."""
         with self._changed:
             self._waiting[side] = self._waiting.get(side, 0) + 1
 
@@ -65,7 +65,7 @@ class RuleThread:
         self._loop.call_soon_threadsafe(begin)
 
     def wait_for(self, side: str) -> None:
-        """Wait until all decisions on what one side said have been made."""
+        """Wait until all decisions on messages of one side have been made."""
         end = time.monotonic() + _LONGEST_WAIT
         with self._changed:
             self._changed.wait_for(
@@ -73,7 +73,7 @@ class RuleThread:
             )
 
     def close(self) -> None:
-        """End the thread; what still waits is not decided any more."""
+        """End the thread; waiting decisions are dropped."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -89,5 +89,5 @@ class RuleThread:
 
 
 def _in_a_thread(work: Callable[[Any], None], outcome: Any) -> None:
-    """Writing may block, and must not hold up other decisions."""
+    """Run in a new thread, because writing may block and must not delay other decisions."""
     Thread(target=work, args=(outcome,), daemon=True).start()

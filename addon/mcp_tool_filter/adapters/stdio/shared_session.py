@@ -1,4 +1,4 @@
-"""One command that serves all clients of a stateless revision, each request under a number."""
+"""One command for all clients of a stateless revision; each request gets a number as its id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_tool_filter.protocol.renumber import Numbers
 
 
 class SharedSession:
-    """Nothing that is for one client reaches another."""
+    """A shared command. Messages for one client never reach another."""
 
     def __init__(self, session: ChildSession) -> None:
         self.session = session
@@ -19,10 +19,10 @@ class SharedSession:
         self._outboxes: dict[int, Outbox] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         session.restore = self._restore
-        session.on_other = self._hear_other
+        session.on_other = self._receive_other
 
     async def ask(self, line: bytes, outbox: Outbox) -> int:
-        """Send a request; what concerns it goes to the outbox. Returns its number."""
+        """Send a request and return its number; its messages go to the outbox."""
         number, renumbered = self._numbers.renumber(line)
         self._outboxes[number] = outbox
         self.session.expect([str(number)], outbox)
@@ -30,7 +30,7 @@ class SharedSession:
         return number
 
     def leave(self, number: int) -> None:
-        """Forget a request; if it has no answer yet, tell the command that it is cancelled."""
+        """Forget a request; if it has no answer yet, cancel it."""
         self._outboxes.pop(number, None)
         if self.session.forget([str(number)]):
             notice = (
@@ -48,8 +48,9 @@ class SharedSession:
             self._outboxes.pop(number, None)
         return restored
 
-    async def _hear_other(self, line: bytes) -> None:
-        """Pass on what concerns one request; a word for all could tell one client of another."""
+    async def _receive_other(self, line: bytes) -> None:
+        """Deliver a message about one request; drop a broadcast, which could leak from one client
+        to another."""
         try:
             number, restored = self._numbers.restore(line)
         except ProtocolError:

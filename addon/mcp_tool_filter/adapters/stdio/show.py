@@ -1,4 +1,4 @@
-"""What a command prints between its messages, for people."""
+"""Show lines that a command prints between its messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MOST_SHOWN = 2000  # bytes
 
 
 def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> bool:
-    """Say a line that is not JSON, marked; return False if it is or may be JSON."""
+    """Show a line that is not JSON, with a mark; return False if it may be JSON."""
     try:
         scan(line, {}, limits)
-    except OverLimit:  # it may be JSON: the warning says what is wrong with it
+    except OverLimit:  # it may be JSON; then a warning explains the problem
         return False
     except ProtocolError:
         text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")

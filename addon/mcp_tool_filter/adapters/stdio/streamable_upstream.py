@@ -1,7 +1,7 @@
-"""An upstream behind a URL that answers each POST itself (since 2025-03-26), for a client of lines.
+"""Connect a client that sends lines to an upstream that answers each POST (since 2025-03-26).
 
-An answer is JSON or an event stream, which is resumed if it breaks off. Whatever the upstream says
-is handed to a ``UpstreamListener``, which judges it; nothing is judged here.
+An answer is JSON or an event stream, which is resumed if it breaks. We pass each message of the
+upstream to an ``UpstreamListener``, which judges it; nothing is judged here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.stdio.upstream_events import (
     JSON,
     UpstreamListener,
     events_of,
-    hear_event,
+    receive_event,
     reporting_failure,
     words_for,
 )
@@ -30,9 +30,9 @@ from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, INVALID_REQUEST, M
 from mcp_tool_filter.protocol.sse import Event, Oversized
 
 _ERROR_BODY: Final = 64 * 1024
-_RETRY: Final = 1.0  # seconds, unless the upstream says another time
+_RETRY: Final = 1.0  # seconds, unless the upstream states another time
 _LONGEST_RETRY: Final = 30.0
-_MOST_TRIES: Final = 8  # to resume a stream, without hearing anything
+_MOST_TRIES: Final = 8  # attempts to resume a stream without receiving anything
 _GOODBYE: Final = 2.0  # seconds
 _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
 
@@ -52,12 +52,12 @@ class StreamableUpstream:
         self._stream: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Nothing needs to be open before the first message."""
+        """Do nothing: nothing must be open before the first message."""
 
     async def post(
         self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
     ) -> None:
-        """Send a message; hear all that comes as its answer."""
+        """Send a message, and receive everything in its answer."""
         sent = [_JSON_OR_EVENTS, JSON, *self._session_headers(headers), *headers]
         async with (
             reporting_failure(self._listener, ids),
@@ -68,11 +68,11 @@ class StreamableUpstream:
             await self._take(response, ids, method)
 
     def agree_on(self, revision: str) -> None:
-        """Note the revision that ``initialize`` has settled on."""
+        """Note the revision negotiated by ``initialize``."""
         self._revision = revision.encode() if revision.isascii() else None
 
     def listen(self) -> None:
-        """Begin to hear what the upstream says by itself, once a session is initialized."""
+        """Open the GET stream, once a session is initialized."""
         if self._stream is None:
             self._stream = asyncio.create_task(self._listen())
 
@@ -89,7 +89,7 @@ class StreamableUpstream:
                         await response.read(_ERROR_BODY)
 
     def _session_headers(self, given: Headers) -> list[tuple[bytes, bytes]]:
-        """Name session and revision, unless the message says its revision itself."""
+        """Return the headers for session and revision, unless the message states its revision."""
         if any(name == b"mcp-protocol-version" for name, _ in given):
             return []
         session = [(b"mcp-session-id", self._session)] if self._session else []
@@ -111,18 +111,18 @@ class StreamableUpstream:
             body = await response.read(self._limits.message)
         except ConnectionLost:
             raise
-        except HttpFailed as error:  # too long, or not to be decoded
+        except HttpFailed as error:  # too long, or not decodable
             await self._listener.fail(ids, INTERNAL_ERROR, words_for(error)[1])
             return
         if body.strip():
-            await self._listener.hear(body)
+            await self._listener.receive(body)
 
     async def _take_refusal(self, response: HttpResponse, ids: Sequence[str], method: str) -> None:
         body = b""
         with suppress(HttpFailed):
             body = await response.read(_ERROR_BODY)
         for answer in _errors_in(body, ids):
-            await self._listener.hear(answer)
+            await self._listener.receive(answer)
         code, text = INTERNAL_ERROR, f"The server answered {plain(response.status_line)}"
         if response.status == 404 and self._session:
             code, text = INVALID_REQUEST, "Session terminated"
@@ -131,10 +131,10 @@ class StreamableUpstream:
         await self._listener.fail(ids, code, text)
 
     async def _take_stream(self, response: HttpResponse, ids: Sequence[str]) -> None:
-        """Hear an answer that is a stream; go on with it where it broke off."""
+        """Receive an answer that is a stream; resume it if it breaks."""
         place = _Place()
         try:
-            await self._hear_events(response, place, ids)
+            await self._receive_events(response, place, ids)
         except HttpFailed as error:
             if place.last_id is None:
                 raise ConnectionLost(str(error)) from None
@@ -151,22 +151,22 @@ class StreamableUpstream:
         headers = [EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
         async with self._http.exchange(b"GET", self._path, headers) as response:
             if response.status == 200 and response.media_type == "text/event-stream":
-                await self._hear_events(response, place, ids)
+                await self._receive_events(response, place, ids)
             elif response.status < 500:
                 place.give_up()
 
-    async def _hear_events(
+    async def _receive_events(
         self, response: HttpResponse, place: _Place, ids: Sequence[str] = ()
     ) -> None:
         async for event in events_of(response, self._limits):
             place.note(event)
-            await hear_event(event, self._listener)
+            await receive_event(event, self._listener)
             if ids and not self._listener.waits_for(ids):
                 await read_away(response)
                 return
 
     async def _listen(self) -> None:
-        """Hear the stream on which an upstream speaks by itself, for as long as it offers one."""
+        """Receive the GET stream, as long as the upstream offers one."""
         place = _Place(endless=True)
         while place.may_resume():
             headers = [EVENTS, *self._session_headers(())]
@@ -175,8 +175,8 @@ class StreamableUpstream:
             try:
                 async with self._http.exchange(b"GET", self._path, headers) as response:
                     if response.status != 200 or response.media_type != "text/event-stream":
-                        return  # it offers none
-                    await self._hear_events(response, place)
+                        return  # the upstream offers none
+                    await self._receive_events(response, place)
             except NotConnected as error:
                 await self._listener.missed(error)
             except HttpFailed:
@@ -185,7 +185,7 @@ class StreamableUpstream:
 
 
 class _Place:
-    """Where a stream is, and when it may be resumed."""
+    """The position in a stream, and when it may be resumed."""
 
     def __init__(self, *, endless: bool = False) -> None:
         self.last_id: bytes | None = None
@@ -221,7 +221,7 @@ class _Place:
 
 
 def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:
-    """Return the JSON-RPC error in a refusal, with the request's id where it has none."""
+    """Return the JSON-RPC errors for a refusal, with the request's id if it has none."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What both kinds of an upstream behind a URL share: who listens, events, and words for errors."""
+"""Shared by both kinds of HTTP upstream: the listener's interface, events, and error texts."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ JSON = (b"content-type", b"application/json")
 
 
 class UpstreamListener(Protocol):
-    """Who hears what an upstream says."""
+    """Receives the messages of an upstream."""
 
-    async def hear(self, said: bytes | CutLine) -> None:
-        """Take a message, however it is written, or what is left of one that is too long."""
+    async def receive(self, said: bytes | CutLine) -> None:
+        """Take a message in any spelling, or the rest of one that is too long."""
 
     def waits_for(self, ids: Sequence[str]) -> bool:
         """Tell whether any of these requests has no answer yet."""
 
     async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
-        """Answer these requests with an error, as far as they have no answer yet."""
+        """Answer those of these requests that still wait with an error."""
 
     async def missed(self, error: HttpFailed) -> None:
-        """Find out whether an upstream that did not answer is lost."""
+        """Check whether an upstream that did not answer is lost."""
 
 
 @asynccontextmanager
 async def reporting_failure(listener: UpstreamListener, ids: Sequence[str]) -> AsyncIterator[None]:
-    """Answer these requests with an error if the upstream cannot be asked."""
+    """Answer these requests with an error if the upstream cannot be reached."""
     try:
         yield
     except HttpFailed as error:
@@ -44,15 +44,15 @@ async def reporting_failure(listener: UpstreamListener, ids: Sequence[str]) -> A
         await listener.missed(error)
 
 
-async def hear_event(event: Event | Oversized, listener: UpstreamListener) -> None:
+async def receive_event(event: Event | Oversized, listener: UpstreamListener) -> None:
     if isinstance(event, Oversized):
-        await listener.hear(CutLine(event.beginning, b"", len(event.beginning)))
+        await listener.receive(CutLine(event.beginning, b"", len(event.beginning)))
     elif event.is_message and event.data and event.data.strip():
-        await listener.hear(event.data)
+        await listener.receive(event.data)
 
 
 async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
-    """Yield the events of a response as they come. Raises HttpFailed."""
+    """Yield the events of a response as they arrive. Raises HttpFailed."""
     if response.coding:
         raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
     parser = EventParser(max_pending=limits.pending)
@@ -62,7 +62,7 @@ async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Eve
 
 
 def words_for(error: HttpFailed) -> tuple[int, str]:
-    """Say why a request has no answer: a code, and a text."""
+    """Return the error code and text for a request that got no answer."""
     if isinstance(error, LoginNeeded):
         return NOT_LOGGED_IN, plain(str(error))
     return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"
