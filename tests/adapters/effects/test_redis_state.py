@@ -97,9 +97,10 @@ async def test_two_proxies_share_windows_caches_and_hashes(server: Server) -> No
 async def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> None:
     async def act() -> list[object]:
         state = RedisState(server.url, "mcp:")
-        use = CountUse("k", ((1, 0.05), (2, 60.0)), 5.0)
+        use = CountUse("k", ((1, 2.0), (2, 60.0)), 5.0)
         waits = [await state.carry_out(use), await state.carry_out(use)]
-        await asyncio.sleep(0.1)
+        assert isinstance(waits[1], float)
+        await asyncio.sleep(waits[1] + 0.01)
         waits += [await state.carry_out(use), await state.carry_out(use)]
         assert await state.carry_out(CountUse("none", ((0, 7.0),), 5.0)) == 7.0
         await state.close()
@@ -108,7 +109,7 @@ async def test_several_limits_count_a_use_once_or_not_at_all(server: Server) -> 
     first, second, third, fourth = await act()
     assert (first, third) == (None, None)
     assert isinstance(second, float)
-    assert second <= 0.06
+    assert 0 < second <= 2
     assert isinstance(fourth, float)
     assert fourth > 50
 

@@ -20,7 +20,9 @@ from tests.raw_client import post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer
 
 
-async def test_an_edit_of_the_file_takes_effect(tmp_path: Path) -> None:
+async def test_an_edit_of_the_file_takes_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ruled(tmp_path, BLOCK) as between:
         ask = call("read_file", '{"path":"/etc/x"}')
         assert b"-32001" in (await between.ask(ask)).body
@@ -29,13 +31,21 @@ async def test_an_edit_of_the_file_takes_effect(tmp_path: Path) -> None:
         os.replace(new, tmp_path / "rules.yaml")  # as editors do it
         await until(between, ask, lambda body: b"-32001" not in body)
         (tmp_path / "rules.yaml").write_text("interceptor: {rulez: []}\n")
-        await asyncio.sleep(1)
+        await logged(caplog, "unknown key 'rulez'")
         assert b"-32001" not in (await between.ask(ask)).body
         write(tmp_path, BLOCK)
         await until(between, ask, lambda body: b"-32001" in body)
+        caplog.clear()
         (tmp_path / "rules.yaml").unlink()
-        await asyncio.sleep(1)
+        await logged(caplog, "is gone")
         assert b"-32001" in (await between.ask(ask)).body
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Wait until a line with this text has been logged."""
+    async with asyncio.timeout(20):
+        while text not in caplog.text:
+            await asyncio.sleep(0.02)
 
 
 async def until(between: Filtered, ask: bytes, condition: Callable[[bytes], bool]) -> None:
@@ -52,7 +62,10 @@ async def test_rules_cannot_be_taken_away_at_run_time(tmp_path: Path) -> None:
         assert b"-32001" in (await between.ask(ask)).body
 
 
-async def test_one_policy_judges_a_message_from_its_request_to_its_response(tmp_path: Path) -> None:
+async def test_one_policy_judges_a_message_from_its_request_to_its_response(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     release = asyncio.Event()
 
     async def respond(_request: RawRequest, peer: Peer) -> None:
@@ -65,7 +78,7 @@ async def test_one_policy_judges_a_message_from_its_request_to_its_response(tmp_
             while not between.upstream.asked:
                 await asyncio.sleep(0.01)
         (tmp_path / "rules.yaml").write_text("interceptor: {rules: []}\n")
-        await asyncio.sleep(1.5)
+        await logged(caplog, "again: 0 rules")
         release.set()
         assert (await waiting).body == HIDDEN
 

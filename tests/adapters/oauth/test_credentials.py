@@ -70,11 +70,13 @@ async def test_eight_requests_with_a_rejected_token_cause_one_renewal(tmp_path: 
 
 
 async def test_a_cancelled_request_does_not_cancel_the_renewal_for_others(tmp_path: Path) -> None:
-    with oauth_upstream(delay=0.1) as upstream:
+    with oauth_upstream(delay=1.0) as upstream:
         credentials = await logged_in(tmp_path, upstream)
         value = credentials.value()
+        asked = len(upstream.token_requests)
         first, second = (asyncio.create_task(credentials.renewed(value)) for _ in range(2))
-        await asyncio.sleep(0.02)
+        while len(upstream.token_requests) == asked:
+            await asyncio.sleep(0.001)
         first.cancel()
         assert upstream.grant_of(await second)
         assert upstream.renewals == 1
@@ -118,10 +120,10 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from mcp_tool_filter.adapters.oauth.credentials import credentials_for
-from mcp_tool_filter.adapters.oauth.store import Store
+from mcp_tool_filter.adapters.oauth.store import LoginStore
 url, home, rejected = sys.argv[1:]
 async def main():
-    credentials = credentials_for(url, Store(Path(home)))
+    credentials = credentials_for(url, LoginStore(Path(home)))
     values = await asyncio.gather(*(credentials.renewed(rejected) for _ in range(3)))
     assert len(set(values)) == 1
     print(values[0])

@@ -112,8 +112,12 @@ def _flows() -> list[HTTPFlow]:
 
 
 async def _left() -> int:
-    """Count what is there of things that each visit makes, when all is quiet."""
-    await asyncio.sleep(0.2)
-    gc.collect()
+    """Count what is there of things that each visit makes, once nothing goes away any more."""
     kinds = (HTTPFlow, EventStream, LegacyStream, Exchanges)
-    return sum(isinstance(one, kinds) for one in gc.get_objects())
+    left = -1
+    while True:
+        await asyncio.sleep(0.2)
+        gc.collect()
+        before, left = left, sum(isinstance(one, kinds) for one in gc.get_objects())
+        if left == before:
+            return left
