@@ -104,4 +104,4 @@ async def test_an_internal_error_leaves_no_client_waiting(
         async with raw_client(running.port) as client:
             assert (await client.ask(post(b"{}", path="/next"))).body == b"/next"
     assert broken
-    assert caplog.messages.count("internal error; connection closed") == 1
+    assert caplog.messages.count("internal error: cannot continue with a connection") == 1

@@ -101,7 +101,7 @@ class FilteredHttpLayer(layers.HttpLayer):
                 yield from self._read_on(reader)
         except Exception:
             # mitmproxy would log a crash and keep both sides waiting.
-            log.exception("internal error; connection closed")
+            log.exception("internal error: cannot continue with a connection")
             yield from self._give_up(event)
             if self._speaks_http1:  # the failed code may have been about to read the next request
                 yield commands.CloseConnection(self.context.client)

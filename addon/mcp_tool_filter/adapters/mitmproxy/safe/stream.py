@@ -262,7 +262,7 @@ class SafeStream(RepeatingStream):
             if self._is_cut:
                 raise
             log.exception(
-                "internal error; connection closed: %s", shown_url(self.flow.request.pretty_url)
+                "internal error: cannot continue with %s", shown_url(self.flow.request.pretty_url)
             )
             self.doomed = "internal error"
         if self.doomed is not None and not self.over:
