@@ -132,7 +132,7 @@ class Page:
         return value
 
     def prefer(self, scheme: str) -> None:
-        """See the page as somebody who likes it ``light`` or ``dark``."""
+        """Set the colour scheme that the browser prefers, ``light`` or ``dark``."""
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         order = {"cmd": "Emulation.setEmulatedMedia", "params": media}
         self.order("POST", "/goog/cdp/execute", order)

@@ -96,7 +96,7 @@ class OAuthUpstream:
             self._access.clear()
 
     def all_secrets(self) -> list[str]:
-        """Everything that nobody may show."""
+        """Every secret, which must not be shown."""
         used = [one[key] for one in self.token_requests for key in ("code", "code_verifier",
                 "refresh_token", "client_secret") if key in one]  # fmt: skip
         return [*self._access, *self._refresh, *self._used, *used]

@@ -169,7 +169,7 @@ async def hang_up(writers: Iterable[asyncio.StreamWriter]) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback on which, just now, nobody listens."""
+    """A free port of the loopback."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

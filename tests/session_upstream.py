@@ -1,4 +1,4 @@
-"""An MCP server over HTTP that keeps a journal of requests, for tests of clients of ours.
+"""An MCP server over HTTP that keeps a journal of requests, for tests of our own clients.
 
 with session_upstream() as upstream:
     ...  # upstream.url, upstream.journal

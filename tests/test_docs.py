@@ -63,7 +63,7 @@ def exists(name: str, beside: Path) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Tell a file of ours from an example: ``policy/chain.py`` and not ``session.flow``."""
+    """Tell our own files from examples: ``policy/chain.py`` and not ``session.flow``."""
     if name in _MADE or name.endswith("/session.flow"):
         return False
     first, slash, _ = name.partition("/")

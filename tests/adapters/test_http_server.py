@@ -36,7 +36,7 @@ async def echoing(**limits: float) -> AsyncIterator[tuple[HttpServer, RawClient]
 
 
 class Stream:
-    """A body that says what it is told, and notices when nobody hears it any more."""
+    """A body that sends what it is given, and notices when the client has left."""
 
     def __init__(self) -> None:
         self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Sending spans to a real collector, and what is said when that fails."""
+"""Sending spans to a real collector, and what is logged when that fails."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_exporter_that_raises_is_a_failure_with_its_reason(
 def test_a_collector_that_refuses_is_reported_in_one_line(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenTelemetry says why in its own log, which nobody reads."""
+    """OpenTelemetry gives the reason only in its own log."""
     provider = TracerProvider()
     with collector(status=403) as refusing:
         for name, value in refusing.environment.items():

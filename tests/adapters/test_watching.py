@@ -1,4 +1,4 @@
-"""Who is told of which messages: the terminal, the audit log and the metrics."""
+"""Which messages the terminal, the audit log and the metrics get."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CALLS = [("read", "forwarded"), ("rm", "refused"), ("read", "forwarded")]
 
 
 def test_each_sink_gets_the_messages_that_matter_until_it_is_closed() -> None:
-    """A ping matters to nobody. What has no answer is told of at the end."""
+    """A ping is not reported. A call without an answer is reported at the end."""
     one: list[Entry] = []
     other: list[Entry] = []
     watching = Watching(None, [one.append, other.append])

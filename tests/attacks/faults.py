@@ -1,4 +1,4 @@
-"""Raises an exception at a line of ours while a real proxy serves: what then gets past us?
+"""Raises an exception at a line of our code while a real proxy serves: what passes then?
 
 A run first notes each line of the package that a scenario executes. Then the scenario runs once
 for each of them, and that line raises.

@@ -1,4 +1,4 @@
-"""One who abuses the proxy is hung up on, and the others do not notice.
+"""A client that abuses the proxy is disconnected, and the others do not notice.
 
 Each sends without an end; the proxy holds a bounded part of it, and meanwhile answers others.
 """

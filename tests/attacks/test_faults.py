@@ -1,4 +1,4 @@
-"""Each line of ours may have a bug: whichever raises, nothing hidden passes, and nobody waits."""
+"""Whichever line of our code raises, nothing hidden passes and no request hangs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def on_a_websocket(port: int) -> bytes:
 
 
 async def as_a_new_asker(port: int) -> bytes:
-    """Nobody knows this user's list yet, so a call waits until it has been fetched."""
+    """This user's list is not known yet, so a call waits until it has been fetched."""
     user = b"Authorization: Bearer %s\r\n" % token_hex(4).encode()
     said = (INITIALIZE, call("unknown"), call("delete_file"), LIST)
     requests = [post(one, headers=MCP_HEADERS + user) for one in said]
@@ -120,7 +120,7 @@ def list_tools(_request: RawRequest, id: str) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Hundreds of tracebacks tell nobody anything, and writing them takes time."""
+    """Hundreds of tracebacks are of no use, and writing them takes time."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

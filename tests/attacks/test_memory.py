@@ -1,4 +1,4 @@
-"""What nobody finishes is held within a budget, however many clients there are."""
+"""Unfinished messages are held within a budget, however many clients there are."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _heard(stage: Stage, asked: bytes, *said: bytes) -> bytes:
 @pytest.mark.parametrize("what", ["tools/list", "GET"])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_no_header_names_a_way_around_the_filter(stage: Stage, spelling: str, what: str) -> None:
-    """The port of the upstream, which is nobody else's, may not be seen."""
+    """The upstream's port must not be visible."""
     port = str(stage.upstream.port)
     url = spelling.format(port=port)
     headers = [

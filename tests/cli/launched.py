@@ -90,7 +90,7 @@ def run(
 
 
 def surroundings(home: Path, more: dict[str, str] | None = None) -> dict[str, str]:
-    """An environment without settings of ours, and with a home of its own."""
+    """An environment without our settings, with its own home."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MCP_TOOL_FILTER_")}
     own = {"HOME": str(home), "PYTHONPATH": str(ADDON), "PYTHONUTF8": "1"}
     return {**kept, **own, **(more or {})}

@@ -1,4 +1,4 @@
-"""When the upstream's list changes: for the session that is told, and for all others."""
+"""When the upstream's list changes: in the session that is notified, and in all others."""
 
 from __future__ import annotations
 

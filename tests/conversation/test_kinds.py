@@ -1,4 +1,4 @@
-"""Each kind of asker has its own snapshot, and nobody sees another's."""
+"""Each kind of asker has its own snapshot and never sees another's."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_forgotten_kind_is_known_again_after_one_list() -> None:
 
 
 def test_a_forgotten_session_with_a_list_of_its_own_goes_back_to_the_one_it_shared() -> None:
-    """Or whoever opens many sessions could make the filter forget what is new."""
+    """Else a client that opens many sessions could make the filter forget new tools."""
     in_force = policy("a")
     one = open_session(in_force, ALL_CAPABILITIES)
     one.from_upstream(CHANGED)

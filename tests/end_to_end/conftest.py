@@ -71,7 +71,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture
 def page(chromium: Page) -> Page:
-    """An empty page, as large as a laptop's, of somebody who likes it light."""
+    """An empty page of the size of a laptop's, in light colours."""
     chromium.go("about:blank")
     chromium.resize(1280, 860)
     chromium.prefer("light")

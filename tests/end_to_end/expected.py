@@ -1,4 +1,4 @@
-"""What a pair's scenario comes to, whoever stands between them."""
+"""The result of a pair's scenario, with or without the filter between them."""
 
 import json
 from collections.abc import Sequence

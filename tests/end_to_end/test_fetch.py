@@ -1,4 +1,4 @@
-"""Our own start against every real upstream, with nobody between them."""
+"""Our own start against every real upstream, directly."""
 
 import json
 from collections.abc import Iterator

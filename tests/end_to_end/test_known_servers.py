@@ -1,4 +1,4 @@
-"""Servers that people run: with the filter they do what they do without it, but for one tool."""
+"""Well-known servers do the same with the filter as without it, except for one tool."""
 
 import json
 import subprocess

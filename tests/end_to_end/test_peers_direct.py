@@ -1,4 +1,4 @@
-"""What real clients and upstreams do with nobody between them: the ground we are judged on."""
+"""What real clients and upstreams do without the filter: what we compare with."""
 
 import json
 from collections.abc import Iterator

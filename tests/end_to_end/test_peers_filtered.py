@@ -1,4 +1,4 @@
-"""What real clients and upstreams do with the filter between them: the same, but for two tools."""
+"""Real clients and upstreams do the same with the filter between them, except for two tools."""
 
 import json
 from collections.abc import Iterator

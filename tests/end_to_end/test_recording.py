@@ -112,7 +112,7 @@ def test_the_launcher_records_the_same(tmp_path: Path) -> None:
 
 
 def test_a_recording_made_without_the_filter_can_be_replayed(tmp_path: Path) -> None:
-    """Somebody has a dump already, and wonders what a policy would have done."""
+    """A user has a dump already and wants to know what a policy would have done."""
     need("mcp1")
     file = tmp_path / "plain.flow"
     with (

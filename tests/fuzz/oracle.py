@@ -35,7 +35,7 @@ def require(holds: bool, promise: str, *evidence: object) -> None:
 
 
 def no_call_but_of(allowed: Mapping[str, bytes], body: bytes, content_type: str = "") -> None:
-    """Whoever reads the body finds no call but of allowed tools."""
+    """Every reader of the body finds only calls of allowed tools."""
     for value in json_readings(body, content_type):
         for name in _calls_in(value):
             require(name in allowed, "a call that is not allowed", name, body)
@@ -91,7 +91,7 @@ def no_tool_but_of(
     *,
     is_list: bool,
 ) -> None:
-    """Whoever reads the body finds no denied tool; in a list, nothing but the snapshot's."""
+    """Every reader of the body finds no denied tool; in a list, only the snapshot's tools."""
     for value in json_readings(body, content_type):
         _no_tool_in(value, allowed, denied, is_list=is_list)
 

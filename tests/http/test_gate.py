@@ -1,4 +1,4 @@
-"""Who may send us a request."""
+"""Which requests are accepted by their Host, Origin and fetch metadata."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_url_to_another_host_is_removed(url: str) -> None:
 
 @given(st.text(alphabet="/\\:@?#.[]htp evil\t\n\x01", max_size=30))
 def test_a_kept_url_has_no_authority(url: str) -> None:
-    """Whoever joins it to our own URL stays with us."""
+    """Joined to our own URL, it leads to us."""
     kept = kept_with_us(url, UPSTREAM) or ""
     assert not kept.replace("\\", "/").startswith("//")
 

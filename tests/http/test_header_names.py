@@ -1,4 +1,4 @@
-"""What is told by the names of headers alone is found out once for each client's way to write."""
+"""What follows from the names of headers alone is computed once for each set of names."""
 
 from __future__ import annotations
 

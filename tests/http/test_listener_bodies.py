@@ -56,7 +56,7 @@ def test_an_encoded_request_that_could_be_read_as_json_is_forwarded_decoded() ->
 
 
 def test_a_body_that_decodes_to_nothing_is_refused() -> None:
-    """A gzip head has room for a message, and who does not undo codings may find it."""
+    """A gzip head has room for a message; a server that does not decode could read it."""
     assert message_of(ask(gzip.compress(b""), content_encoding="gzip"))[0] == 400
 
 

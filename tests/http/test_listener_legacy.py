@@ -112,7 +112,7 @@ def test_a_stream_has_one_endpoint_at_a_time() -> None:
 
 
 def test_clients_with_the_same_endpoint_never_get_each_other_s_answers() -> None:
-    """Nobody can tell whose a request is; so our answer goes to the one who asks, on its POST."""
+    """Requests cannot be assigned to a stream, so our answer goes back on the POST."""
     door = listener()
     one, other = Client(door), Client(door)
     one.post(INITIALIZE)

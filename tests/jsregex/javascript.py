@@ -112,7 +112,7 @@ def _larger(smaller: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def patterns() -> st.SearchStrategy[str]:
-    """Patterns of the kind that people write, and many that nobody would."""
+    """Patterns as people write them, and many unlikely ones."""
     return st.recursive(_ATOMS, _larger, max_leaves=12)
 
 

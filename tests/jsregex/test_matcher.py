@@ -165,7 +165,7 @@ def test_a_long_name_is_matched_in_one_pass(pattern: str, name: str, expected: b
     ],
 )
 def test_a_name_that_would_cost_too_much_is_not_judged(pattern: str, name: str) -> None:
-    """Never a wrong answer: whoever asked decides what it means."""
+    """Never a wrong answer: the caller decides what it means."""
     with pytest.raises(TooCostly):
         matches(pattern, name)
 

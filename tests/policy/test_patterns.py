@@ -110,7 +110,7 @@ def test_a_name_that_may_be_exposed_is_always_judged() -> None:
 def test_costly_names_take_nothing_from_the_next_name(
     pattern: str, costly: str, innocent: str, meant: str
 ) -> None:
-    """Whoever lists long names must not make others denied, or allowed."""
+    """Long names in one list must not change what is denied or allowed for others."""
     for option in ("deny", "allow"):
         parsed = parse_pattern(pattern, option=option)
         for _ in range(50):

@@ -37,7 +37,7 @@ def test_a_part_keeps_its_place_in_the_text() -> None:
 
 
 def test_repeated_members_are_all_kept() -> None:
-    """Who looks at a key twice has to see that it is twice."""
+    """The caller has to see that a key stands twice."""
     _, root = scan(b'{"a":1,"\\u0061":2}', {})
     assert [member.key for member in root.members or ()] == ["a", "a"]
 
@@ -50,7 +50,7 @@ def test_the_first_of_members_with_the_same_key_is_found() -> None:
 
 
 def test_arrays_are_opened_only_where_the_outline_says_so() -> None:
-    """What nobody looks into is only checked, which costs a tenth."""
+    """Other parts are only checked, which costs a tenth."""
     document = b'[{"a":[{"b":1}]}]'
     _, closed = scan(document, {"a": {}})
     assert closed.elements is None

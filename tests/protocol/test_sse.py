@@ -79,7 +79,7 @@ def test_all_three_line_ends_end_a_line(end: bytes, size: int) -> None:
 
 
 def test_an_event_is_complete_at_the_first_byte_of_its_blank_line() -> None:
-    """A line feed may or may not follow a carriage return; nobody waits for it."""
+    """A line feed may or may not follow a carriage return; the parser does not wait for it."""
     assert EventParser().feed(b"data: a\r\n\r") == [Event(b"data: a\r\n\r", b"a")]
 
 

@@ -1,4 +1,4 @@
-"""Calls and lists of tools, read so that nobody could read another tool in them."""
+"""Calls and lists of tools, read so that no other reader finds another tool in them."""
 
 from __future__ import annotations
 

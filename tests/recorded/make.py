@@ -41,7 +41,7 @@ type Play = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Session:
-    """Who meets whom, and what they do."""
+    """Which client meets which server, and what they do."""
 
     server: str
     client: str

@@ -230,7 +230,7 @@ def test_two_writers_cannot_share_a_file(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """As root we would otherwise take /dev/null from everybody."""
+    """Run as root, we would otherwise replace /dev/null."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe, 0o644)
     with pytest.raises(StartError) as error:
@@ -240,7 +240,7 @@ def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path
 
 
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """A mistyped name must not append lines to somebody's notes."""
+    """A mistyped name must not append lines to another file."""
     notes = tmp_path / "notes"
     notes.write_text("milk\n")
     notes.chmod(0o644)

@@ -71,7 +71,7 @@ def test_wrapping_again_changes_the_flags_and_nothing_else(entry: ServerEntry) -
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_secrets_never_become_arguments(entry: ServerEntry) -> None:
-    """Whoever lists the processes of the machine sees them."""
+    """Every user of the machine can list them with the processes."""
     wrapped = wrap(entry, FLAGS, PROGRAM)
     assert "s3cr" not in json.dumps([wrapped["command"], wrapped.get("args")])
 

@@ -1,4 +1,4 @@
-"""Copies of requests: their ids are our own, and their answers are for nobody."""
+"""Copies of requests: they have our own ids, and their answers are dropped."""
 
 from __future__ import annotations
 

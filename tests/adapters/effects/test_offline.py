@@ -1,4 +1,4 @@
-"""``replay`` and the tests of rules: nothing is sent, and nobody waits."""
+"""``replay`` and the tests of rules: nothing is sent, and delays are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy tried on messages, with nobody to send anything to."""
+"""A policy tried on messages without sending anything."""
 
 from __future__ import annotations
 

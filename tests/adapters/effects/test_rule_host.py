@@ -1,4 +1,4 @@
-"""What rules ask for, carried out: at once where nobody must wait."""
+"""The effects of rules, carried out: at once where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upstream that only wants a login is told from one that failed."""
+"""An upstream that wants a login is distinguished from one that failed."""
 
 from __future__ import annotations
 

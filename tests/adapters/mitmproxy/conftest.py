@@ -29,7 +29,7 @@ def sent_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 @pytest.fixture
 def our_error_answers() -> Iterator[None]:
-    """Answer with an error of ours if the upstream fails."""
+    """Answer with our own error if the upstream fails."""
     install_error_answers(answers)
     yield
     install_error_answers(lambda _flow, _failure: None)

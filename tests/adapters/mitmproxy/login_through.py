@@ -113,7 +113,7 @@ def answering(pages: dict[str, bytes], status: int = 200, **headers: str) -> Ite
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
-    """A trap: its URL, and who has connected."""
+    """A trap: its URL, and the connections that it got."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -148,7 +148,7 @@ class TestInvalidAnswers:
 
 
 class TestLegacyStreams:
-    """HTTP+SSE: clients ignore what a POST answers; all is said on the GET stream."""
+    """HTTP+SSE: clients ignore the answer to a POST; all messages come on the GET stream."""
 
     async def test_a_refused_call_is_answered_on_the_stream(self, tmp_path: Path) -> None:
         async with filtered(tmp_path, respond=legacy_upstream) as between:

@@ -1,4 +1,4 @@
-"""Work beside the hooks goes on, although nobody keeps its task."""
+"""Background work goes on although no code keeps its task."""
 
 from __future__ import annotations
 

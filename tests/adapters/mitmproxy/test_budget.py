@@ -16,7 +16,7 @@ SMALL = budget._SMALL
 
 
 class Holding:
-    """Those who hold unfinished bytes, and who has lost them."""
+    """Streams with unfinished bytes, and the ones that were closed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *sizes: int) -> None:
         self.given_up: list[int] = []

@@ -63,7 +63,7 @@ async def test_a_client_that_leaves_while_we_connect_is_not_the_upstreams_fault(
 
 @contextmanager
 def unreachable() -> Iterator[int]:
-    """A port that neither accepts nor refuses: nobody takes connections from its full queue."""
+    """A port that neither accepts nor refuses: its queue is full."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -1,4 +1,4 @@
-"""What is said when there are more clients than descriptors. (For real: attacks/test_losses.)"""
+"""What is logged when descriptors run out. (With real sockets: attacks/test_losses.)"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_the_limit_is_that_of_this_process() -> None:
 def test_the_numbers_of_served_and_waiting_clients_are_bounded(
     steps: list[tuple[bool, int]], most: int, standing: int
 ) -> None:
-    """The first who stands gets the next seat; who has to go is the one who stands longest."""
+    """The client that waits longest gets the next place, or is dropped first."""
     seats = Seats(most, standing)
     seated, waiting = list[str](), list[str]()
     for enters, number in steps:

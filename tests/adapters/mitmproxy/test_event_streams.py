@@ -1,4 +1,4 @@
-"""The head of an event stream whose length nobody knows, in each version of HTTP."""
+"""The head of an event stream of unknown length, in each version of HTTP."""
 
 from __future__ import annotations
 

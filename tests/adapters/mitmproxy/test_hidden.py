@@ -1,4 +1,4 @@
-"""Tokens stand in no flow that somebody could see; only the wire has them."""
+"""Flows never contain tokens; they are only sent over the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool that is hidden by something else than a pattern is named once for each kind of asker."""
+"""A tool that is hidden for another reason than a pattern is named once for each kind of asker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a flow between its hooks, and who waits for what it brings."""
+"""What is known of a flow between its hooks, and which requests wait for its answer."""
 
 from __future__ import annotations
 

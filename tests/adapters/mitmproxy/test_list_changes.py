@@ -1,4 +1,4 @@
-"""Clients hear that their list has changed: after an edit of the patterns, and after a new list.
+"""Clients are notified that their list has changed: after an edit, and after a new list.
 
 Each hears of it where its kind listens, and only if the upstream has declared that it tells them.
 """

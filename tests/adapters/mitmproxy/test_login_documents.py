@@ -105,7 +105,7 @@ async def test_metadata_with_an_address_that_no_login_needs_is_not_rewritten(
 
 
 async def test_challenges_do_not_name_a_login_if_the_user_set_a_header(tmp_path: Path) -> None:
-    """A client could only log in past us; the user who started us has to find another token."""
+    """The client's own login would not help: the user's configured token was refused."""
 
     async with between(tmp_path, options={"upstream_headers": ["Authorization: Bearer old"]}) as it:
         got = await it.client.ask(post(PING))

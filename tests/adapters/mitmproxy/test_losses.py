@@ -1,4 +1,4 @@
-"""Who waits is told when the upstream is lost, and what is no loss."""
+"""Waiting requests get an error when the upstream is lost; and what is no loss."""
 
 from __future__ import annotations
 

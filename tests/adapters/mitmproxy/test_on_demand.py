@@ -73,7 +73,7 @@ async def test_a_command_is_asked_again_on_sighup() -> None:
 
 
 def test_a_terminal_that_closes_ends_the_command_too(tmp_path: Path) -> None:
-    """It had no time to end: a command that does not mind closed pipes went on for ever."""
+    """The command was not ended: one that ignores closed pipes ran for ever."""
     server = shlex.join([sys.executable, str(REPOSITORY / "tests" / "stdio_upstream.py")])
     stubborn = f"echo $$ >> {shlex.quote(str(tmp_path / 'pids'))}; {server}; sleep 3600"
     words = ["-m", "mcp_tool_filter", "--deny", "^x", "--port", "0", "--", "sh", "-c", stubborn]

@@ -1,4 +1,4 @@
-"""What was typed is checked once, however often it is asked for."""
+"""The configuration is checked once, however often it is requested."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ AS_READ = {
 
 
 def overridden() -> set[str]:
-    """Return each function of mitmproxy that a class of ours overrides."""
+    """Return each function of mitmproxy that one of our classes overrides."""
     return {name for kind in _our_classes() for name in _overridden_by(kind)}
 
 

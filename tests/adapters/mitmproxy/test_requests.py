@@ -1,4 +1,4 @@
-"""Requests: who may ask, what is asked, and what reaches the upstream."""
+"""Requests: which are accepted, how they are judged, and what reaches the upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules file: at start, when it is edited, and what is said about it."""
+"""The rules file: at start, when it is edited, and what is reported about it."""
 
 from __future__ import annotations
 

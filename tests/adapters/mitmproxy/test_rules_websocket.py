@@ -65,7 +65,7 @@ async def test_requests_of_the_upstream_in_a_batch_over_a_websocket_are_answered
 
 
 async def test_fork_works_over_a_websocket(tmp_path: Path) -> None:
-    """A copy is not judged again, or it would be forked, too; its answer reaches nobody."""
+    """A copy is not judged again, or it would be forked too; its answer is dropped."""
     rules = "  - {id: f, conditions: [tool_equals: read_file], actions: [fork: {copies: 2}]}\n"
     heard: list[bytes] = []
 

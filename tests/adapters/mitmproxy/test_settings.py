@@ -142,7 +142,7 @@ async def served(host: str, port: int) -> str:
 
 
 async def outcome(home: Path, mode: str, *arguments: str, rebind: bool = True) -> tuple[str, str]:
-    """How a client of this machine fares, and a stranger."""
+    """What a local client and a remote one get."""
     port = free_port()
     loaded = script(home, rebind=rebind)
     start = ["-s", loaded, "--mode", mode.replace("PORT", str(port)), *arguments]

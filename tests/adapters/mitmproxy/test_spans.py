@@ -103,7 +103,7 @@ async def over_the_older_transport(between: Filtered) -> bytes:
 async def test_requests_of_both_sides_are_spans(
     how: object, protocol: str, sent_to: Collector, tmp_path: Path
 ) -> None:
-    """Each side reads our span where it would have read the other's; nothing else changes."""
+    """Each side reads our span in place of the other's; nothing else changes."""
     upstream = Sampling()
     async with filtered(tmp_path, respond=upstream.respond, otel=["true"]) as between:
         assert callable(how)

@@ -77,7 +77,7 @@ async def test_the_same_warning_is_shown_once(tmp_path: Path) -> None:
 
 
 async def test_a_mode_must_be_chosen(tmp_path: Path) -> None:
-    """Whoever forgets it would take their upstream for filtered."""
+    """A user who forgets it would believe that the upstream is filtered."""
     async with mitmproxys("mitmdump", "-s", SCRIPT, home=tmp_path) as it:
         assert await it.exit_code() == 1
         assert "Error: There is no --mode\n--mode reverse:http://host:port filters" in it.stderr

@@ -43,7 +43,7 @@ async def users_only(peer: Peer) -> None:
 
 
 async def answer_user(request: RawRequest, peer: Peer) -> None:
-    """Answer each user with tools of their own, and nobody else."""
+    """Answer each known user with their own tools; refuse others."""
     [token] = request.all("authorization") or [""]
     said = json.loads(request.body or b"{}")
     if token not in TOKENS:

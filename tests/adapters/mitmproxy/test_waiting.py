@@ -134,7 +134,7 @@ async def test_a_call_that_waits_is_judged_by_the_patterns_in_force_when_it_goes
 async def test_a_request_that_another_script_changes_while_it_waits_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has judged what it says now."""
+    """Its new text has not been judged."""
     async with gated(tmp_path, monkeypatch, echo) as on:
         waiting = asyncio.create_task(on.ask(slow("1")))
         await on.gate.reached()

@@ -65,7 +65,7 @@ async def test_an_event_that_has_waited_is_sent_before_the_stream_goes_on(
 async def test_an_event_that_waits_is_sent_after_the_upstream_has_hung_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The upstream did answer; who else waits on the stream gets an error."""
+    """The upstream did answer; other requests that wait on the stream get an error."""
 
     async def respond(_request: RawRequest, peer: Peer) -> None:
         said = event(result("slow", id="1"))

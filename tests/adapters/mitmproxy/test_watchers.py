@@ -1,4 +1,4 @@
-"""Who is told of the messages, by what the user wants; and what spans begin with."""
+"""Which observers get the messages, depending on the options; and how spans begin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_the_audit_log_names_client_and_upstream(tmp_path: Path) -> None:
 async def test_a_span_continues_the_trace_of_the_header_if_it_names_one(
     parents: list[str], trace: str | None, sent_to: Collector, tmp_path: Path
 ) -> None:
-    """Of two parents nobody knows which is meant, so a trace of its own begins."""
+    """Two parents are ambiguous, so a new trace begins."""
     headers = "".join(f"traceparent: {one}\r\n" for one in parents).encode()
     async with filtered(tmp_path, otel=["true"]) as between:
         await between.ask(PLAIN_CALL, headers)

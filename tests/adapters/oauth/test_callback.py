@@ -1,4 +1,4 @@
-"""The browser comes back from a login; nobody else is listened to."""
+"""The browser returns from a login; other requests are refused."""
 
 from __future__ import annotations
 

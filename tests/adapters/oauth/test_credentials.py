@@ -1,4 +1,4 @@
-"""The access token of a stored login: renewed once for all who need it."""
+"""The access token of a stored login: renewed once for all requests that need it."""
 
 from __future__ import annotations
 

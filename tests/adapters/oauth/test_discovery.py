@@ -1,4 +1,4 @@
-"""How one logs in to an upstream, from what it answers to somebody without credentials."""
+"""How to log in to an upstream, as its answers to requests without credentials say."""
 
 from __future__ import annotations
 

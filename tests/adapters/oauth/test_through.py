@@ -67,7 +67,7 @@ async def no_server(peer: Peer) -> None:
 async def logins(
     script: object = authorization_server, *, lists: bool = False, is_plain: bool = False
 ) -> AsyncIterator[tuple[Through, RawUpstream]]:
-    """``lists``: the upstream has given its list to somebody without a login."""
+    """``lists``: the upstream has given its list without a login."""
     async with raw_upstream(script) as upstream:  # type: ignore[arg-type]  # one of both
         listener = open_listener(
             upstream=upstream.url,
@@ -160,7 +160,7 @@ async def test_misleading_requests_are_refused(
 
 
 async def test_an_upstream_without_a_login_keeps_its_paths() -> None:
-    """It may have pages of its own at /token; only our callback is nobody else's."""
+    """It may have its own pages at /token; only the callback path is always ours."""
     async with logins(no_server, lists=True) as (through, _):
         assert not through.concerns(head("POST", TOKEN))
         assert await asked(through, "POST", TOKEN) is None

@@ -1,4 +1,4 @@
-"""How one logs in to an upstream, from the documents that it publishes."""
+"""How to log in to an upstream, as the documents that it publishes say."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Seen:
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[MemoryConnection, Seen]]:
-    """Connect to an upstream at a port where nobody listens: nothing leaves the process."""
+    """Connect to an upstream at a closed port: nothing leaves the process."""
     seen = Seen()
     with taddons.context(Proxyserver(), NextLayer(), seen) as context:
         context.master._legacy_log_events.uninstall()

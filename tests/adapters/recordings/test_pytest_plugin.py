@@ -1,4 +1,4 @@
-"""The plugin in a project of somebody else's, in a pytest of its own."""
+"""The plugin in a user's project, in its own pytest process."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_recording_can_be_an_upstream(project: Path) -> None:
 
 
 def test_the_plugin_imports_nothing_without_recordings(tmp_path: Path) -> None:
-    """It is loaded at the start of every pytest of everybody who has installed us."""
+    """It is loaded by every pytest in an environment where we are installed."""
     (tmp_path / "test_imports.py").write_text(
         "import sys\n"
         "def test_imports():\n"

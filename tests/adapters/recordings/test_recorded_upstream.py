@@ -1,4 +1,4 @@
-"""A recording answers whoever asks, over sockets. (With real SDK clients: tests/recorded.)"""
+"""A recording answers clients over sockets. (With real SDK clients: tests/recorded.)"""
 
 from __future__ import annotations
 

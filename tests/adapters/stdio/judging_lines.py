@@ -18,7 +18,7 @@ FORWARDED = Forward()
 
 
 class Judged:
-    """A judge, and what it told those who watch."""
+    """A judge, and what it told its observers."""
 
     def __init__(self, deny: Sequence[str] = (), config: Config | None = None) -> None:
         self.verdicts: list[Verdict] = []

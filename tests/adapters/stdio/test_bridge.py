@@ -126,7 +126,7 @@ async def test_a_command_that_cannot_start_is_an_error_with_the_requests_id() ->
 
 
 async def test_an_id_in_use_is_refused() -> None:
-    """Nobody could tell whose answer came."""
+    """Two requests would wait for one answer."""
     async with bridge() as ours:
         name = await opened(ours)
         async with aclosing(streamed(await sent(ours, body=calling("ask"), session=name))):

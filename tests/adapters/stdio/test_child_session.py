@@ -1,4 +1,4 @@
-"""A real command that runs for one session, and who waits for what it says."""
+"""A real command that runs for one session, and the requests that wait for its answers."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ interceptor:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """A pipe; the rules' script waits until somebody opens it."""
+    """A pipe; the rules' script waits until the test opens it."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     script = tmp_path / "gated"

@@ -38,7 +38,7 @@ def test_text_that_is_too_long_is_not_reported_as_no_json() -> None:
 
 
 def test_a_broken_message_is_shown_differently_from_text() -> None:
-    """Somebody may wait for it."""
+    """A request may wait for it."""
     is_text, said = shown(b'{"jsonrpc":"2.0","id":1,"result":')
     assert not is_text
     assert len(said) == 1

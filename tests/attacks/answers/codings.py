@@ -24,7 +24,7 @@ from tests.raw_upstream import answer
 
 
 def in_codings() -> Iterator[Attack]:
-    """Answers in a coding that nobody asked for."""
+    """Answers in a coding that was not requested."""
     raw = zlib.compressobj(wbits=-15)
     for what in ("tools/list", "GET elsewhere", "a notification"):
         for coding, body in {

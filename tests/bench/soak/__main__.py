@@ -150,7 +150,7 @@ def staged(name: str) -> Iterator[Stage]:
 
 
 def _quiet(one: Way) -> Way:
-    """Let mitmdump print no flow, as someone would who lets it run for long."""
+    """Let mitmdump print no flows, as in a long run."""
     more = ("--set", "flow_detail=0") if one.name == SCRIPT else ()
     return Way(one.name, one.port, (*one.command, *more))
 

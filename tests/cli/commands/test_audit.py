@@ -97,7 +97,7 @@ def test_verify_names_the_line_after_a_change(
 def test_lines_are_missing_at_the_start_unless_an_older_file_ends_with_them(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever removes the first lines, or a whole file that is written to, must not stay unseen."""
+    """Removing the first lines, or a whole file, must be detected."""
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[2:]))
     assert main(["audit", "verify", str(file)]) == 1

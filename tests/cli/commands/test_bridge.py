@@ -152,7 +152,7 @@ def test_host_and_origin_are_checked(serving: Served, headers: dict[str, str]) -
 
 
 def test_only_the_filter_reaches_the_command(serving: Served) -> None:
-    """Whoever finds the port behind us could call what we deny."""
+    """A program that finds the port behind us could call denied tools."""
     ports = listening_ports(serving.process.process.pid) - {serving.port}
     assert ports
     for port in ports:

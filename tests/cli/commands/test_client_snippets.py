@@ -1,4 +1,4 @@
-"""What each client needs to come to a URL of ours, or to start the filter itself."""
+"""What each client needs to connect to our URL, or to start the filter itself."""
 
 from __future__ import annotations
 

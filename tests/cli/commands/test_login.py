@@ -145,7 +145,7 @@ def test_other_commands_use_the_login(tmp_path: Path) -> None:
 
 
 def test_a_pipe_uses_the_login(tmp_path: Path) -> None:
-    """The token is renewed while the pipe is open; what cannot be renewed is said to the client."""
+    """The token is renewed while the pipe is open; a failed renewal is an error for the client."""
     with oauth_upstream() as upstream:
         assert run("login", upstream.url, home=tmp_path)[0] == 0
         pipe = command("--stdio", "-u", upstream.url, "--deny", "^delete_", home=tmp_path)

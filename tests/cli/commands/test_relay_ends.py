@@ -168,7 +168,7 @@ def test_a_client_that_stops_listening_ends_the_session(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_with_unread_input_ends_the_session(tmp_path: Path) -> None:
-    """The end of what it said stands behind bytes that nobody takes."""
+    """Its last lines wait behind bytes that the command does not read."""
     file = tmp_path / "pid"
     program = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     with filtered(*DENY, "--", sys.executable, "-c", program, home=tmp_path) as client:

@@ -177,7 +177,7 @@ def test_values_that_only_the_client_knows_can_be_anything(url: str, home: Path)
 def test_a_change_is_shown_without_what_a_terminal_would_obey(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A project's file may come from somebody who would like to hide what is run."""
+    """The author of a project's file may want to hide the command that it runs."""
     file = home / ".claude.json"
     file.write_text('{"mcpServers": {\n// \x1b[2K \x9b2K \u202e\n"x": {"command": "npx"}}}\n')
     assert main(["wrap", "claude-code", "x", "--deny", "^a", "--dry-run"]) == 0

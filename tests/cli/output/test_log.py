@@ -1,4 +1,4 @@
-"""What is said on stderr: whole lines, above a status."""
+"""What is written to stderr: whole lines, above a status."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_an_unknown_variable_gets_a_warning(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("text", ["", " ", "\n", " \n\t\n"])
 @pytest.mark.parametrize("name", ["deny", "allow"])
 def test_an_empty_variable_is_refused(name: str, text: str) -> None:
-    """A compose file hands on ${DENY} also where nobody has set it."""
+    """A compose file passes ${DENY} on even if it is not set."""
     variable = f"MCP_TOOL_FILTER_{name.upper()}"
     assert complaint(**{name: text}).startswith(f"Error: {variable} has no pattern\n")
     assert complaint("--deny", "^a", **{name: text}).startswith(f"Error: {variable} has no")

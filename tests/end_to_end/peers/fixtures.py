@@ -77,7 +77,7 @@ class Offer:
 
 
 async def plain_result(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a tool that talks to nobody, as JSON; None if it is not one of those."""
+    """The result of a tool that sends no other messages, as JSON; None for other tools."""
     match name:
         case "read_file":
             return text(f"contents of {arguments['path']}")

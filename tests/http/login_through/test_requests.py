@@ -136,7 +136,7 @@ def test_another_issuer_is_refused(iss: str) -> None:
 
 
 def test_clients_registered_elsewhere_are_left_to_the_server() -> None:
-    """We redirect nobody then: the authorization server does, or refuses."""
+    """Then the authorization server redirects or refuses, not we."""
     begun = Login().begin(client_id="stranger", redirect_uri="https://evil.example/")
     assert (begun["redirect_uri"], begun["state"]) == ("https://evil.example/", "mine")
 

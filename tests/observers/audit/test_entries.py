@@ -96,7 +96,7 @@ def test_requests_without_an_answer_are_entered_at_the_end() -> None:
 
 
 def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
-    """A process may run for months, and nobody reads of a call that failed until it ends."""
+    """A process may run for months; a failed call must not wait for its end to be logged."""
     audited = Audited()
     audited.ask(call(1))
     audited.ask(call(2, text="x" * 5000))

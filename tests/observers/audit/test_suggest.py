@@ -74,7 +74,7 @@ def test_the_suggested_policy_can_be_loaded(
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202eevil", "\ud800", "a'b\tc", "é💥"])
 def test_any_name_can_stand_in_the_suggested_policy(name: str, tmp_path: Path) -> None:
-    """Whoever calls a tool chooses its name; a terminal shows what is suggested."""
+    """Clients choose the names of tools that they call, and a terminal shows the suggestion."""
     text = "\n".join(policy_lines(look_through([call(name)])))
     assert all(one.isprintable() for one in text.splitlines())
     policy = tmp_path / "policy.yaml"

@@ -49,7 +49,7 @@ def test_lines_about_other_events_are_not_counted_as_messages() -> None:
 @pytest.mark.parametrize("number", [10**400, -1, float("nan"), float("inf"), True, "7", [], {}])
 @pytest.mark.parametrize("name", ["upstream_ms", "saved_bytes", "count"])
 def test_numbers_that_we_never_write_are_left_out(name: str, number: object) -> None:
-    """Whoever can write to a log must not keep others from reading it."""
+    """A crafted line must not make a log unreadable."""
     entry: Entry = {"method": "tools/call", "tool": "read", name: number}
     dropped: Entry = {"event": "dropped", name: number}
     summary = summarise([entry, dropped])

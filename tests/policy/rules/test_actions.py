@@ -110,7 +110,7 @@ def test_a_webhook_sends_the_configured_members() -> None:
 
 @pytest.mark.parametrize("tool", ["a b", "a?x=1#y", "ä", "@evil.test/", "\ud800"])
 def test_an_odd_name_does_not_change_where_a_webhook_goes(tool: str) -> None:
-    """Else a call with an odd name would be told to nobody, or to somebody else."""
+    """Else a call with an odd name would be reported to another receiver or to none."""
     host = Host()
     policy = rule("", "webhook: {url: 'http://h.test/${params.arguments.x}?a=1'}", host)
     judged(policy, call(x=tool), host=host)

@@ -1,4 +1,4 @@
-"""Actions that ask somebody else: scripts, the cache and rate limits."""
+"""Actions with external effects: scripts, the cache and rate limits."""
 
 from __future__ import annotations
 

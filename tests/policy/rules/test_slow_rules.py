@@ -37,7 +37,7 @@ def test_the_time_limit_is_for_the_whole_chain() -> None:
 
 
 def test_the_time_limit_counts_the_time_of_conditions() -> None:
-    """Long texts and many patterns take time, too, although nobody waits for an effect."""
+    """Long texts and many patterns take time too, even without an effect."""
 
     class Slow(Host):
         def clock(self) -> float:

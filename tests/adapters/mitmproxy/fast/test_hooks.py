@@ -112,7 +112,7 @@ async def test_a_hook_that_appears_after_an_edit_of_the_options_is_run() -> None
 
 
 class Counted:
-    """Counts how often somebody looks for its hook."""
+    """Counts how often its hook is looked up."""
 
     name = "counted"
 

@@ -1,4 +1,4 @@
-"""Who has gone is forgotten: no flow, stream or exchange stays behind, however a client left."""
+"""Nothing of a client stays in memory after it has left, however it left."""
 
 from __future__ import annotations
 

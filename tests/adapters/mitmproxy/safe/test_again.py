@@ -87,7 +87,7 @@ async def test_a_refused_request_is_sent_again_over_http1(
 async def test_a_refused_request_is_sent_again_over_http2(
     tmp_path: Path, resets: bool, waits: bool
 ) -> None:
-    """Some servers reset a stream whose request they have not read to its end."""
+    """Some servers reset a stream whose request they have not read completely."""
     added: list[bytes] = []
 
     async def script(stream: UpstreamStream) -> None:

@@ -138,7 +138,7 @@ async def test_mitmproxys_answer_is_kept_where_we_have_none(
 
 
 async def test_a_flow_can_be_made_to_fail(tmp_path: Path) -> None:
-    """When the upstream is found to be lost, those who wait on other connections are told."""
+    """When the upstream is lost, requests on other connections are answered too."""
 
     addon = Streaming()
     async with before(mute, addon, tmp_path) as running, raw_client(running.port) as client:

@@ -51,7 +51,7 @@ async def test_transparently_redirected_connections_are_filtered(
 
 @ways
 async def test_a_proxy_behind_us_is_used(tmp_path: Path, way: str) -> None:
-    """In upstream mode. The proxy behind us is another of ours, in a process of its own."""
+    """In upstream mode. The proxy behind us is a second filter in its own process."""
     tls = certified(tmp_path) if way == "tls" else None
     other = tmp_path / "other"
     async with (

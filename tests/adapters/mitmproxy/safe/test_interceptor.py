@@ -28,6 +28,6 @@ async def test_without_an_interceptor_all_traffic_is_judged_as_mcp(tmp_path: Pat
 
 @pytest.mark.parametrize("host", ["localhost", "mcp.example"])
 def test_without_an_interceptor_no_host_is_direct(host: str) -> None:
-    """The proxy behind us is left out for nobody."""
+    """Every host is reached through the proxy behind us."""
     install_interceptor(None)
     assert is_direct(host) is False

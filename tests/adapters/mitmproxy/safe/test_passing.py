@@ -46,7 +46,7 @@ OTHERS = {
 @ways
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS.keys())
 async def test_other_traffic_passes_byte_for_byte(tmp_path: Path, way: str, body: bytes) -> None:
-    """Its head, too: whoever looks must not see that there is a filter."""
+    """Its head too: nothing may reveal that there is a filter."""
     async with between(tmp_path, way, respond=echo) as it:
         headers = b"Content-Type: application/json\r\nAccept-Encoding: br\r\nRange: bytes=0-\r\n"
         for _ in range(2):  # on one connection

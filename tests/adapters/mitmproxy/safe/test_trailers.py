@@ -1,4 +1,4 @@
-"""Trailers of HTTP/1 are dropped: nobody has judged them, and nothing depends on them."""
+"""Trailers of HTTP/1 are dropped: they are not judged, and nothing depends on them."""
 
 from __future__ import annotations
 

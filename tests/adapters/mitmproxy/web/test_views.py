@@ -1,4 +1,4 @@
-"""What one sees of a flow, and what a recording keeps of it, however the flow ends."""
+"""What a user sees of a flow and what a recording keeps of it, however the flow ends."""
 
 from __future__ import annotations
 
