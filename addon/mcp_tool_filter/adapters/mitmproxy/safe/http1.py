@@ -2,7 +2,8 @@
 
 mitmproxy would hold a head that never ends forever, wait after a blank line before a request,
 answer an unreadable head twice (with an HTML page), accept an interim answer (100, 102, 103) as the
-answer, and fail on trailers. We cannot judge trailers, so we drop them (RFC 9110, section 6.5.1).
+answer, let everybody wait while it passes on thousands of tiny chunks one by one, and fail on
+trailers. We cannot judge trailers, so we drop them (RFC 9110, section 6.5.1).
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ LONGEST_QUEUE = 16 * 1024 * 1024
 """Bytes of further requests that may wait for an answer."""
 LONGEST_TRAILERS = 16 * 1024
 """Bytes of trailers."""
+MOST_SINGLE = 64
+"""Chunks that came together and are passed on one by one; the rest becomes one chunk."""
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[^\r\n]*+)?\r\n")
 _BLANK_LINES = re.compile(rb"[\r\n]+")
 _LINE_ENDS = (b"\r", b"\n")
 # 101 (switching protocols) is final.
@@ -47,13 +51,18 @@ type Steps = Generator[commands.Command, Any, None]
 
 
 class TrailerDropper(ChunkedReader):
-    """Reads a chunked body, and drops its trailers."""
+    """Reads a chunked body, and drops its trailers. Many chunks that came together become one."""
 
     _trailer_bytes = 0
+    _in_a_row = 0  # chunks that came together
 
     def __call__(self, buf: ReceiveBuffer) -> Data | EndOfMessage | None:
         if not self._reading_trailer or (buf._data[:1] == b"\n" and not self._trailer_bytes):
-            return super().__call__(buf)  # this calls us again for the trailers
+            if self._in_a_row >= MOST_SINGLE and (many := self._read_many(buf)):
+                return many
+            read = super().__call__(buf)  # this calls us again for the trailers
+            self._in_a_row = 0 if read is None else self._in_a_row + 1
+            return read
         while (line := buf.maybe_extract_next_line()) is not None:
             if line == b"\r\n":
                 return EndOfMessage()
@@ -63,6 +72,24 @@ class TrailerDropper(ChunkedReader):
         if b"\n" in buf._data or len(buf) > LONGEST_TRAILERS:
             raise RemoteProtocolError("malformed trailers, or too many")
         return None
+
+    def _read_many(self, buf: ReceiveBuffer) -> Data | None:
+        """Read all complete chunks as one; None if h11 must read what comes next."""
+        data, end = buf._data, len(self._bytes_to_discard)
+        if self._bytes_in_chunk or data[:end] != self._bytes_to_discard:
+            return None
+        pieces: list[bytearray] = []
+        while (head := _CHUNK.match(data, end)) and (size := int(head[1], 16)):
+            start, stop = head.end(), head.end() + size
+            if data[stop : stop + 2] != b"\r\n":
+                break
+            pieces.append(data[start:stop])
+            end = stop + 2
+        if not pieces:
+            return None
+        buf.maybe_extract_at_most(end)
+        self._bytes_to_discard = b""
+        return Data(data=b"".join(pieces))
 
 
 class BoundedHttp1Server(Http1Server):
