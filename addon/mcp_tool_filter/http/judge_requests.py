@@ -21,6 +21,7 @@ from mcp_tool_filter.http.head import (
 )
 from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LegacyStream
+from mcp_tool_filter.http.mirrored import param_headers_after
 from mcp_tool_filter.http.one_upstream import OneUpstream
 from mcp_tool_filter.policy.effects import Decision, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
@@ -29,6 +30,7 @@ from mcp_tool_filter.protocol.limits import OverLimit
 from mcp_tool_filter.protocol.messages import (
     INVALID_REQUEST,
     ids_in,
+    parse_message,
     render_error,
 )
 from mcp_tool_filter.protocol.revisions import Transport
@@ -105,9 +107,7 @@ class JudgesRequests(OneUpstream):
                 return Passed(exchange, body if body is not raw and looks_like_json(raw) else None)
             case Rewrite(text, _, owed):
                 exchange.owed = self._pay(stream, owed)
-                return Passed(
-                    exchange, text, headers_after(exchange.head, text, self.config.limits)
-                )
+                return Passed(exchange, text, self._headers_after(exchange.head, text, judged))
             case Reply(text, reason):
                 if reason.why is Why.OVERSIZED and not ids_in(text):
                     return Answered(413, text)
@@ -117,6 +117,19 @@ class JudgesRequests(OneUpstream):
                 return Answered(202)
             case unexpected:
                 assert_never(unexpected)
+
+    def _headers_after(
+        self, head: Head, text: bytes, judged: Judged
+    ) -> tuple[tuple[str, str | None], ...]:
+        """Return the headers that must change to agree with a rewritten body."""
+        changed = headers_after(head, text, self.config.limits)
+        params = {
+            name.decode().lower(): value.decode("latin-1")
+            for name, value in head.headers
+            if name.lower().startswith(b"mcp-param-")
+        }
+        message = parse_message(text, self.config.limits)
+        return (*changed, *param_headers_after(params, message, judged.snapshot.allowed))
 
     def _exchange_for(self, head: Head) -> HttpExchange:
         """Return an exchange with what we know about the client."""

@@ -64,6 +64,24 @@ def mirrored_headers(
     return [(key.encode(), value.encode()) for key, value in headers]
 
 
+def param_headers_after(
+    sent: Mapping[str, str], message: Message, definitions: Mapping[str, bytes]
+) -> list[tuple[str, str | None]]:
+    """Return the ``Mcp-Param-…`` headers that must change to agree with a rewritten call.
+
+    ``sent`` are those that the client sent; None removes one.
+    """
+    if revision_in(message) is None or not isinstance(message, Request | Notification):
+        return []
+    tool = message.params.get("name") if message.params else None
+    definition = definitions.get(tool.text) if tool and tool.text is not None else None
+    if message.method != "tools/call" or definition is None:
+        return []
+    wanted = dict(_param_headers(message, param_headers_in(definition)))
+    gone: list[tuple[str, str | None]] = [(name, None) for name in sent if name not in wanted]
+    return gone + [(name, value) for name, value in wanted.items() if sent.get(name) != value]
+
+
 def param_headers_in(definition: bytes) -> ParamHeaders:
     """Return the arguments that a tool's definition wants to be mirrored.
 

@@ -118,6 +118,35 @@ async def test_headers_follow_a_changed_message(tmp_path: Path) -> None:
     assert request.all("mcp-name") == ["=?base64?csOpYWQ=?="]
 
 
+async def test_headers_of_arguments_follow_a_changed_message(tmp_path: Path) -> None:
+    """Since 2026-07-28: servers refuse a header that says something else than the body."""
+    rules = """
+  - id: freeze
+    conditions: [tool_equals: read_file]
+    actions: [set_param: {field: arguments.region, value: eu}]
+"""
+    schema = b'{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}'
+    tool = b'{"name":"read_file","inputSchema":%s}' % schema
+    headers = b"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\n"
+    headers += b"Mcp-Name: read_file\r\nMcp-Param-Region: us\r\n"
+    meta = b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}'
+    params = b'{"name":"read_file","arguments":{"region":"us"},%s}' % meta
+    said = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%s}' % params
+
+    async with (
+        mcp_upstream(tools=[tool]) as upstream,
+        proxy(
+            ToolFilter(), to=upstream.url, home=tmp_path, endpoint=["/mcp"],
+            rules=[write(tmp_path, rules)],
+        ) as it,
+        raw_client(it.port) as client,
+    ):  # fmt: skip
+        await client.ask(post(said, headers=MCP_HEADERS + headers))
+    request = upstream.asked[-1]
+    assert b'"region":"eu"' in request.body
+    assert request.all("mcp-param-region") == ["eu"]
+
+
 async def test_a_script_decides(tmp_path: Path) -> None:
     script = tmp_path / "check.sh"
     script.write_text('#!/bin/sh\ngrep -q secret && { echo "$MCP_TOOL: no"; exit 1; }\nexit 0\n')
