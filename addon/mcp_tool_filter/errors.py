@@ -1,8 +1,8 @@
-"""What stops us, in the words that people read.
+"""Our errors, in the words that people read.
 
-There are two kinds. A ``StartError`` is for the user who starts us: two lines on stderr, what
-went wrong in the words they typed, then why. A ``ProtocolError`` is about a peer: bytes that we
-cannot judge. Anything else that is raised is a bug of ours.
+There are two kinds. A ``StartError`` is for the user who starts us: two lines on stderr, what went
+wrong (quoting what they typed), then why. A ``ProtocolError`` is about a peer: bytes that we cannot
+judge. Any other exception is a bug in our code.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 
 
 class StartError(Exception):
-    """The start cannot go on. ``str()`` is the text for stderr."""
+    """We cannot start. ``str()`` is the text for stderr."""
 
     def __init__(self, what: str, *, why: str, hint: str | None = None) -> None:
         super().__init__(what, why)
         self.what = what
         self.why = why
         self.hint = hint
-        """What to do about it, where that is known: a third line."""
+        """What to do about it, if known: a third line."""
 
     def __str__(self) -> str:
         text = f"Error: {self.what}\n{self.why}"
@@ -37,7 +37,7 @@ class InvalidGlob(StartError):
 
 
 class BlankPattern(InvalidPattern):
-    """White space alone: valid JavaScript, but nobody means it."""
+    """A pattern of only white space: valid JavaScript, but never intended."""
 
     def __init__(self, pattern: str, *, option: str = "deny") -> None:
         what = f'Blank pattern in {option} list: "{pattern}"'
@@ -46,7 +46,7 @@ class BlankPattern(InvalidPattern):
 
 
 class EmptyList(StartError):
-    """Deny or allow was set, but to nothing: likely a slip that would open the filter."""
+    """Deny or allow was set to nothing: probably a slip that would disable the filter."""
 
     def __init__(self, option: str, *, source: str = "") -> None:
         on_purpose = {
@@ -64,7 +64,7 @@ class UnsafePattern(StartError):
 
 
 class NothingDenied(StartError):
-    """There is no filter, and the user wants to know."""
+    """No filter is set, and the user wants an error then."""
 
     def __init__(self) -> None:
         what = "Nothing is denied: there is no deny or allow pattern"
@@ -80,7 +80,7 @@ class UnmatchedPattern(StartError):
 
 
 class InvalidOption(StartError):
-    """An option that cannot be used as it was given; ``why`` says what would be right."""
+    """An option has an invalid value; ``why`` says what would be right."""
 
     def __init__(self, option: str, given: object, *, why: str) -> None:
         super().__init__(f"Invalid value for {option}: {given!r}", why=why)
@@ -104,7 +104,7 @@ class FetchFailed(StartError):
 
 
 class ListsAfterLogin(FetchFailed):
-    """The upstream lists its tools only to users, and says how they log in."""
+    """The upstream lists its tools only to logged-in users, and says how to log in."""
 
     def __init__(self, *, why: str, hint: str | None = None, path: str) -> None:
         super().__init__(why=why, hint=hint)
@@ -112,17 +112,20 @@ class ListsAfterLogin(FetchFailed):
 
 
 class LostUpstream(StartError):
-    """Not at start but at run time; printed in the same form."""
+    """The upstream was lost at run time; printed in the same form."""
 
     def __init__(self) -> None:
         super().__init__("Lost connection to upstream MCP", why="Shutting down proxy")
 
 
 class ProtocolError(Exception):
-    """A peer sent what cannot be judged. ``str()`` says what, without quoting it at length."""
+    """A peer sent something that we cannot judge.
+
+    ``str()`` says what, without quoting it at length.
+    """
 
 
 def reason_of(error: OSError) -> str:
-    """Say it in the system's words; asyncio writes a sentence of its own when it cannot listen."""
+    """Return the system's own words for an error: asyncio has another text if it cannot listen."""
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)

@@ -1,7 +1,7 @@
-"""What the page ``/mcp`` shows and does, whoever serves it: mitmweb, or ``--dashboard``.
+"""The content and actions of the page ``/mcp``, served by mitmweb or by ``--dashboard``.
 
-The page asks for the state every second. A click on a tool asks what the patterns would be then,
-and "apply" edits the option ``deny`` as mitmweb's own page does, with the same checks.
+The page requests the state every second. A click on a tool requests the patterns that would result,
+and "apply" edits the option ``deny`` like mitmweb's own page, with the same checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_UNDONE = 50
 
 
 def not_let_in(title: str, how: str, *, style: str) -> str:
-    """Return a page for somebody without a token."""
+    """Return a page for a visitor without a token."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -39,11 +39,11 @@ def not_let_in(title: str, how: str, *, style: str) -> str:
 
 
 type ApplyPatterns = Callable[[list[str]], str]
-"""Sets the deny patterns; returns what is wrong with them, or nothing."""
+"""Sets the deny patterns; returns the problem with them, or an empty text."""
 
 
 class Dashboard:
-    """One for each process."""
+    """The dashboard of the process."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Dashboard:
         self._snapshots = snapshots
         self._edit = edit
         self.has_flows = False
-        """A message's flow can be looked at under ``/#/flows/ID``."""
+        """True if a message's flow can be viewed at ``/#/flows/ID``."""
         self._before: list[list[str]] = []
         self.timeline = Timeline()
 
     def state(self) -> dict[str, object]:
-        """Return all that the page shows."""
+        """Return everything that the page shows."""
         deny = self._deny()
         return {
             **self._overview(),
@@ -76,13 +76,13 @@ class Dashboard:
         }
 
     def preview(self, hide: Sequence[str], show: Sequence[str]) -> dict[str, object]:
-        """Return the patterns that hide and show these tools, and how to keep them."""
+        """Return patterns that hide and expose these tools, and how to make them permanent."""
         names = list(dict.fromkeys(name for one in self._snapshots() for name in _names_in(one)))
         deny = switched(self._config().deny, names, set(hide), set(show))
         return {"deny": deny, "command": shlex.join(_flags(deny))}
 
     def apply(self, deny: Sequence[str]) -> dict[str, object]:
-        """Set the patterns; say what is wrong with them, or nothing."""
+        """Set the patterns; return the problem with them, if any."""
         before = self._deny()
         problem = self._edit(list(deny))
         if not problem and before != list(deny):
@@ -90,7 +90,7 @@ class Dashboard:
         return {"problem": problem}
 
     def undo(self) -> dict[str, object]:
-        """Set the patterns of before the last change."""
+        """Restore the patterns before the last change."""
         if not self._before:
             return {"problem": "There is nothing to undo"}
         problem = self._edit(self._before[-1])

@@ -1,7 +1,7 @@
-"""The page ``/mcp`` without mitmweb: ``--dashboard PORT``.
+"""Serve the page ``/mcp`` without mitmweb: ``--dashboard PORT``.
 
-Whoever knows the token in the address printed at start may look and edit; a cookie keeps it. The
-page is served on the loopback only, to that host name and to its own pages only.
+Anyone with the token in the address that is printed at start may view and edit; a cookie keeps the
+token. The page is served only on loopback, only under that host name, and only to its own pages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DashboardServer:
         self.token = secrets.token_urlsafe(24)
 
     def address(self, port: int) -> str:
-        """Return what the user opens."""
+        """Return the address for the user to open."""
         return f"http://127.0.0.1:{port}/mcp?token={self.token}"
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
@@ -48,13 +48,13 @@ class DashboardServer:
             return _plain(403, b"Forbidden: unknown Host or Origin")
         try:
             given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
-        except ValueError:  # such as //[
+        except ValueError:  # for example //[
             return _plain(400, b"Bad request")
         cookie = _cookie_name(request)
         if given and self._is_token(given):
             return self._let_in(cookie)
         if request.method == "GET" and request.path == "/mcp/page.css":
-            return _file("page.css")  # for the next page, too
+            return _file("page.css")  # also for the page about the missing token
         if not self._is_token(_cookie_in(request, cookie)):
             return _response(403, TYPES["page.html"], _NO_TOKEN)
         return self._page(request)
@@ -63,7 +63,7 @@ class DashboardServer:
         return compare_digest(text.encode(), self.token.encode())
 
     def _let_in(self, name: str) -> ServedResponse:
-        """Keep the token in a cookie, and take it out of the address."""
+        """Store the token in a cookie, and remove it from the address."""
         cookie = f"{name}={self.token}; Path=/; HttpOnly; SameSite=Strict"
         headers = [(b"location", b"/mcp"), (b"set-cookie", cookie.encode()), *_SAFE]
         return ServedResponse(303, headers)
@@ -92,7 +92,7 @@ class DashboardServer:
 
 
 def _comes_from_here(request: ServedRequest) -> bool:
-    """Refuse what a page of another site could send."""
+    """Tell whether a request cannot come from a page of another site."""
     host, origin = request.header(b"host"), request.header(b"origin")
     if host is None or not _HOSTS.has_host(host):
         return False
@@ -102,7 +102,7 @@ def _comes_from_here(request: ServedRequest) -> bool:
 
 
 def _cookie_name(request: ServedRequest) -> str:
-    """A browser has the same cookies for all ports: two dashboards must not share a name."""
+    """Return the cookie's name, with the port: browsers share cookies between ports."""
     port = (request.header(b"host") or "").rpartition(":")[2]
     return f"{_COOKIE}_{port}" if port.isdecimal() and port.isascii() else _COOKIE
 

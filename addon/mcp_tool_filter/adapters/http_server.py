@@ -4,12 +4,12 @@
         return ServedResponse(200, [(b"content-type", b"text/plain")], b"hello")
 
     async with http_server(answer) as server:
-        ...  # clients may speak to server.origin
+        ...  # clients may connect to server.origin
 
 The demo, recorded upstreams and the bridges in front of commands share it. Connections are kept
-alive. A body that is an async iterator is sent chunk by chunk, as events are; when its client
-leaves, it is closed. Limits hold for everything that a client can make us keep. At the end,
-requests in progress get some time, then they are cut off.
+alive. A body that is an async iterator is sent chunk by chunk, such as events; it is closed when
+its client leaves. Everything that a client can make us hold is limited. At the end, requests in
+progress get some time, and then are cut off.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import h11
 log = logging.getLogger(__name__)
 
 _READ_SIZE = 65536
-_MOST_AHEAD = 65536  # bytes that a client may send while it is being answered
-_LINGER = 2.0  # seconds in which a client may still send what we no longer read
+_MOST_AHEAD = 65536  # bytes that a client may send while we answer it
+_LINGER = 2.0  # seconds in which a client may still send bytes that we discard
 _WITHOUT_BODY = (204, 304)
 
 type ServedFields = Sequence[tuple[bytes, bytes]]
@@ -73,12 +73,12 @@ class ServerLimits:
     silence: float = 60.0
     """Seconds between two pieces of a request that has begun."""
     grace: float = 2.0
-    """Seconds that requests in progress get at the end."""
+    """Seconds for requests in progress at the end."""
 
 
 @dataclass(slots=True)
 class HttpServer:
-    """A server that runs; ``http_server`` starts one."""
+    """A running server; ``http_server`` starts it."""
 
     answer: AnswerRequest
     judge_head: JudgeHead | None
@@ -105,7 +105,7 @@ class HttpServer:
             self._open[task] = connection
             await connection.run()
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the client has left, or we do
+            pass  # the client has left, or we are closing
         except Exception:
             log.exception("internal error; connection closed")
         finally:
@@ -113,7 +113,7 @@ class HttpServer:
             writer.close()
 
     async def close(self) -> None:
-        """Let requests in progress finish, but not for long."""
+        """Let requests in progress finish, within the grace time."""
         self.is_closing = True
         for connection in self._open.values():
             connection.close_if_idle()
@@ -143,7 +143,7 @@ async def http_server(
     finally:
         listening.close()
         await server.close()
-        with suppress(TimeoutError):  # a client need not take part in closing TLS
+        with suppress(TimeoutError):  # a client may ignore the TLS shutdown
             await asyncio.wait_for(listening.wait_closed(), server.limits.grace)
 
 
@@ -158,7 +158,7 @@ class _ServedConnection:
         self._writer = writer
         self._h11 = h11.Connection(h11.SERVER, server.limits.head)
         self._is_idle = True
-        self._has_ended = False  # the client sends no more
+        self._has_ended = False  # True if the client has closed its side
         peer = writer.get_extra_info("peername")
         self._peer = (peer[0], peer[1]) if peer else None
 
@@ -178,13 +178,13 @@ class _ServedConnection:
             self._writer.close()
 
     async def refuse(self, status: int) -> None:
-        """Answer without having read a request; then hang up."""
+        """Send an error without reading a request, then close the connection."""
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             await self._send_whole(ServedResponse(status), "")
             await self._linger()
 
     async def _serve(self, request: ServedRequest) -> bool:
-        """Read the rest of a request and answer it; tell whether another one may follow."""
+        """Read the rest of a request and answer it; return whether another one may follow."""
         judge = self._server.judge_head
         response = self._problem_in_length(request) or (judge(request) if judge else None)
         if response is None:
@@ -215,7 +215,7 @@ class _ServedConnection:
             self._is_idle = False
         self._is_idle = False
         if not isinstance(event, h11.Request):
-            return None  # hung up between two requests
+            return None  # closed between two requests
         headers = tuple((bytes(name), bytes(value)) for name, value in event.headers)
         names = [name for name, _ in headers]
         if b"transfer-encoding" in names and b"content-length" in names:
@@ -252,11 +252,11 @@ class _ServedConnection:
         self._h11.receive_data(data)
 
     async def _until_gone(self) -> None:
-        """Wait until the client leaves; keep what it says meanwhile."""
+        """Wait until the client leaves; keep what it sends meanwhile."""
         ahead = 0
         while not self._has_ended:
             if ahead > _MOST_AHEAD:
-                await asyncio.Event().wait()  # enough for now; sending will fail if it leaves
+                await asyncio.Event().wait()  # stop reading; sending will fail if it leaves
             data = await self._reader.read(_READ_SIZE)
             ahead += len(data)
             self._has_ended = not data
@@ -292,7 +292,7 @@ class _ServedConnection:
             await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
             if not sending.done():
                 raise ConnectionResetError
-            sending.result()  # an error cuts the stream: its client must not take it for whole
+            sending.result()  # an error cuts the stream: its client sees that
         finally:
             for task in (sending, gone):
                 task.cancel()
@@ -318,7 +318,7 @@ class _ServedConnection:
         await self._writer.drain()
 
     async def _linger(self) -> None:
-        """Hang up so that the client can read our answer: a reset could destroy it."""
+        """Close gently, so that the client can read our answer, which a reset could destroy."""
         if not self._writer.can_write_eof():
             return  # TLS
         with suppress(OSError, TimeoutError):

@@ -1,7 +1,7 @@
-"""Counts what passes for Prometheus, and serves ``/metrics``, ``/healthz`` and ``/readyz``.
+"""Count messages for Prometheus, and serve ``/metrics``, ``/healthz`` and ``/readyz``.
 
-prometheus_client is imported only where a port is given. The server has a thread and an event loop
-of its own, so it answers whatever the filter is doing, over stdio as well.
+prometheus_client is imported only if a port is configured. The server has its own thread and event
+loop, so it answers even while the filter is busy, and also over stdio.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
 
 type State = Callable[[], Mapping[str, float]]
-"""Returns gauges by name at the moment; ``ready`` tells whether lists can be answered."""
+"""Returns the current gauges by name; ``ready`` tells whether lists can be answered."""
 
 
 class _Names:
@@ -38,7 +38,7 @@ class _Names:
         self._known: set[str] = set()
 
     def bounded(self, name: str) -> str:
-        """Return the name, or "other" when there are too many: each is a series of its own."""
+        """Return the name, or "other" if there are too many, because each name is a time series."""
         if name in self._known:
             return name
         if len(self._known) >= _MOST_NAMES:
@@ -48,7 +48,7 @@ class _Names:
 
 
 class Metrics:
-    """One for each process. Raises StartError without prometheus_client."""
+    """The metrics of the process. Raises StartError without prometheus_client."""
 
     def __init__(self, state: State) -> None:
         try:
@@ -113,7 +113,7 @@ class Metrics:
             self._errors.labels(tool).inc()
 
     def serve(self, port: int) -> MetricsServer:
-        """Serve the counts on a port of the loopback. Raises StartError if it is taken."""
+        """Serve the metrics on a loopback port. Raises StartError if the port is taken."""
         return MetricsServer(self, port)
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
@@ -137,7 +137,7 @@ def _plain(status: int, body: bytes) -> ServedResponse:
 
 
 class _Gauges:
-    """What is asked for when Prometheus asks."""
+    """The gauges, which are computed when Prometheus asks."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -152,7 +152,7 @@ class _Gauges:
 
 
 class MetricsServer:
-    """Runs in a thread of its own until it is closed."""
+    """Runs in its own thread until closed."""
 
     def __init__(self, metrics: Metrics, port: int) -> None:
         self._metrics = metrics

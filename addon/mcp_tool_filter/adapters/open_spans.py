@@ -1,4 +1,4 @@
-"""Requests of either side whose spans have not ended."""
+"""Remember the open spans of requests from both sides."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ type _Key = int | tuple[int, str]
 
 @dataclass(slots=True, eq=False)
 class OpenSpan:
-    """A request that has no answer yet. It holds on to what its key is made of."""
+    """A request without an answer yet. It references the objects that its key is made of."""
 
     span: Span
     client: Client
     id: str
-    """As it was written."""
+    """The id as it was written."""
     exchange: Exchange | None
-    """None if the upstream asks: only ids tell which answer is whose."""
+    """None for a request of the upstream, whose answer only the id identifies."""
     in_header: bool = False
-    """The upstream is to read our span in the header."""
+    """True if the upstream should read our span in the header."""
 
     @property
     def key(self) -> _Key:
@@ -35,7 +35,7 @@ class OpenSpan:
 
 
 class OpenSpans:
-    """Remembers so many of them."""
+    """A bounded set of open spans."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -46,8 +46,8 @@ class OpenSpans:
         return len(self._open)
 
     def add(self, one: OpenSpan) -> Iterator[OpenSpan]:
-        """Remember a request; yield those that are forgotten instead."""
-        if (same := self._take(one.key)) is not None:  # an id that the upstream uses again
+        """Remember a request; yield the ones that are forgotten for it."""
+        if (same := self._take(one.key)) is not None:  # the upstream has reused an id
             yield same
         self._open[one.key] = one
         self._of_client.setdefault(id(one.client), {})[one.key] = one
@@ -58,18 +58,18 @@ class OpenSpans:
         return self._open.get(id(exchange))
 
     def of_upstream(self, client: Client, id: str) -> OpenSpan | None:
-        """Return the request that the upstream has sent to a client with this id."""
+        """Return the upstream's request to a client with this id."""
         return self._open.get(_key_of(client, id))
 
     def take(self, exchange: Exchange) -> OpenSpan | None:
-        """Return a client's request, and forget it: it is answered."""
+        """Return and forget a client's request that was answered."""
         return self._take(id(exchange))
 
     def take_of_upstream(self, client: Client, id: str) -> OpenSpan | None:
         return self._take(_key_of(client, id))
 
     def take_of_client(self, client: Client, id: str) -> OpenSpan | None:
-        """Return a client's request with this id, and forget it."""
+        """Return and forget a client's request with this id."""
         numbered, value = _numbering_of(client), id_value(id)
         for key, one in self._open.items():
             is_same = one.exchange and _numbering_of(one.client) == numbered
@@ -78,7 +78,7 @@ class OpenSpans:
         return None
 
     def take_all_with(self, client: Client) -> Iterator[OpenSpan]:
-        """Yield what this client has asked and was asked, and forget it."""
+        """Yield and forget all requests from and to this client."""
         for key in list(self._of_client.get(id(client), ())):
             if one := self._take(key):
                 yield one
@@ -102,7 +102,7 @@ def _key_of(client: Client, id: str) -> tuple[int, str]:
 
 
 def _numbering_of(client: Client) -> int:
-    """Tell apart those whose ids may be the same: sessions, or else connections."""
+    """Return a key for the scope of ids: the session, or else the connection."""
     if client.via is Via.STDIO:
         return 0
     return id(client.session or client)

@@ -1,4 +1,4 @@
-"""Sends spans to a collector, and says once if that fails: OpenTelemetry would log each time."""
+"""Send spans to a collector, and log a failure only once: OpenTelemetry would log each one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 
 def otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
-    """Return what sends spans as the variables say. Raises StartError for what it cannot do."""
+    """Return an exporter configured by the variables. Raises StartError if they cannot be used."""
     for name in _PROTOCOLS:
         if environment.get(name, "http/protobuf") not in ("http/protobuf", ""):
             why = "Only http/protobuf is supported; collectors accept it on port 4318"
@@ -34,7 +34,7 @@ class HonestExporter(SpanExporter):
         self._has_failed = False
         self._said = _LastWords()
         theirs = logging.getLogger("opentelemetry")
-        theirs.propagate = False  # some of it has tracebacks, and all of it comes each time
+        theirs.propagate = False  # some lines have tracebacks, and all are repeated each time
         theirs.addHandler(self._said)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -60,7 +60,7 @@ class HonestExporter(SpanExporter):
 
 
 class _LastWords(logging.Handler):
-    """Keeps what was logged last, in one line."""
+    """Keeps the last log message as one line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

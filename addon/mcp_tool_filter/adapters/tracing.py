@@ -1,7 +1,7 @@
 """OpenTelemetry: a span for each request of either side, with the semantic conventions for MCP.
 
-opentelemetry is imported only where traces are wanted. Its own thread sends the spans, from a
-queue with a limit, so no message waits for a collector. The OTEL_* variables say where to and how.
+opentelemetry is imported only if traces are wanted. Its own thread sends the spans from a bounded
+queue, so no message waits for a collector. The OTEL_* variables configure it.
 
 The context of who asks (``params._meta`` first, then a client's HTTP header) is the parent. Where
 it came from, the other side finds our span in its place; a message without one stays as it is.
@@ -62,7 +62,7 @@ type TraceHeaders = Mapping[str, str]
 
 
 class Tracer:
-    """One for each process. Raises StartError without opentelemetry."""
+    """The tracer of the process. Raises StartError without opentelemetry."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Tracer:
             self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
             sent_by = HonestExporter(exporter or otlp_exporter(environment))
             self._provider.add_span_processor(BatchSpanProcessor(sent_by))
-        except (ValueError, TypeError) as error:  # an OTEL_* variable that cannot be read
+        except (ValueError, TypeError) as error:  # an invalid OTEL_* variable
             raise StartError("Cannot send traces", why=str(error)) from None
         self._tracer = self._provider.get_tracer("mcp_tool_filter", __version__)
         self._clock = clock
@@ -119,7 +119,7 @@ class Tracer:
             self._fail_once()
 
     def propagate(self, judged: Judged) -> Verdict:
-        """Return the verdict with our spans in the place of the parents in ``_meta``."""
+        """Return the verdict with our spans as the parents in ``_meta``."""
         try:
             with self._lock:
                 return self._propagate(judged)
@@ -128,9 +128,9 @@ class Tracer:
             return judged.verdict
 
     def leave(self, client: Client, why: str | None) -> None:
-        """End the spans of what a client has asked and was asked: no answer will come.
+        """End the spans of all requests from and to a client, because no answer will come.
 
-        ``why`` is the error; None if there is none.
+        ``why`` is the error type, or None.
         """
         try:
             with self._lock:
@@ -139,7 +139,7 @@ class Tracer:
             self._fail_once()
 
     def headers_for(self, judged: Judged) -> dict[str, str]:
-        """Return the headers that tell the upstream of our span, where they have to be ours."""
+        """Return the trace headers with our span for the upstream, if they must be replaced."""
         try:
             with self._lock:
                 return self._headers_for(judged)
@@ -148,7 +148,7 @@ class Tracer:
             return {}
 
     def close(self) -> None:
-        """End all spans, and send them if that can be done soon."""
+        """End all spans, and try to send them quickly."""
         with self._lock:
             while len(self._open):
                 self._finish_all(self._open.take_oldest(), _NO_ANSWER)
@@ -202,7 +202,7 @@ class Tracer:
         return self._propagator.extract(carrier, Context())
 
     def _links(self, other: TraceContext | None) -> list[Link]:
-        """Link the HTTP request's own context, where the message brings another one."""
+        """Return a link to the HTTP request's context, if the message has a different one."""
         if other is None:
             return []
         from opentelemetry.trace import Link, get_current_span
@@ -253,7 +253,7 @@ class Tracer:
         return headers
 
     def _opened(self, judged: Judged) -> list[OpenSpan]:
-        """Return what is open of the requests in a message."""
+        """Return the open spans of the requests in a message."""
         found = []
         for one in judged.each:
             if not isinstance(one.message, Request):
@@ -288,7 +288,7 @@ class Tracer:
             self._finish(opened.span, {"error.type": "cancelled"}, "")
 
     def _note_invalid(self, judged: Judged) -> None:
-        """End what was answered with an error because nobody could read the answer."""
+        """End the spans of requests that got an error because the answer was unreadable."""
         if judged.message is not None or not isinstance(judged.verdict, Rewrite):
             return
         for text in (judged.verdict.text, *judged.verdict.owed):
@@ -303,7 +303,7 @@ class Tracer:
 
 
 def _resource(environment: Mapping[str, str]) -> dict[str, str]:
-    """Name ourselves, unless the user does."""
+    """Return our service name, unless the user sets one."""
     named = environment.get("OTEL_SERVICE_NAME") or (
         "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     )

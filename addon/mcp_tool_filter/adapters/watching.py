@@ -1,4 +1,4 @@
-"""Tells all who watch what became of each message; never breaks or delays one."""
+"""Tell all observers about each message, without breaking or delaying any."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ type Sink = Callable[[Entry], None]
 
 
 class Watching:
-    """Observes until it is closed. Raises StartError if the audit log cannot be written."""
+    """Observes messages until closed. Raises StartError if the audit log cannot be written."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Watching:
         state: Callable[[], Mapping[str, float]] = dict,
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """``say`` is told where the metrics are, if nobody could know.
+        """``say`` gets the address of the metrics if the user cannot know it.
 
         ``names_of`` and ``upstream_of`` name what a message comes from; see ``Auditor``.
         """
@@ -82,7 +82,7 @@ class Watching:
         metrics = Metrics(state)
         server = metrics.serve(port)
         self._closing.append(server.close)
-        if not port:  # any free one
+        if not port:  # any free port
             self._say(f"Metrics: http://127.0.0.1:{server.port}/metrics")
         return metrics.show
 
@@ -99,12 +99,12 @@ class Watching:
         self._auditor.give_up(end_of)
 
     def enter_log(self, effect: WriteLog) -> None:
-        """Enter what a rule has logged into the audit log, if there is one."""
+        """Add a rule's log entry to the audit log, if there is one."""
         if self._kept:
             self._auditor.note_log(effect)
 
     def _tell(self, entry: Entry) -> None:
-        if "event" in entry:  # the terminal and the metrics are about messages
+        if "event" in entry:  # the terminal and the metrics show only messages
             for keep in self._kept:
                 keep(entry)
             return
@@ -116,7 +116,7 @@ class Watching:
             sink(entry)
 
     def close(self) -> None:
-        """Tell of what is unanswered, and write all of the log."""
+        """Log the unanswered requests, and flush the log."""
         self._auditor.close()
         for close in self._closing:
             close()

@@ -1,4 +1,4 @@
-"""Writes a file as a whole: a reader finds the old content or the new, never half of it."""
+"""Replace a file atomically: a reader finds the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: Path, *, keeps_mode: bool = False) -> Iterator[BinaryIO]:
-    """Yield a new file, which takes the place of ``path`` at the end of the block. Raises OSError.
+    """Yield a new file, which replaces ``path`` at the end of the block. Raises OSError.
 
     Only its user may read it, unless it keeps the mode and the owner of the old one. If the block
     raises, the old file stays.

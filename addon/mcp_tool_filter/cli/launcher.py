@@ -1,7 +1,7 @@
-"""Reads the first word of the command line, and imports only what it asks for.
+"""Read the first word of the command line, and import only what that command needs.
 
-Whatever Python a user has parses this module, ``__main__`` and what they import: an older one is
-told what is needed, and sees no SyntaxError.
+Any Python 3 must be able to parse this module, ``__main__`` and what they import, so that an old
+version gets a clear message instead of a SyntaxError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEEDED = (3, 12)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; return the exit status."""
+    """Run the command; return the exit status."""
     if sys.version_info < _NEEDED:
         return _refuse_python()
     args = sys.argv[1:] if argv is None else list(argv)
@@ -33,13 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(args)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # nobody reads on; Python would try once more when it exits
+    except BrokenPipeError:  # the reader is gone; Python would try to write again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except StartError as error:
         print(error, file=sys.stderr)
         return int(getattr(error, "exit_status", 1))
-    except KeyboardInterrupt:  # a proxy ends with 0 by itself
+    except KeyboardInterrupt:  # a proxy exits with 0 itself
         return 128 + signal.SIGINT
 
 
@@ -57,12 +57,12 @@ def _run(args: list[str]) -> int:
 
 
 def _end_cleanly_on_sigterm() -> None:
-    """Let what was begun be put away; a proxy decides otherwise."""
+    """Make SIGTERM clean up like an exit; a proxy replaces this handler."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    with suppress(ValueError):  # another thread than the first runs us
+    with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, end)
 
 

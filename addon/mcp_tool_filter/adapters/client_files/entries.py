@@ -1,10 +1,10 @@
-"""One server as a client's file lists it, and the same server with the filter in front.
+"""Wrap and unwrap a server's entry in a client's file: put the filter in front of the server.
 
 A command is wrapped: the filter starts it. A URL becomes a command: the filter connects to it.
-Whatever else the entry says stays. What a URL's entry said is kept in a variable of the new entry
-(names only; a header's value stays in the file, in another variable), so that it can be restored.
-Members that say how the client logs in to a URL move into a variable too: Codex does not start
-with a command that has one.
+Everything else in the entry stays. The old entry of a URL is kept in a variable of the new entry
+(names only; header values stay in the file, in another variable), so that it can be restored.
+Members about the client's login to a URL also move into a variable: Codex does not start a command
+that has one.
 
 >>> server = {"command": "npx", "args": ["-y", "server"]}
 >>> wrapped = wrap(server, ["--deny", "^rm"], ["mcp-tool-filter"])
@@ -26,20 +26,20 @@ from mcp_tool_filter.observers.redaction.finder import redact
 
 type ServerEntry = dict[str, object]
 
-WAS = "MCP_TOOL_FILTER_WRAPPED"  # what the entry of a URL said
-_LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # how the client logged in there; may hold a secret
-_NO_ARGUMENTS = "--stdio"  # changes nothing, and tells that the entry had no arguments
+WAS = "MCP_TOOL_FILTER_WRAPPED"  # the old entry of a URL
+_LOGIN = "MCP_TOOL_FILTER_WRAPPED_LOGIN"  # the old login members; may contain a secret
+_NO_ARGUMENTS = "--stdio"  # has no effect; marks an entry that had no arguments
 _UPSTREAM = "MCP_TOOL_FILTER_UPSTREAM"
-_HEADERS = "MCP_TOOL_FILTER_HEADER"  # read by the filter as --header, one a line
+_HEADERS = "MCP_TOOL_FILTER_HEADER"  # the filter reads each line as a --header
 _URLS = ("url", "httpUrl", "serverUrl")
 _OF_A_URL = (
     *_URLS, "type", "headers", "http_headers", "env_http_headers", "bearer_token_env_var",
 )  # fmt: skip
 _HEADER_MAPS = ("headers", "http_headers")
 _LOGINS = ("oauth", "oauth_resource", "oauth_client_id", "scopes", "auth")
-_OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # which only the client can make
+_OWN_CREDENTIALS = ("headersHelper", "authProviderType")  # only the client can produce these
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
-# Variables that change which program runs, what it loads, or what our filter does.
+# Variables that change which program runs, what it loads, or how our filter works.
 _STEERS = re.compile(
     r"PATH|HOME|(?:PYTHON|LD_|DYLD_|MCP_TOOL_FILTER_).*", re.IGNORECASE | re.DOTALL
 )
@@ -48,11 +48,11 @@ _MODULE = "mcp_tool_filter"
 
 
 class CannotWrap(StartError):
-    """The entry is of a kind that we cannot put the filter in front of."""
+    """We cannot put the filter in front of this kind of entry."""
 
 
 def target_of(entry: ServerEntry) -> str:
-    """Return the command or the URL of a server, for people; no secret is in it."""
+    """Return the command or the URL of a server for display, without secrets."""
     try:
         original = unwrap(entry) if is_wrapped(entry) else entry
     except CannotWrap:
@@ -66,22 +66,22 @@ def target_of(entry: ServerEntry) -> str:
 
 
 def words_and_url(entry: ServerEntry) -> tuple[list[str], str | None]:
-    """Return the words of a server's command, and its URL; mostly one of them is there."""
+    """Return the words of a server's command, and its URL; usually only one of them exists."""
     return _words_of(entry), _url_of(entry)
 
 
 def is_wrapped(entry: ServerEntry) -> bool:
-    """Tell whether ``unwrap`` can take the filter away from this server."""
+    """Tell whether ``unwrap`` can remove the filter from this server."""
     return _flags_in(entry) is not None
 
 
 def is_filtered(entry: ServerEntry) -> bool:
-    """Tell whether the filter sits in front of this server, also where somebody typed it there."""
+    """Tell whether the filter is in front of this server, even if a person typed it there."""
     return _words_of_filter(entry) is not None
 
 
 def logs_in(entry: ServerEntry) -> bool:
-    """Tell whether the client logs in to this server by itself, as the filter cannot."""
+    """Tell whether the client logs in to this server itself, which the filter cannot do."""
     return bool(_url_of(entry)) and any(key in entry for key in _LOGINS)
 
 
@@ -128,7 +128,7 @@ def start_of(entry: ServerEntry) -> tuple[list[str], dict[str, str]]:
 
 
 def unwrap(entry: ServerEntry) -> ServerEntry:
-    """Return the entry as it was before ``wrap``; one that is not wrapped stays as it is."""
+    """Return the entry before ``wrap``; an entry that is not wrapped stays unchanged."""
     flags = _flags_in(entry)
     if flags is None:
         return entry
@@ -157,7 +157,7 @@ def _has_arguments(entry: ServerEntry) -> bool:
 
 
 def _holder_of(entry: ServerEntry) -> ServerEntry:
-    """Return what holds the arguments: the entry, or its command as Zed wrote it once."""
+    """Return the object with the arguments: the entry, or its command in Zed's old format."""
     nested = entry.get("command")
     return nested if isinstance(nested, dict) else entry
 
@@ -166,7 +166,7 @@ def _with_command(
     entry: ServerEntry, program: Sequence[str], arguments: Sequence[str]
 ) -> ServerEntry:
     words = [*program, *arguments]
-    if isinstance(entry.get("command"), dict):  # as Zed wrote it once
+    if isinstance(entry.get("command"), dict):  # Zed's old format
         old = entry["command"]
         assert isinstance(old, dict)
         return entry | {"command": old | {"path": words[0], "args": words[1:]}}
@@ -187,7 +187,7 @@ def _wrap_url(
     if headers:
         environment[_HEADERS] = "\n".join(headers)
     upstream = ["--stdio", "--upstream", url]
-    if _may_hold_a_secret(url):  # whoever lists the processes of this machine sees arguments
+    if _may_hold_a_secret(url):  # other users can list the arguments of processes
         environment[_UPSTREAM] = url
         upstream = ["--stdio"]
     if entry.get("type") is not None:
@@ -203,10 +203,10 @@ def _wrap_url(
 
 
 def _refuse_steering(entry: ServerEntry) -> None:
-    """Refuse what means nothing to a client that connects to a URL, but would steer our filter.
+    """Refuse variables that a client ignores for a URL, but that would affect our filter.
 
-    Such an entry starts no program. Once wrapped it does, with these variables: a project's file
-    could make the filter load the project's own code.
+    Such an entry starts no program. Once wrapped, it starts the filter with these variables: a
+    project's file could make the filter load the project's code.
     """
     for name in _environment(entry):
         if _STEERS.fullmatch(name):
@@ -217,7 +217,8 @@ def _refuse_steering(entry: ServerEntry) -> None:
 
 
 def _refuse_own_credentials(entry: ServerEntry) -> None:
-    """Refuse a URL whose credentials the client makes: without them no request would pass."""
+    """Refuse a URL whose credentials only the client can produce: without them no request would
+    pass."""
     made_by = [key for key in _OWN_CREDENTIALS if key in entry]
     if entry.get("auth", "oauth") != "oauth":
         made_by.append("auth")
@@ -227,7 +228,8 @@ def _refuse_own_credentials(entry: ServerEntry) -> None:
 
 
 def _without_secrets(entry: ServerEntry) -> ServerEntry:
-    """Return what a URL's entry said, without its headers' values and a URL that may hold one."""
+    """Return the old entry of a URL, without header values and without a URL that may contain a
+    secret."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
     said |= {key: None for key in _URLS if _may_hold_a_secret(str(said.get(key)))}
     for key in _HEADER_MAPS:
@@ -255,7 +257,7 @@ def _restore_url(entry: ServerEntry) -> ServerEntry:
 
 
 def _said(was: object, known: Sequence[str]) -> ServerEntry:
-    """Read what a URL's entry said. Raises CannotWrap if somebody has changed it."""
+    """Parse the old entry of a URL. Raises CannotWrap if it was edited."""
     try:
         said = json.loads(str(was))
     except (ValueError, RecursionError):
@@ -278,7 +280,7 @@ def _undouble(found: re.Match[str]) -> str:
 
 
 def _headers_of(entry: ServerEntry) -> list[str]:
-    """Return the headers as the filter reads them: ${NAME} is looked up, another dollar is not."""
+    """Return the headers for the filter, which expands ${NAME}; other dollars are escaped."""
     headers = []
     for key in _HEADER_MAPS:
         if isinstance(found := entry.get(key), dict):
@@ -298,7 +300,7 @@ def _doubled(value: str) -> str:
 
 
 def _variables_of(entry: ServerEntry) -> list[str]:
-    """Return the variables of the client's surroundings that Codex must hand on."""
+    """Return the environment variables that Codex must pass on."""
     named = entry.get("env_http_headers")
     found = [str(value) for value in named.values()] if isinstance(named, dict) else []
     token = entry.get("bearer_token_env_var")
@@ -306,7 +308,7 @@ def _variables_of(entry: ServerEntry) -> list[str]:
 
 
 def _words_of_filter(entry: ServerEntry) -> list[str] | None:
-    """Return the words after the one that starts the filter; None if nothing starts it."""
+    """Return the words after the filter's program; None if the entry does not start it."""
     words = _words_of(entry)
     if words and PurePath(words[0].replace("\\", "/")).stem == _EXECUTABLE:
         return words[1:]

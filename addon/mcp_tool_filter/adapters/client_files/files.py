@@ -1,7 +1,7 @@
-"""Reads and edits a client's file: only the entry that is meant changes.
+"""Read and edit a client's file: only the one entry changes.
 
-Nothing is lost on the way: the old file is kept beside the new one, which takes its place in one
-step, and a file that somebody has edited meanwhile is left alone.
+Nothing is lost: we keep the old file as a backup, replace the file atomically, and do not touch a
+file that was edited meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BadFile(StartError):
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """A file as it was when we read it."""
+    """A file as we read it."""
 
     place: ConfigPlace
     raw: bytes
@@ -48,7 +48,7 @@ class ClientFile:
         return {name: dict(entry) for name, entry in found.items() if isinstance(entry, Mapping)}
 
     def whole(self) -> object:
-        """Return all that the file says, also outside the list of servers."""
+        """Return the whole content of the file, not only the list of servers."""
         if self.place.is_toml:
             return _toml(self.place, self.text).unwrap()
         return _json(self.place, self.text).value
@@ -60,9 +60,9 @@ class ClientFile:
         return self._json_with(name, entry)
 
     def restored(self, name: str, before: ClientFile, entry: ServerEntry) -> str | None:
-        """Return the text with a server's entry as an earlier file spelt it.
+        """Return the text with a server's entry as it was in an earlier file.
 
-        None if the entry is not what ``wrap`` made of the earlier one: somebody edited it since.
+        None if the entry is not what ``wrap`` made of the earlier one, because it was edited since.
         """
         wrapped = self.servers().get(name)
         if wrapped is None or before.servers().get(name) != entry:
@@ -71,7 +71,7 @@ class ClientFile:
         return text if text and self._says_the_same(text, name, entry) else None
 
     def _says_the_same(self, text: str, name: str, entry: ServerEntry) -> bool:
-        """Tell whether a text differs in this server's entry only."""
+        """Tell whether a text differs only in this server's entry."""
         try:
             mine = ClientFile(self.place, b"", self.with_entry(name, entry))
             return ClientFile(self.place, b"", text).whole() == mine.whole()
@@ -80,7 +80,7 @@ class ClientFile:
 
     def _json_with(self, name: str, entry: ServerEntry) -> str:
         text = self.text
-        while True:  # one edit at a time: each moves what stands behind it
+        while True:  # one edit at a time, because each moves the text after it
             node = _json(self.place, text).at([*self.place.keys, name])
             assert node
             edit = next(_edits(text, node, entry), None)
@@ -96,15 +96,15 @@ class ClientFile:
         _set_members(table, entry)
         mark = self.text[: self.text.startswith(_BYTE_ORDER_MARK)]
         text = mark + str(document.as_string())
-        commented = with_comments_of(self.text, text)  # a table takes the comments behind it along
+        commented = with_comments_of(self.text, text)  # tomlkit drops comments after a table
         is_same = _toml(self.place, commented).unwrap() == document.unwrap()
         return commented if is_same else text
 
     def save(self, text: str) -> Path:
-        """Put the text in the file's place; return the backup. Raises BadFile."""
+        """Replace the file by the text; return the backup. Raises BadFile."""
         file = Path(os.path.realpath(self.place.file))
         try:
-            if not file.stat().st_mode & stat.S_IWUSR:  # its folder may still let us replace it
+            if not file.stat().st_mode & stat.S_IWUSR:  # even if its folder lets us replace it
                 raise BadFile(f"{self.place.file} is read-only", why="Make it writable first")
             if file.read_bytes() != self.raw:
                 raise BadFile(f"{self.place.file} was edited in the meantime", why="Try again")
@@ -147,7 +147,7 @@ def _escaped(name: str) -> str:
 
 
 def _keep(file: Path) -> Path:
-    """Copy a file beside itself, under a name that is free."""
+    """Copy a file to a free name in the same folder."""
     number = 1
     while True:
         backup = file.with_name(f"{file.name}{BACKUP}{f'.{number}' if number > 1 else ''}")
@@ -168,11 +168,11 @@ def _with_line_ends_of(text: str, edit: jsonc.TextEdit) -> jsonc.TextEdit:
 
 
 def _edits(text: str, node: jsonc.JsonNode, entry: ServerEntry) -> Iterator[jsonc.TextEdit]:
-    """Yield what turns one object of a file into another."""
+    """Yield the edits that turn the object in the file into the new entry."""
     indent = jsonc.indent_of(text, node)
     gone = [one for one in node.members if one.key not in entry]
     new = [(key, value) for key, value in entry.items() if node.member(key) is None]
-    # A new member takes the place of one that goes: no comma needs to move.
+    # A new member replaces a removed one, so that no comma has to move.
     for member, (key, value) in zip(gone, new, strict=False):
         unit = jsonc.unit_of(text)
         written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '', unit)}"

@@ -1,7 +1,7 @@
 r"""JSON as people write it: with comments and trailing commas, edited in place.
 
-A client's file belongs to its user. So nothing is written anew: an edit replaces, adds or removes
-one member, and every other byte stays.
+A client's file belongs to its user. So we do not rewrite it: an edit replaces, adds or removes one
+member, and every other byte stays.
 
 >>> text = '{\n  "a": 1, // one\n  "b": [2,],\n}\n'
 >>> root = parse(text)
@@ -30,16 +30,16 @@ _WIDEST = 80  # characters of an array on one line
 
 @dataclass(slots=True)
 class JsonNode:
-    """A value and where it stands in the text."""
+    """A value and its place in the text."""
 
     start: int
     end: int
     value: object
     members: list[JsonMember] = field(default_factory=list)
-    """Of an object."""
+    """The members of an object."""
 
     def member(self, key: str) -> JsonMember | None:
-        """Return the last member of this key, which is the one that counts."""
+        """Return the last member with this key, which is the one that counts."""
         return next((one for one in reversed(self.members) if one.key == key), None)
 
     def at(self, path: Sequence[str]) -> JsonNode | None:
@@ -64,7 +64,7 @@ class JsonMember:
 
 @dataclass(frozen=True, slots=True)
 class TextEdit:
-    """Put ``text`` in the place of what stands from ``start`` to ``end``."""
+    """Replaces the text from ``start`` to ``end`` by ``text``."""
 
     start: int
     end: int
@@ -89,13 +89,13 @@ def apply(text: str, edits: Sequence[TextEdit]) -> str:
 
 
 def replace(text: str, node: JsonNode, value: object, indent: str = "") -> TextEdit:
-    """Write another value in the place of this one: over several lines if that one was."""
+    """Replace a value, on several lines if the old one was."""
     widest = 0 if "\n" in text[node.start : node.end] else _WIDEST
     return TextEdit(node.start, node.end, render(value, indent, unit_of(text), widest))
 
 
 def remove(text: str, parent: JsonNode, member: JsonMember) -> TextEdit:
-    """Remove a member with the comma behind it, or the one before it if it is the last."""
+    """Remove a member with the comma after it, or before it if it is the last."""
     after = _SPACE.match(text, member.end)
     assert after
     if text[after.end() : after.end() + 1] == ",":
@@ -111,7 +111,7 @@ def remove(text: str, parent: JsonNode, member: JsonMember) -> TextEdit:
 
 
 def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -> TextEdit:
-    """Add members behind the last one of an object."""
+    """Add members after the last one of an object."""
     indent = indent_of(text, parent)
     unit = unit_of(text)
     written = [f"{json.dumps(key)}: {render(value, indent or '', unit)}" for key, value in members]
@@ -127,7 +127,7 @@ def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -
 
 
 def indent_of(text: str, parent: JsonNode) -> str | None:
-    """Return what stands before each member's key; None if they stand on one line."""
+    """Return the indentation of the members; None if they are on one line."""
     if not parent.members:
         return _line_indent(text, parent.start) + unit_of(text)
     first = min(one.start for one in parent.members)
@@ -137,7 +137,7 @@ def indent_of(text: str, parent: JsonNode) -> str | None:
 
 
 def unit_of(text: str) -> str:
-    """Return what one level of indentation is in this file.
+    """Return one level of this file's indentation.
 
     >>> unit_of('{\\n\\t"a": 1\\n}'), unit_of('{\\n    "a": 1\\n}'), unit_of("{}")
     ('\\t', '    ', '  ')
@@ -147,9 +147,9 @@ def unit_of(text: str) -> str:
 
 
 def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WIDEST) -> str:
-    """Write a value: on one line if it fits, else with one item a line."""
+    """Render a value: on one line if it fits, else with one item per line."""
     line = json.dumps(value, ensure_ascii=False)
-    if not line.isprintable():  # half of a surrogate pair cannot be written as it is
+    if not line.isprintable():  # half a surrogate pair must be escaped
         line = json.dumps(value)
     if len(line) <= widest or not isinstance(value, list | dict) or not value:
         return line

@@ -1,4 +1,4 @@
-"""Two changes of one text brought together, and comments that an edit would lose.
+"""Merge two changes of one text, and keep comments that an edit would lose.
 
 >>> merged("a\\nb\\nc\\n", "a\\nB\\nc\\n", "a\\nb\\nc\\nd\\n")
 'a\\nB\\nc\\nd\\n'
@@ -16,7 +16,7 @@ type _Change = tuple[int, int, list[str]]
 
 
 def merged(base: str, one: str, other: str) -> str | None:
-    """Return the base with both changes made; None if they touch the same lines."""
+    """Return the base with both changes; None if they touch the same lines."""
     lines = base.splitlines(keepends=True)
     changes = sorted([*_changes(base, one), *_changes(base, other)], key=lambda change: change[:2])
     for (start, end, _), (following, _, _) in pairwise(changes):
@@ -28,7 +28,7 @@ def merged(base: str, one: str, other: str) -> str | None:
 
 
 def with_comments_of(old: str, new: str) -> str:
-    """Return the new text with the comment lines of the old one that it lacks, where they were."""
+    """Return the new text with the old text's missing comment lines, in their places."""
     result: list[str] = []
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
     for _, start, end, begin, stop in _opcodes(before, after):

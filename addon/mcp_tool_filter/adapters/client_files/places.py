@@ -1,8 +1,8 @@
-"""Where each client keeps its list of MCP servers.
+"""Know where each client keeps its list of MCP servers.
 
-A client may have several files: the user's own, and those of a project, the nearest first. Claude
-Code, Codex and Gemini run in the tests, and list what we list; the others' places are looked up in
-their documentation.
+A client may have several files: the user's own, and those of a project, the nearest first. Our
+tests run Claude Code, Codex and Gemini, and compare their lists with ours; the places of the others
+are from their documentation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What decides where a client's files are."""
+    """Everything that determines where a client's files are."""
 
     home: Path
     project: Path
@@ -44,13 +44,13 @@ class Surroundings:
 
     @property
     def repository(self) -> Path | None:
-        """The folder of the git repository that the project lies in; None if in none."""
+        """The folder of the project's git repository, or None."""
         folders = (self.project, *self.project.parents)
         return next((one for one in folders if (one / ".git").exists()), None)
 
     @property
     def main_repository(self) -> Path | None:
-        """The same, but of a linked worktree the repository that it is linked to."""
+        """The same, but for a linked worktree the main repository."""
         here = self.repository
         try:
             text = (here / ".git").read_text("utf-8") if here else ""
@@ -61,7 +61,7 @@ class Surroundings:
 
     @property
     def app_data(self) -> Path:
-        """Where desktop programs keep their settings."""
+        """The folder where desktop programs keep their settings."""
         match self.platform:
             case "darwin":
                 return self.home / "Library" / "Application Support"
@@ -73,11 +73,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlace:
-    """A file of a client, and where in it the servers are listed."""
+    """A file of a client, and the path of the server list in it."""
 
     client: str
     scope: str
-    """user, project, or local: the user's own for one project."""
+    """user, project, or local (the user's own for one project)."""
     file: Path
     keys: tuple[str, ...]
 
@@ -91,7 +91,10 @@ def places(surroundings: Surroundings) -> Iterator[ConfigPlace]:
     for client, find in CLIENTS.items():
         known = set()
         for scope, file, keys in find(surroundings):
-            if (file, keys) not in known:  # in the home directory a user's file is a project's too
+            if (
+                file,
+                keys,
+            ) not in known:  # at home, the user's file is also the project's
                 known.add((file, keys))
                 yield ConfigPlace(client, scope, file, keys)
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-_EARLY = (
-    30.0  # a token is renewed so many seconds before it expires, or a fifth of its lifetime if less
-)
+_EARLY = 30.0  # seconds before expiry that a token is renewed; at most a fifth of its life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

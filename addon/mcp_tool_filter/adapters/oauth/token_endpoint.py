@@ -88,9 +88,7 @@ async def _post(
         basic = base64.b64encode(pair.encode()).decode()
     elif registration.auth_method == "client_secret_post":
         fields["client_secret"] = secret
-    fields["client_id"] = (
-        registration.client_id
-    )  # even with basic, because the Python SDK expects it
+    fields["client_id"] = registration.client_id  # also with basic, for the Python SDK
     return await web.post_form(url, list(fields.items()), basic=basic)
 
 

@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin look like, for type checkers. Imports no pytest."""
+"""The types of the pytest plugin's fixtures. (Does not import pytest.)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class McpReplay(Protocol):
         allow: str | Sequence[str] = (),
         **options: str,
     ) -> Transcript:
-        """Replay a recording with these patterns, and return what was said."""
+        """Replay a recording with these patterns, and return its transcript."""
 
 
 class McpRecordedUpstream(Protocol):

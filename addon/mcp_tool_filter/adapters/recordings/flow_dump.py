@@ -1,9 +1,9 @@
-"""Recordings: flow dumps of mitmproxy's that also hold what was there before we filtered.
+"""Recordings: mitmproxy's flow dumps that also contain the messages before we filtered them.
 
-A flow has what the upstream was asked and what the client got. What the client had sent, and what
-the upstream really said and when, stands in the flow's metadata (``keep_*``), so that a session
-can be gone through again with other patterns. Dumps that were made without us can be read as well:
-nobody filtered then, so what the client got is what the upstream said.
+A flow itself has what the upstream received and what the client got. What the client had sent, and
+the upstream's original answer with its times, are in the flow's metadata (``keep_*``), so that a
+session can be replayed with other patterns. Dumps made without us can be read too: nothing was
+filtered, so the client got the upstream's answer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.revisions import Transport
 
 KEY = "mcp_tool_filter"
-"""Where it stands in ``flow.metadata``."""
+"""Our key in ``flow.metadata``."""
 
 MOST_KEPT = 16 * MEBIBYTE
-"""Bytes of one stream that are kept; of what comes after we only know how much it was."""
+"""Bytes of one stream that we keep; of later bytes we keep only the count."""
 
 type _Fields = list[list[bytes]]
 type Kept = dict[str, Any]
-"""Only what a dump can hold: dicts, lists, text, bytes and numbers."""
+"""Values that a dump can contain: dicts, lists, text, bytes and numbers."""
 
 
 class UnreadableRecording(StartError):
@@ -50,7 +50,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What the upstream answered, before we changed any of it."""
+    """The upstream's answer before we changed it."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -59,7 +59,7 @@ class Said:
     ended: float | None
     """None if the stream was still open, or was cut."""
     left_out: int = 0
-    """Bytes that were too many to be kept."""
+    """Bytes that were not kept because of the limit."""
 
     @property
     def body(self) -> bytes:
@@ -77,7 +77,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedFlow:
-    """One request, as its client sent it, and what was said to it."""
+    """One request as its client sent it, and its answer."""
 
     head: Head
     host: str
@@ -86,16 +86,16 @@ class RecordedFlow:
     upstream: str
     """Scheme, host and port."""
     said: Said | None
-    """None if the upstream was not asked, or said nothing."""
+    """The upstream's answer; None if it was not asked or did not answer."""
     heard: bytes
-    """What the client got at that time."""
+    """The body that the client got."""
     fetched: Fetched | None = None
-    """What the upstream's tools were; some flows know."""
+    """The upstream's tools, if this flow has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recorded session (or several), in the order of time."""
+    """A recorded session (or several), in order of time."""
 
     flows: tuple[RecordedFlow, ...]
     name: str = field(default="")
@@ -109,7 +109,7 @@ class Recording:
 
 
 def keep_request(flow: HTTPFlow, host: str) -> Kept:
-    """Keep a request as its client sent it; to be called before anything is changed."""
+    """Keep a request as its client sent it. Call this before anything is changed."""
     request = flow.request
     kept: Kept = {
         "format": 1,
@@ -135,7 +135,7 @@ def keep_fetched(kept: Kept, fetched: Fetched) -> None:
 
 
 def keep_head(kept: Kept, response: Message, status: int, now: float) -> None:
-    """Keep the head of what the upstream says."""
+    """Keep the head of the upstream's answer."""
     kept["said"] = {
         "status": status,
         "headers": _fields(response.headers),
@@ -148,7 +148,7 @@ def keep_head(kept: Kept, response: Message, status: int, now: float) -> None:
 
 
 def keep_chunk(kept: Kept, data: bytes, now: float) -> None:
-    """Keep what came next of its body; b"" is the end."""
+    """Keep the next part of its body; b"" is the end."""
     said = kept.get("said")
     if said is None:
         return
@@ -170,7 +170,7 @@ def read_flows(path: Path) -> list[HTTPFlow]:
 
 
 def read_all_flows(path: Path) -> list[Flow]:
-    """Read the flows of a dump, those of other protocols included. Raises UnreadableRecording."""
+    """Read all flows of a dump, including other protocols. Raises UnreadableRecording."""
     try:
         with path.open("rb") as file:
             return list(FlowReader(file).stream())
@@ -181,7 +181,7 @@ def read_all_flows(path: Path) -> list[Flow]:
 
 
 def write_flows(path: Path, flows: Iterable[HTTPFlow]) -> None:
-    """Write a dump; what was read from one and not changed is written as it was written here."""
+    """Write a dump. Unchanged flows of one of our dumps give the same bytes."""
     with path.open("wb") as file:
         write_flows_to(file, flows)
 
@@ -190,7 +190,7 @@ def write_flows_to(file: IO[bytes], flows: Iterable[HTTPFlow]) -> None:
     """Write a dump to an open file."""
     writer = FlowWriter(file)
     for flow in flows:
-        flow.metadata = _sorted(flow.metadata)  # reading turns dicts round
+        flow.metadata = _sorted(flow.metadata)  # reading reverses the order of dicts
         writer.add(flow)
 
 
@@ -224,7 +224,7 @@ def _recorded(flow: HTTPFlow) -> RecordedFlow:
 
 def _said_to(flow: HTTPFlow, kept: Kept) -> Said | None:
     if flow.websocket:
-        return None  # what is said there is not kept
+        return None  # the content of tunnels is not kept
     if not kept:
         return _unfiltered(flow)
     return _said(kept["said"]) if kept.get("said") else None
@@ -242,7 +242,7 @@ def _said(kept: Kept) -> Said:
 
 
 def _unfiltered(flow: HTTPFlow) -> Said | None:
-    """Take what the client got for what the upstream said: nobody was between them."""
+    """Return what the client got as the upstream's answer, because nothing was filtered."""
     response = flow.response
     if response is None:
         return None

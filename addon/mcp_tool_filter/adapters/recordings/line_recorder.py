@@ -1,8 +1,8 @@
-"""Records a session over stdio as the flow dump that the same session over HTTP would give.
+"""Record a stdio session as a flow dump, as if the session had used HTTP.
 
-Each request is a POST with its answer; what the upstream says by itself is an event on a GET. So
-mitmweb shows the recording, and ``replay`` goes through it with other patterns. Nothing of
-mitmproxy is imported, and each exchange is written as soon as it is complete.
+Each request becomes a POST with its answer; other messages of the upstream become events on a GET.
+So mitmweb can show the recording, and ``replay`` can replay it with other patterns. We do not
+import mitmproxy, and write each exchange as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mcp_tool_filter.protocol.sse import render_event
 
 _FORMAT = 21  # of mitmproxy 12.2's dumps
 _KEY = "mcp_tool_filter"  # see flow_dump
-_HOST = "localhost"  # replay takes a client for one of ours
+_HOST = "localhost"  # so that replay accepts the client's Host
 _SESSION = b"stdio"
 _JSON = b"application/json"
 _EVENTS = b"text/event-stream"
@@ -39,27 +39,27 @@ type Fields = tuple[tuple[bytes, bytes], ...]
 
 @dataclass(slots=True)
 class _Asked:
-    """A request that waits for its answer, or anything else that a client said."""
+    """A request that waits for its answer, or another message of the client."""
 
     line: bytes
     sent: bytes
-    """What the upstream was sent."""
+    """The bytes sent to the upstream."""
     at: float
     fields: Fields = field(default=())
 
 
 class LineRecorder:
-    """One for each session; several threads may tell it."""
+    """The recorder of one session; several threads may use it."""
 
     def __init__(self, file: IO[bytes], *, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
         self._waiting: dict[str, _Asked] = {}
-        self._is_open = False  # the session, by an initialize
+        self._is_open = False  # True after an initialize
         self._lock = Lock()
 
     def from_client(self, line: bytes, verdict: Verdict) -> None:
-        """Note what the client said and what became of it."""
+        """Record a client's line and its verdict."""
         with self._lock:
             now = self._clock()
             match verdict:
@@ -75,7 +75,7 @@ class LineRecorder:
                     self._write(_Asked(line, line, now, self._fields()), b"", None, now, status=202)
 
     def from_upstream(self, line: bytes, verdict: Verdict) -> None:
-        """Note what the upstream said and what the client heard of it."""
+        """Record an upstream's line and its verdict."""
         with self._lock:
             heard = list(_heard(line, verdict))
             message = _read(line)
@@ -89,7 +89,7 @@ class LineRecorder:
             self._write(asked, b"\n".join(heard), line, now)
 
     def end(self) -> None:
-        """Write what has no answer, and close the file."""
+        """Write the unanswered requests, and close the file."""
         with self._lock:
             for asked in self._waiting.values():
                 self._file.write(write_value(_flow(asked, None, None, self._clock())))
@@ -125,7 +125,7 @@ class LineRecorder:
         self._add(_flow(_Asked(b"", b"", now, fields), answer, "GET", now))
 
     def _add(self, flow: dict[str, Dumpable]) -> None:
-        if not self._file.closed:  # a thread may still hear something at the end
+        if not self._file.closed:  # a thread may still receive something at the end
             self._file.write(write_value(flow))
             self._file.flush()
 
@@ -136,7 +136,7 @@ class _Answer:
     fields: Fields
     heard: bytes
     said: bytes | None
-    """What the upstream said; None if it was not asked."""
+    """The upstream's answer; None if it was not asked."""
 
 
 def _heard(line: bytes, verdict: Verdict) -> Iterator[bytes]:
@@ -158,7 +158,7 @@ def _read(line: bytes) -> Message | None:
 def _flow(
     asked: _Asked, answer: _Answer | None, method: str | None, now: float
 ) -> dict[str, Dumpable]:
-    """Return a flow as mitmproxy's FlowReader wants it."""
+    """Return a flow in the format of mitmproxy's FlowReader."""
     kept: dict[str, Dumpable] = {
         "asked": {
             "body": asked.line,

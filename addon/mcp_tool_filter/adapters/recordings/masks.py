@@ -1,4 +1,4 @@
-"""What stands for each secret in a scrubbed recording: as long as it is, and always the same.
+"""The masks of secrets in a scrubbed recording: of the same length, and one mask per secret.
 
 >>> masks = Masks()
 >>> masks.choose({"a-long-session-id": False, "short": False, "other": False, "123456": True})
@@ -17,7 +17,7 @@ from mcp_tool_filter.observers.redaction.findings import Secret
 _MASK = re.compile(r"(?:scrubbed-[0-9]+-*|x(?:[0-9]+)?x*)")
 _NUMBERED = re.compile(r"scrubbed-([0-9]+)")
 _LONG_ENOUGH = 8
-"""Bytes from which on a secret is looked for everywhere; a shorter one could be any word."""
+"""Bytes; a secret of this length is searched for everywhere. A shorter one could be any word."""
 _WORDS = re.compile(r"[A-Za-z _.-]{1,15}|[0-9 _.:-]{1,11}")
 
 
@@ -34,11 +34,12 @@ class Masks:
 
     @property
     def distinctive(self) -> tuple[str, ...]:
-        """The secrets to look for everywhere, the longest first: one may hold another."""
+        """The secrets to search for everywhere, the longest first, because one may contain
+        another."""
         return tuple(sorted(filter(is_distinctive, self._masks), key=len, reverse=True))
 
     def choose(self, values: Mapping[str, bool]) -> None:
-        """Choose masks for secrets, of which each is a number or not; masks stay as they are."""
+        """Choose masks for secrets (value: whether it is a number). Existing masks stay."""
         self._taken.update(_bytes(value) for value in values if _is_mask(value))
         numbers = [int(found[1]) for value in values if (found := _NUMBERED.search(value))]
         number = max(numbers, default=0)
@@ -49,7 +50,7 @@ class Masks:
                 self._masks[value] = mask
 
     def of(self, secret: Secret) -> str:
-        """Return what to write in a secret's place."""
+        """Return the mask for a secret."""
         size = secret.end - secret.start
         if secret.is_number:
             return "1" * size
@@ -58,7 +59,7 @@ class Masks:
         mask = self._masks.get(secret.value, b"x" * size).decode()
         return (
             mask.ljust(size, "x") if mask.startswith("x") else mask
-        )  # may fill its escapes' place
+        )  # may also fill the place of its escapes
 
     def _free_mask(self, value: str, number: int) -> bytes:
         secret = _bytes(value)
@@ -74,7 +75,7 @@ class Masks:
 
 
 def is_distinctive(value: str) -> bool:
-    """Tell whether a secret can be looked for everywhere without finding ordinary words."""
+    """Tell whether searching for a secret everywhere would not find ordinary words."""
     return len(value) >= _LONG_ENOUGH and not _WORDS.fullmatch(value)
 
 

@@ -1,7 +1,7 @@
-"""A client's connection through mitmproxy to the upstream, both ends of it in memory.
+"""A connection from a client through mitmproxy to an upstream, with both ends in memory.
 
-mitmproxy's own ``ConnectionHandler`` reads and writes; it only finds queues where it expects
-sockets. So all that happens between two sockets happens here, but nothing leaves the process.
+mitmproxy's own ``ConnectionHandler`` reads and writes, but finds queues instead of sockets. So
+everything between two sockets is real, but nothing leaves the process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLIENT, _PROXY = ("127.0.0.1", 1), ("127.0.0.1", 2)
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What has come to the client."""
+    """The answer that the client has received so far."""
 
     status: int
     content_type: str
@@ -41,7 +41,7 @@ class Heard:
 
 
 class _Pipe:
-    """What has been put in is read as one piece, however long it is: one turn of the loop."""
+    """A buffer that is read in one piece, however long it is."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -66,7 +66,7 @@ class _Pipe:
 
 
 class _Wire:
-    """One end of the connection: mitmproxy reads what is put in, and writes what can be seen."""
+    """One end of the connection: we put in what mitmproxy reads, and see what it writes."""
 
     def __init__(self, peername: tuple[str, int]) -> None:
         self.reader = _Pipe()
@@ -78,10 +78,10 @@ class _Wire:
         self.written += data
 
     async def drain(self) -> None:
-        """There is room."""
+        """Do nothing: there is always room."""
 
     def write_eof(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits for the end."""
 
     def close(self) -> None:
         self._is_closing = True
@@ -94,7 +94,7 @@ class _Wire:
 
 
 class MemoryConnection(ConnectionHandler):
-    """One request and what is answered."""
+    """One request and its answer."""
 
     def __init__(self, master: Master, mode: str) -> None:
         self._master = master
@@ -107,7 +107,7 @@ class MemoryConnection(ConnectionHandler):
         )
         context = Context(self.client, master.options)
         super().__init__(context)
-        self.layer = modes.ReverseProxy(context)  # the addon may have put its own there
+        self.layer = modes.ReverseProxy(context)  # the addon may have replaced this class
         self._client_wire = _Wire(_CLIENT)
         self._upstream_wire: _Wire | None = None
         self.transports[self.client] = _io(self._client_wire)
@@ -127,7 +127,7 @@ class MemoryConnection(ConnectionHandler):
         self._client_wire.reader.feed_data(b"\r\n".join([*lines, b"", body]))
 
     def heard(self) -> Heard:
-        """Return what has come so far."""
+        """Return what the client has received so far."""
         raw = bytes(self._client_wire.written)
         head, _, rest = raw.partition(b"\r\n\r\n")
         fields = _fields_in(head)
@@ -140,20 +140,20 @@ class MemoryConnection(ConnectionHandler):
         self._client_wire.reader.feed_eof()
 
     async def ended(self) -> None:
-        """Wait until all that belongs to this connection has ended."""
+        """Wait until all tasks of this connection have ended."""
         await self._task
         self._master.addons.get("proxyserver").connections.pop(self.client.id, None)
 
     # The upstream
 
     def asked(self) -> bytes | None:
-        """Return the body of the request that came through, once it has."""
+        """Return the body of the request that reached the upstream, or None."""
         if self._upstream_wire is None or not self._upstream_wire.written:
             return None
         return bytes(self._upstream_wire.written).partition(b"\r\n\r\n")[2]
 
     def answer(self, status: int, body: bytes, fields: HeadFields = ()) -> None:
-        """Answer the whole request."""
+        """Send the complete answer."""
         length = b"content-length: %d" % len(body)
         if status in _WITHOUT_BODY or self._method == "HEAD":
             self._send_head(status, fields, *([] if status in _WITHOUT_BODY else [length]))
@@ -166,7 +166,7 @@ class MemoryConnection(ConnectionHandler):
         self._send_head(status, fields, b"transfer-encoding: chunked")
 
     def say(self, data: bytes) -> None:
-        """Go on with the answer."""
+        """Send the next part of the answer."""
         if data:
             self._send(b"%x\r\n%s\r\n" % (len(data), data))
 
@@ -182,7 +182,7 @@ class MemoryConnection(ConnectionHandler):
         if self._upstream_wire and not self._upstream_wire.is_closing():
             self._upstream_wire.reader.feed_data(data)
 
-    # What mitmproxy asks of a handler
+    # The interface of mitmproxy's handler
 
     async def open_connection(self, command: commands.OpenConnection) -> None:
         connection = command.connection
@@ -202,13 +202,13 @@ class MemoryConnection(ConnectionHandler):
                 await about.wait_for_resume()
 
     def log(self, message: str, level: int = 0, exc_info: Any = None) -> None:
-        """Connections that do not exist are nothing to tell of; a crash is."""
+        """Log only crashes: log lines about connections that do not exist are useless."""
         if exc_info:
             super().log(message, level, exc_info)
 
 
 def _io(wire: _Wire, task: asyncio.Task[Any] | None = None) -> ConnectionIO:
-    # By their types they are no streams of asyncio's, but they have all that mitmproxy uses of one.
+    # They are not asyncio streams, but have everything that mitmproxy uses of one.
     reader, writer = cast(Any, wire.reader), cast(Any, wire)
     return ConnectionIO(handler=task, reader=reader, writer=writer)
 

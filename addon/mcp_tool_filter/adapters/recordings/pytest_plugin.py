@@ -1,4 +1,4 @@
-"""A pytest plugin: recorded sessions are replayed, as tests.
+"""A pytest plugin that replays recorded sessions as tests.
 
     pytest --mcp-recordings recordings --mcp-deny '^file_' --mcp-update    # the first time
     pytest --mcp-recordings recordings --mcp-deny '^file_'                 # from then on
@@ -75,7 +75,7 @@ def _problem_in(folder: Path) -> str | None:
 
 
 def _shown(folder: Path) -> str:
-    """Write a folder as somebody here would type it."""
+    """Return a folder as the user would type it."""
     is_below = folder.is_relative_to(Path.cwd())
     return shlex.quote(str(folder.relative_to(Path.cwd()) if is_below else folder))
 
@@ -119,7 +119,7 @@ def _found(path: str | Path, request: pytest.FixtureRequest) -> Path:
 
 
 class RecordingFile(pytest.File):
-    """One recording; it is replayed once for all its tests."""
+    """One recording, which is replayed once for all its tests."""
 
     _transcript: Transcript | None = None
 
@@ -136,10 +136,10 @@ class RecordingFile(pytest.File):
 
 
 class RecordingItem(pytest.Item):
-    """One thing that must hold of a recording."""
+    """One check of a recording."""
 
     def __init__(self, *, check: Check, **more: object) -> None:
-        super().__init__(**more)  # type: ignore[arg-type]  # what from_parent of pytest gives
+        super().__init__(**more)  # type: ignore[arg-type]  # as pytest's from_parent passes them
         self._check = check
 
     def runtest(self) -> None:
@@ -163,7 +163,7 @@ class RecordingItem(pytest.Item):
 
 
 class Broken(Exception):
-    """What must hold does not; the text says where."""
+    """A check failed; the text says where."""
 
 
 def _replay(path: Path, **options: Any) -> Transcript:
@@ -181,7 +181,7 @@ def _quiet_imports() -> Iterator[None]:
 
 
 def _leaks(file: RecordingFile) -> Iterator[str]:
-    transcript = file.transcript()  # which imports mitmproxy, without its warnings
+    transcript = file.transcript()  # imports mitmproxy, without its warnings
     from mcp_tool_filter.adapters.recordings.replay_checks import find_leaks
 
     return find_leaks(transcript)
@@ -210,7 +210,7 @@ def _differences(file: RecordingFile) -> Iterator[str]:
 
 
 def _command(config: pytest.Config) -> str:
-    """Return what to type to write the transcripts."""
+    """Return the command that writes the transcripts."""
     return shlex.join(["pytest", *config.invocation_params.args, "--mcp-update"])
 
 

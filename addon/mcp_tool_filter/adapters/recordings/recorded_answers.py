@@ -1,4 +1,4 @@
-"""What a recorded upstream knows to answer, and what it cannot have said.
+"""Answers of a recorded upstream: what it can answer, and what it cannot have sent.
 
 >>> without_answers(b'{"jsonrpc":"2.0","id":1,"result":{}}', {"1"})
 b''
@@ -43,7 +43,7 @@ class ToolsUnknown(StartError):
 
 
 def read(body: bytes) -> Message | None:
-    """Return the message, or None if it is none."""
+    """Return the message, or None if the body is not one."""
     try:
         return parse_message(body) if body else None
     except ProtocolError:
@@ -51,7 +51,7 @@ def read(body: bytes) -> Message | None:
 
 
 def messages_in(body: bytes, content_type: str) -> list[Message]:
-    """Return the messages of an answer, be it JSON or a stream of events."""
+    """Return the messages of an answer, which is JSON or an event stream."""
     if not may_be_event_stream(content_type):
         found = [read(body)]
     else:
@@ -67,7 +67,7 @@ def ids_asked(body: bytes) -> set[str]:
 
 
 def answers_nobody_asked_for(event: Event, unasked: set[str]) -> bool:
-    """Tell whether an event only answers what the upstream was never asked."""
+    """Tell whether an event only answers requests that the upstream never got."""
     message = read(event.data or b"")
     return message is not None and all(
         isinstance(one, Response) and one.id in unasked for one in singles(message)
@@ -75,7 +75,7 @@ def answers_nobody_asked_for(event: Event, unasked: set[str]) -> bool:
 
 
 def without_answers(body: bytes, unasked: set[str]) -> bytes:
-    """Return an answer without what the upstream was never asked."""
+    """Return an answer without responses to requests that the upstream never got."""
     message = read(body) if unasked else None
     if message is None:
         return body
@@ -90,7 +90,7 @@ def without_answers(body: bytes, unasked: set[str]) -> bytes:
 
 
 def guess_answer(asked: bytes, fetched: Fetched) -> bytes:
-    """Answer what the upstream was never asked in the recording: lists from what is known."""
+    """Return an answer for a request that is not in the recording; a list from the known tools."""
     message = read(asked)
     if message is None:
         return b""
@@ -124,11 +124,11 @@ def _with_id(page: bytes, id: str) -> bytes:
     return text.replace('"id": 0', f'"id": {id}', 1).encode()
 
 
-# What a recording that was made without us tells of the upstream
+# Learn about the upstream from a recording that was made without us
 
 
 def known_tools(recording: Recording) -> Fetched | None:
-    """Find the tool list in what the upstream said to its clients."""
+    """Find the tool list in the upstream's answers to its clients."""
     pages = list(dict.fromkeys(_pages(recording)))
     if not pages:
         return None
@@ -145,7 +145,7 @@ def known_tools(recording: Recording) -> Fetched | None:
 
 
 def _pages(recording: Recording) -> Iterator[bytes]:
-    """Yield the answers to tools/list; on the older transport they come on another flow."""
+    """Yield the answers to tools/list; in the older transport they are on another flow."""
     asked = {id for flow in recording.flows for id in _lists_asked(flow)}
     for said in (flow.said for flow in recording.flows if flow.said):
         for message in messages_in(said.body, said.content_type):
@@ -210,7 +210,7 @@ def _has_sessions(recording: Recording) -> bool:
 
 
 def endpoint_in(said: Said | None) -> str | None:
-    """Return where the clients of the older transport were told to post."""
+    """Return the endpoint that the older transport named to its clients."""
     if said is None or not said.is_event_stream:
         return None
     for event in EventParser().feed(said.body):

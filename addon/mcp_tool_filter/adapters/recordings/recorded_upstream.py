@@ -1,13 +1,13 @@
-"""An upstream that is only a recording, and still answers real clients.
+"""An upstream that answers real clients from a recording.
 
     async with recorded_upstream(read_recording(path)) as upstream:
-        ...  # a client may speak to upstream.url
+        ...  # a client may connect to upstream.url
 
-A request is answered as its like was answered in the recording; ids are those of the client that
-asks now. What the upstream said on a stream comes when the client has said what it had said before
-that, so answers do not overtake questions, and the open stream of the older transport works too
-(mitmproxy's own server replay gives a stream out all at once, and never keeps one open). What
-nobody asked in the recording is answered from its tool list, or with an error.
+A request gets the answer of the most similar request in the recording, with the current client's
+ids. An event on a stream is sent after the client has sent all that came before it in the
+recording, so answers do not overtake requests, and the open stream of the older transport works too
+(mitmproxy's own server replay sends a stream all at once, and never keeps one open). A request that
+is not in the recording is answered from the tool list, or with an error.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event, with_data
 
-_LIMITS = ServerLimits(grace=0.0)  # its streams have no end
+_LIMITS = ServerLimits(grace=0.0)  # its streams never end
 _SESSION = b"mcp-session-id"
 _NOT_SAID = (b"content-length", b"transfer-encoding", b"connection", b"date", b"content-encoding")
-_MARK = "recorded"  # the parameter by which conversations of the older transport are told apart
+_MARK = "recorded"  # the parameter that distinguishes conversations of the older transport
 
 type PlainJson = dict[str, PlainJson] | list[PlainJson] | str | int | float | bool | None
 type FieldList = list[tuple[bytes, bytes]]
@@ -49,7 +49,7 @@ type FieldList = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class RecordedUpstream:
-    """Where it listens."""
+    """A running recorded upstream."""
 
     port: int
     path: str
@@ -65,7 +65,7 @@ class RecordedUpstream:
 
 @asynccontextmanager
 async def recorded_upstream(recording: Recording) -> AsyncIterator[RecordedUpstream]:
-    """Run one on the loopback. Raises ToolsUnknown if the recording knows no tools."""
+    """Run one on loopback. Raises ToolsUnknown if the recording contains no tools."""
     fetched = recording.fetched or known_tools(recording)
     if fetched is None:
         raise ToolsUnknown(recording.name)
@@ -76,7 +76,7 @@ async def recorded_upstream(recording: Recording) -> AsyncIterator[RecordedUpstr
 
 @contextmanager
 def running_upstream(recording: Recording) -> Iterator[RecordedUpstream]:
-    """Run one in a thread, for those who do not wait."""
+    """Run one in a thread, for code without an event loop."""
     found: Queue[RecordedUpstream | BaseException] = Queue()
     over = threading.Event()
 
@@ -102,26 +102,26 @@ def running_upstream(recording: Recording) -> Iterator[RecordedUpstream]:
 
 @dataclass(frozen=True)
 class _Line:
-    """An event of a recorded stream, and after how many of the client's messages it came."""
+    """An event of a recorded stream, and how many of the client's messages came before it."""
 
     event: Event
     after: int
 
 
 class _Conversation:
-    """One client, going through the recording."""
+    """One client's way through the recording."""
 
     def __init__(self, flows: Sequence[RecordedFlow], number: int) -> None:
         self.number = number
         self.ids: dict[str, PlainJson] = {}
-        """Recorded id, as JSON, to the one that is used now; the same for progress tokens."""
+        """Maps recorded ids (as JSON) to current ones, and progress tokens too."""
         self._flows = flows
         self._taken: set[int] = set()
         self._besides: deque[bytes] = deque()
         self._news = asyncio.Condition()
 
     async def take(self, method: str, body: bytes) -> RecordedFlow | None:
-        """Return the recorded flow that is most like this request."""
+        """Return the recorded flow that is most similar to this request."""
         shape = (method, *_shapes(body))
         alike = [n for n, flow in enumerate(self._flows) if _shape(flow) == shape]
         if not alike and method == "POST":
@@ -138,7 +138,7 @@ class _Conversation:
         return self._flows[number]
 
     async def lines(self, said: Said) -> AsyncIterator[bytes]:
-        """Yield the events of a stream, each when it is due; without end if it had none."""
+        """Yield the events of a stream, each when it is due; keep it open if the recording did."""
         lines = deque(_lines(said, self._flows))
         while lines or said.ended is None:
             async with self._news:
@@ -151,13 +151,13 @@ class _Conversation:
                 yield self.in_present_words(lines.popleft().event)
 
     async def say_besides(self, reply: bytes) -> None:
-        """Say on the open stream what the recording does not hold."""
+        """Send a reply on the open stream that is not in the recording."""
         async with self._news:
             self._besides.append(render_event(reply))
             self._news.notify_all()
 
     def in_present_words(self, event: Event) -> bytes:
-        """Return an event with the ids of today, else as it was."""
+        """Return an event with the current ids, otherwise unchanged."""
         if event.name.strip() == b"endpoint":
             text = (event.data or b"").decode().strip()
             joint = "&" if "?" in text else "?"
@@ -173,12 +173,12 @@ class _Conversation:
     def _is_due(self, line: _Line) -> bool:
         match _read(line.event.data or b""):
             case {"id": id, "result": _} if json.dumps(id) not in self.ids:
-                return False  # the others of its time have been asked, it has not
+                return False  # all earlier requests have been sent, except this one
         return line.after in self._taken or line.after < 0
 
 
 class _Stage:
-    """All conversations with one recording."""
+    """The server of one recording, with all its conversations."""
 
     def __init__(self, recording: Recording, fetched: Fetched) -> None:
         self._flows = recording.flows
@@ -246,7 +246,7 @@ def _lines(said: Said, flows: Sequence[RecordedFlow]) -> Iterator[_Line]:
         yield _Line(parse_event(rest), -1)
 
 
-# What a request is about
+# The shape of requests
 
 
 def _shape(flow: RecordedFlow) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def _shape(flow: RecordedFlow) -> tuple[str, ...]:
 
 
 def _shapes(body: bytes) -> Iterator[str]:
-    """Yield what each message of a body asks, whoever asks it, and under whatever id."""
+    """Yield the shape of each message of a body, without ids."""
     for message in _members(body):
         params = message.get("params")
         plain = (
@@ -272,7 +272,7 @@ def _kinds(body: bytes) -> list[str]:
 
 
 def _pairs(recorded: bytes, present: bytes) -> Iterator[tuple[str, PlainJson]]:
-    """Yield ids and progress tokens of the recording with those that stand for them now."""
+    """Yield recorded ids and progress tokens, each with its current one."""
     for one, other in zip(_members(recorded), _members(present), strict=False):
         if "method" in one:
             for find in (_id, _token):

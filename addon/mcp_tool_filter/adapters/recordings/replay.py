@@ -1,14 +1,13 @@
-"""Goes through a recorded session again, with other patterns and without a network.
+"""Replay a recorded session with other patterns and without a network.
 
     transcript = replay(read_recording(path), deny="^write_")
     assert "write_file" in transcript.before
     assert "write_file" not in transcript.listed_after
 
 Everything between the sockets is real: mitmproxy's connections and layers, the addon, its hooks.
-The recorded client asks again, the recorded upstream says again what it said, in the order of
-time, on connections that exist only in memory. What the upstream was never asked, because the
-filter of that time answered, it answers from its recorded tool list, or with an error that says
-that nobody knows.
+The recorded client and upstream send the same messages again, in the recorded order, on connections
+in memory. A request that the upstream never got, because the filter answered it at the time, is
+answered from the recorded tool list, or with an error that says that the answer is unknown.
 """
 
 from __future__ import annotations
@@ -54,15 +53,15 @@ from mcp_tool_filter.policy.verdict import Forward
 from mcp_tool_filter.protocol.sse import Event, EventParser, render_event
 
 _TURNS = 40
-"""Of the event loop; more than any message needs to get from one end to the other."""
+"""Turns of the event loop; more than any message needs from one end to the other."""
 
 
 class _Step(NamedTuple):
-    """What happened at a moment of the recording."""
+    """One event of the recording."""
 
     at: float
     number: int
-    """Of the flow; its own steps are in order already."""
+    """The number of the flow; its own steps are already in order."""
     take: Callable[[], None]
 
 
@@ -73,10 +72,10 @@ def replay(
     allow: str | Sequence[str] = (),
     **options: str,
 ) -> Transcript:
-    """Return what was said before the filter and after it, had it had these patterns.
+    """Return the transcript of a recording, filtered with these patterns.
 
-    ``options`` are the further options of the addon, as text. Raises StartError for patterns and
-    options that are wrong, and for a recording that does not know the upstream's tools.
+    ``options`` are more options of the addon, as text. Raises StartError for wrong patterns and
+    options, and for a recording without the upstream's tools.
     """
     given = {"deny": _texts(deny), "allow": _texts(allow)}
     patterns = {option: texts for option, texts in given.items() if texts}
@@ -94,7 +93,7 @@ def replay(
 
 
 class _Offline(ToolFilter):
-    """The addon, before an upstream that is only a recording."""
+    """The addon in front of a recorded upstream."""
 
     def __init__(self, fetched: Fetched) -> None:
         async def fetch(_target: Target) -> Fetched:
@@ -109,11 +108,11 @@ class _Offline(ToolFilter):
         return listener.snapshot
 
     def _suspect(self, client: Client) -> None:
-        """There is no upstream that could be lost."""
+        """Do nothing: there is no upstream to lose."""
 
 
 class _Replay:
-    """One time through a recording."""
+    """One replay of a recording."""
 
     def __init__(self, recording: Recording, fetched: Fetched) -> None:
         self.fetched = fetched
@@ -121,7 +120,7 @@ class _Replay:
         self._recording = recording
         self._by_client: dict[str, _ReplayedFlow] = {}
         self.unasked: dict[str, set[str]] = {}
-        """Ids of requests that went no further than to us, by the path they were posted to."""
+        """The ids of requests that did not reach the upstream, by the path of their POST."""
 
     async def run(self, options: dict[str, list[str]]) -> Transcript:
         addon = _Offline(self.fetched)
@@ -146,7 +145,7 @@ class _Replay:
         return Transcript(self._recording.name, addon.snapshot(), self.fetched.pages, turns)
 
     def stream_for(self, target: str) -> _ReplayedFlow | None:
-        """Return the open stream on which a client of the older transport is answered."""
+        """Return the open stream that answers a client of the older transport."""
         return next((flow for flow in self._flows if flow.endpoint == target), None)
 
     def _note(self, flow: HTTPFlow, judged: Judged) -> None:
@@ -156,7 +155,7 @@ class _Replay:
             replayed.judgements.append(Judgement(judged.message, judged.verdict, sentence, rules))
 
     async def _settle(self) -> None:
-        """Let all tasks do what they can: none of them waits for anything but the next step."""
+        """Let all tasks run until they only wait for the next step."""
         news = True
         while news:
             for _ in range(_TURNS):
@@ -172,7 +171,7 @@ def _rules_in(judged: Judged) -> Iterator[str]:
 
 
 class _ReplayedFlow:
-    """One recorded flow, and what becomes of it this time."""
+    """One recorded flow, and its replay."""
 
     def __init__(self, replay: _Replay, number: int, recorded: RecordedFlow) -> None:
         self.recorded = recorded
@@ -223,7 +222,7 @@ class _ReplayedFlow:
     # The upstream
 
     def look_at_upstream(self) -> bool:
-        """Notice that the request has come through; answer it if the recording cannot."""
+        """Check whether the request has reached the upstream; answer it if the recording cannot."""
         if not self._has_asked or self._reached is not None:
             return False
         self._reached = self.connection.asked()
@@ -260,7 +259,7 @@ class _ReplayedFlow:
             return
         unasked = self._unasked()
         if not self.endpoint and not unasked:
-            self.say_event(data)  # cut as it was cut
+            self.say_event(data)  # with the recorded chunks
             return
         for event in self._parser.feed(data):
             if isinstance(event, Event) and not answers_nobody_asked_for(event, unasked):
@@ -277,7 +276,7 @@ class _ReplayedFlow:
             self._answer(said.status, body, said.headers)
 
     def _unasked(self) -> set[str]:
-        """Return the ids that the upstream has not seen this time, and cannot answer."""
+        """Return the ids of requests that did not reach the upstream in this replay."""
         if self.endpoint:
             return self._replay.unasked.get(self.endpoint, set())
         return ids_asked(self.recorded.body) - ids_asked(self._reached or b"")
@@ -291,7 +290,7 @@ def _master(addon: object) -> Iterator[taddons.context]:
 
 
 async def _names_offline(url: str) -> UpstreamNames:
-    """Ask nobody, unlike ``find_names``: a replay needs no network, and waits for none."""
+    """Like ``find_names`` but without any look-up: a replay uses no network."""
     return UpstreamNames(url)
 
 
@@ -304,6 +303,6 @@ def _texts(patterns: str | Sequence[str]) -> list[str]:
 
 
 def _plain(recording: Recording) -> str:
-    """Return the upstream's URL without TLS: in memory nobody listens in."""
+    """Return the upstream's URL without TLS, which connections in memory do not need."""
     upstream = recording.flows[0].upstream if recording.flows else "http://localhost:80"
     return "http://" + upstream.partition("://")[2]

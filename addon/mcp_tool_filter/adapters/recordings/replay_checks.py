@@ -1,4 +1,4 @@
-"""What must hold of every replayed session, whatever was said in it."""
+"""Checks that must hold for every replayed session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _kept_answer(turn: Turn) -> bool:
 
 
 def _parts(body: bytes, turn: Turn) -> list[bytes]:
-    """Cut an answer into what is judged by itself: events, messages, or all of it."""
+    """Split an answer into the parts that are judged separately: events, messages, or all of it."""
     if turn.is_stream:
         events = [one for one in EventParser().feed(body) if isinstance(one, Event)]
         return [one.raw.strip(b"\r\n") for one in events if one.raw.strip(b"\r\n")]
@@ -75,7 +75,7 @@ def _may_change(part: bytes) -> bool:
 
 
 def _is_ours(part: bytes) -> bool:
-    """Tell our own answer to a call from the upstream's."""
+    """Tell whether this is our own answer to a call."""
     match _parsed(part):
         case {"error": {"code": code, "message": str(said)}}:
             return bool(code == METHOD_NOT_FOUND and said.startswith("Tool not found: "))

@@ -1,11 +1,11 @@
-"""Takes secrets out of recordings, wherever a flow holds text.
+"""Remove secrets from recordings, wherever a flow contains text.
 
-Secrets are found by name (``client_secret``, ``Authorization``) and by shape (``ghp_…``), with
-``observers.redaction``. Each gets a mask of its own length, the same wherever it stands, so that a
-recorded session can still be replayed. Long secrets are then looked for everywhere else. Scrubbing
-again changes nothing.
+``observers.redaction`` finds secrets by name (``client_secret``, ``Authorization``) and by shape
+(``ghp_…``). Each secret is replaced everywhere by the same mask of its length, so that a recorded
+session can still be replayed. Long secrets are also searched for everywhere else. Scrubbing again
+changes nothing.
 
-What could not be read (an unknown coding, binary data) stays as it is and is named.
+Parts that cannot be read (an unknown coding, binary data) stay unchanged and are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mcp_tool_filter.protocol.limits import MEBIBYTE
 type _State = dict[str, Any]
 type _Fields = Iterable[Sequence[bytes]]
 
-_LARGEST = 512 * MEBIBYTE  # of a body when decoded
+_LARGEST = 512 * MEBIBYTE  # of a decoded body
 
 
 @dataclass(slots=True)
@@ -36,15 +36,15 @@ class Scrubber:
     """Scrubs the flows of one recording; the same secret gets the same mask in all of them."""
 
     fields: frozenset[str] = frozenset()
-    """Further names of JSON members, form fields and parameters that hold secrets."""
+    """More names of JSON members, form fields and parameters that are secret."""
     headers: frozenset[bytes] = frozenset()
-    """Further headers that are secret."""
+    """More headers that are secret."""
     unread: list[str] = field(default_factory=list)
-    """What could not be read and may still hold secrets, in words."""
+    """Descriptions of the parts that could not be read and may still contain secrets."""
     _masks: Masks = field(default_factory=Masks)
 
     def scrub(self, flows: Sequence[HTTPFlow]) -> int:
-        """Take the secrets out of all flows; return how many there were."""
+        """Remove the secrets from all flows; return how many there were."""
         finder = SecretFinder(
             frozenset(name.lower() for name in self.fields),
             frozenset(name.decode().lower() for name in self.headers),
@@ -66,7 +66,7 @@ class Scrubber:
 
 
 def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
-    """Yield what is secret, and whether it is a number."""
+    """Yield the secrets, each with whether it is a number."""
     for secret in found.secrets:
         if not (secret.is_number and not secret.value.strip("1")):
             yield secret.value, secret.is_number
@@ -77,12 +77,12 @@ def _values_in(found: Findings) -> Iterator[tuple[str, bool]]:
 
 @dataclass(slots=True)
 class _Walk:
-    """Goes through all places of a flow's state, and makes a new state of it."""
+    """Visits all places of a flow's state, and builds a new state."""
 
     finder: SecretFinder
     note: Callable[[Findings], None] = lambda _found: None
     mask: Callable[[Secret], str] | None = None
-    """What to write instead of a secret."""
+    """Returns the mask for a secret."""
     unread: dict[str, None] = field(default_factory=dict)
 
     def flow(self, state: _State) -> _State:
@@ -176,7 +176,7 @@ class _Walk:
         clean = self._replaced(plain, found)
         if clean == plain:
             return chunks, headers, None
-        if plain != raw:  # its chunks were cut while it was compressed
+        if plain != raw:  # the chunks are those of the compressed body
             headers = [pair for pair in headers if pair[0].lower() != b"content-encoding"]
             chunks = [b""] * (len(chunks) - 1) + [clean]
         else:
@@ -184,7 +184,8 @@ class _Walk:
         return chunks, _with_length(headers, len(clean)), len(clean)
 
     def _recut(self, chunks: list[bytes], plain: bytes, found: Findings) -> Iterator[bytes]:
-        """Cut the new body where the old one was cut; within a secret, somewhere in its mask."""
+        """Split the new body where the old one was split; within a secret, somewhere in its
+        mask."""
         text, clean = plain.decode("latin-1"), self._replaced(plain, found)
         secrets = iter([*found.secrets, Secret(len(text), len(text), "")])
         secret, moved, start = next(secrets), 0, 0
@@ -219,9 +220,9 @@ class _Walk:
         return self._replaced(raw, found)
 
     def _any(self, value: Any, name: str | None = None) -> Any:
-        """Go through whatever a state may hold: texts, and containers of them.
+        """Visit any value of a state: texts, and containers of them.
 
-        Only in metadata a name says what is secret: elsewhere it is a name of mitmproxy's.
+        Names mark secrets only in metadata: elsewhere they are mitmproxy's own names.
         """
         match value:
             case str():
@@ -241,13 +242,13 @@ class _Walk:
     def _member(self, key: Any, value: Any, name: str | None) -> Any:
         if name is not None:
             return self._any(value, str(key))
-        if key == "proxy_mode" and "@" in value:  # reverse:URL@HOST:PORT, and not a user's name
+        if key == "proxy_mode" and "@" in value:  # reverse:URL@HOST:PORT, not a user name
             url, at, address = value.rpartition("@")
             return self._any(url) + at + address
         return self._any(value)
 
     def _named(self, raw: bytes, name: str | None) -> bytes:
-        """Read a text that stands under a name, as a member of a JSON object would."""
+        """Scrub the value of a name, as in a JSON object."""
         return self._replaced(raw, self.finder.under_name(name or "", raw.decode("latin-1")))
 
     def _replaced(self, raw: bytes, found: Findings) -> bytes:

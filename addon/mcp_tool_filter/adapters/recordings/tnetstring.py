@@ -1,4 +1,4 @@
-r"""Writes values as mitmproxy's flow dumps hold them; mitmproxy itself need not be imported.
+r"""Write values in the format of mitmproxy's flow dumps, without importing mitmproxy.
 
 >>> write_value({"a": [1, True, None], "b": (b"x", "y")})
 b'37:1:a;14:1:1#4:true!0:~]1:b;8:1:x,1:y;]}'
@@ -14,7 +14,7 @@ type Dumpable = (
 
 
 def write_value(value: Dumpable) -> bytes:
-    """Write a value, typed, and with its length before it."""
+    """Render a value with its length before it and its type after it."""
     payload, kind = _payload(value)
     return b"%d:%b%b" % (len(payload), payload, kind)
 

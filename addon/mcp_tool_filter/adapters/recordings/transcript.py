@@ -1,7 +1,7 @@
-"""What was said in a replayed session: before the filter, and after it.
+"""The messages of a replayed session before and after the filter.
 
-Beside a recording its transcript can be kept as text (``render``), so that a change in what the
-filter does shows as a change of that text.
+A transcript can be kept as text (``render``) beside its recording, so that a change of the filter's
+behaviour shows as a change of the text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_tool_filter.protocol.tools import parse_tool_call
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A message, what became of it, and that in words."""
+    """A message, its verdict, and a description of the verdict."""
 
     message: Message | None
     verdict: Verdict
@@ -42,13 +42,13 @@ class Turn:
 
     head: Head
     asked: bytes
-    """What the client said."""
+    """What the client sent."""
     reached: bytes | None
-    """What the upstream got of it; None if it got nothing."""
+    """What the upstream received of it; None if nothing."""
     said: bytes
-    """What the upstream said to that."""
+    """The upstream's answer."""
     is_guess: bool
-    """The recording does not know what the upstream would have said."""
+    """True if the recording does not contain the upstream's answer."""
     status: int
     heard: bytes
     """What the client got."""
@@ -61,7 +61,7 @@ class Turn:
 
     @property
     def is_untouched(self) -> bool:
-        """The filter had nothing to say to any message of it."""
+        """True if the filter forwarded all its messages unchanged."""
         return all(isinstance(one.verdict, Forward) for one in self.judgements)
 
     @property
@@ -76,33 +76,33 @@ class Call:
     tool: str
     passes: bool
     is_known: bool
-    """The recording knows what the upstream answered."""
+    """True if the recording contains the upstream's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A session, turn by turn in the order of the requests."""
+    """A session, turn by turn in order of the requests."""
 
     name: str
     snapshot: Snapshot
     pages: tuple[bytes, ...]
-    """The upstream's tool list, as it was fetched at start."""
+    """The upstream's tool list, as fetched at start."""
     turns: tuple[Turn, ...]
 
     @property
     def calls(self) -> list[Call]:
-        """All calls of tools, in their order."""
+        """All tool calls, in order."""
         return [call for turn in self.turns for call in _calls_in(turn)]
 
     @property
     def before(self) -> str:
-        """All that client and upstream said, the upstream's tool list first."""
+        """Everything that client and upstream sent, the upstream's tool list first."""
         said = (part for turn in self.turns for part in (turn.asked, turn.said))
         return _text([*self.pages, *said])
 
     @property
     def after(self) -> str:
-        """All that upstream and client got."""
+        """Everything that upstream and client received."""
         return _text(part for turn in self.turns for part in (turn.reached, turn.heard))
 
     @property
@@ -116,7 +116,7 @@ class Transcript:
         return [name for turn in self.turns for name in tools_in(turn.heard, turn.content_type)]
 
     def render(self) -> str:
-        """Write it down, one message a line."""
+        """Render the transcript, one message per line."""
         return "\n".join(line for turn in self.turns for line in _turn_lines(turn)) + "\n"
 
 

@@ -1,1 +1,1 @@
-"""A client program that we start: what surrounds it, and whether its traffic came through us."""
+"""Start a client program, set up its environment, and check that its traffic came through us."""

@@ -1,4 +1,4 @@
-"""The client that we start: it keeps the terminal, and gets the signals that are meant for it."""
+"""Run the client: it keeps the terminal, and gets the signals meant for it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
 async def run_client(
     command: Sequence[str], environment: Mapping[str, str], cwd: str | None
 ) -> int:
-    """Run a client until it ends; return its exit status, as a shell gives it."""
+    """Run a client until it ends; return its exit status like a shell."""
     program = find_program(command, environment)
     if cwd is not None and not os.path.isdir(cwd):
         raise StartError(f"Cannot start {command[0]} in {cwd}", why="There is no such folder")
     loop = asyncio.get_running_loop()
-    waiting: list[int] = []  # signals that came before there was a client
+    waiting: list[int] = []  # signals that came before the client had started
     client: asyncio.subprocess.Process | None = None
 
     def pass_on(number: int) -> None:
@@ -77,7 +77,7 @@ async def run_client(
 
 
 def _is_in_foreground() -> bool:
-    """Tell whether a terminal sends its signals to us, and so to the client."""
+    """Tell whether a terminal sends its signals to us, and so to the client too."""
     try:
         with open("/dev/tty") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

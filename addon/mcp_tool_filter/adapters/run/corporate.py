@@ -1,4 +1,4 @@
-"""The proxy that a user's environment names: we use it as the client would have done.
+"""Find the proxy in the user's environment, and use it as the client would have done.
 
 >>> found = find_proxy({"https_proxy": "http://me:secret@proxy.example:3128", "NO_PROXY": ".local"})
 >>> found.mode, found.login, found.is_direct("a.local"), found.is_direct("a.example")
@@ -20,7 +20,7 @@ _NAMES = ("https_proxy", "all_proxy", "http_proxy")
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts to which a connection is made without the proxy."""
+    """The hosts that are reached without the proxy."""
 
     entries: tuple[str, ...] = ()
 
@@ -31,7 +31,7 @@ class NoProxy:
 @dataclass(frozen=True, slots=True)
 class Proxy:
     mode: str
-    """As mitmproxy writes it."""
+    """In mitmproxy's spelling."""
     login: str | None = field(repr=False)
     no_proxy: NoProxy
 

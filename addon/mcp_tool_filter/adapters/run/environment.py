@@ -1,7 +1,7 @@
-"""The variables with which a client sends its traffic through us, and trusts our certificates.
+"""Set the variables that make a client send its traffic through us and trust our certificates.
 
-Programs read different ones. A client that reads none of them goes around us; ``expected`` finds
-out.
+Programs read different variables. A client that reads none of them bypasses us; ``expected``
+detects that.
 
 >>> found = environment_for({"NO_PROXY": "*"}, "http://127.0.0.1:1", Path("ca.pem"))
 >>> found["https_proxy"], found["NO_PROXY"], found["NODE_USE_ENV_PROXY"]
@@ -35,9 +35,9 @@ _ENABLE = "--enable-proxy"
 
 
 def environment_for(before: Mapping[str, str], proxy: str, certificates: Path) -> dict[str, str]:
-    """Return the environment of a client whose traffic shall come through us.
+    """Return an environment that makes a client send its traffic through us.
 
-    The variables exist in capitals and in lower case, and programs differ in which they read.
+    We set each variable in upper and lower case, because programs differ in which they read.
     """
     proxies = dict.fromkeys(_PROXIES, proxy)
     exceptions = dict.fromkeys(_EXCEPTIONS, "")

@@ -1,7 +1,7 @@
-"""Did the traffic of each server of a client come through us?
+"""Check whether the traffic of each of a client's servers came through us.
 
-A client that ignores the proxy is not filtered, and nothing else would tell. So the servers in the
-client's own files are compared with what we have seen.
+A client that ignores the proxy is not filtered, and nothing else would show it. So we compare the
+servers in the client's own files with the traffic that we have seen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROGRAMS = {
     "zed": "zed",
     "zeditor": "zed",
 }
-"""Which client a program is."""
+"""The client for each program name."""
 _VARIABLE = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
 _OWN_FILE = "--mcp-config"  # Claude Code's; a file, or JSON
 
@@ -44,7 +44,7 @@ class Way(StrEnum):
 
     URL = "url"
     MCP_REMOTE = "mcp-remote"
-    """By way of a command that connects to a URL."""
+    """Through a command that connects to a URL."""
     COMMAND = "command"
 
 
@@ -59,17 +59,17 @@ class Server:
     url: str = ""
     """Without its query, which may hold a secret."""
     has_flag: bool = True
-    """mcp-remote is told to use a proxy."""
+    """True if mcp-remote is told to use a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenTraffic:
-    """What came through us."""
+    """The traffic that came through us."""
 
     endpoints: frozenset[str]
-    """URLs at which MCP was spoken, without their queries."""
+    """The URLs of MCP endpoints, without their queries."""
     origins: frozenset[str]
-    """To which a client connected at all."""
+    """All origins to which a client connected."""
     refused: frozenset[str]
     """Hosts for which a client did not accept our certificate."""
 
@@ -87,7 +87,7 @@ def client_of(command: Sequence[str]) -> str | None:
 def servers_of(
     client: str | None, command: Sequence[str], here: Surroundings
 ) -> tuple[list[Server], list[str]]:
-    """Return the servers that a client lists, and what could not be read."""
+    """Return the servers that a client lists, and the problems of unreadable files."""
     found: list[Server] = []
     problems: list[str] = []
     for place in [one for one in places(here) if one.client == client]:
@@ -121,7 +121,7 @@ def is_seen(server: Server, seen: SeenTraffic) -> bool:
 
 
 def why_not_seen(server: Server, seen: SeenTraffic) -> str:
-    """Return what is known of a server whose MCP we have not seen."""
+    """Return why we have not seen the MCP traffic of a server, as far as known."""
     host = urlsplit(server.url).hostname or ""
     if "${" in server.url:
         return "its URL has a variable that is not set"
@@ -196,7 +196,7 @@ def _without_query(url: str) -> str:
 
 
 def _key(url: str) -> tuple[str, str] | None:
-    """Return what two spellings of a URL have in common."""
+    """Return the same key for all spellings of a URL."""
     try:
         origin = parse_origin(url).url
         path = urlsplit(url).path

@@ -1,4 +1,4 @@
-"""Remembers which servers were seen the last time that each client was run, for ``doctor``."""
+"""Remember, for ``doctor``, which servers were seen in the last run of each client."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST = 1024 * 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What came of the last time."""
+    """The result of the last run."""
 
     ended: float
     seen: tuple[str, ...]
     """The names of servers that came through us."""
     missing: tuple[tuple[str, str, str], ...]
-    """Name, URL, and what is known of those that did not."""
+    """Name, URL and explanation of the servers that did not."""
 
 
 def state_file(environment: Mapping[str, str]) -> Path:
@@ -35,7 +35,7 @@ def state_file(environment: Mapping[str, str]) -> Path:
 def keep_last(
     client: str, servers: Sequence[Server], missing: Sequence[Server], seen: SeenTraffic
 ) -> None:
-    """Write down what came of this time; that it cannot be written harms nobody."""
+    """Save the result of this run; ignore it if that fails."""
     with suppress(OSError, RuntimeError):
         file = state_file(os.environ)
         entry = {
@@ -51,7 +51,7 @@ def keep_last(
 
 
 def last_of(client: str) -> Last | None:
-    """Return what came of the last time that a client was run; None if it never was."""
+    """Return the result of a client's last run; None if there was none."""
     try:
         entry = _read(state_file(os.environ)).get(client)
         assert isinstance(entry, dict)

@@ -1,4 +1,4 @@
-"""Files of certificates: what our client should trust, and what we trust."""
+"""Write the certificate files that the client and we should trust."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BEGIN = b"-----BEGIN"
 def write_bundles(
     folder: Path, *, ours: bytes, own: str | None, environment: Mapping[str, str]
 ) -> tuple[Path, Path]:
-    """Write what the client trusts and what we trust; return both files. Raises StartError.
+    """Write the certificates for the client and for us; return both files. Raises StartError.
 
-    ``ours`` is the CA that signs for us, ``own`` a file that the user names. Whatever the client
-    would have trusted without us, we trust for it.
+    ``ours`` is our own CA, ``own`` a file that the user names. We trust whatever the client would
+    have trusted without us.
     """
     known = b"\n".join(dict.fromkeys(_known(own, environment)))
     client, upstream = folder / "client.pem", folder / "upstream.pem"

@@ -39,9 +39,7 @@ from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 _CUT: Final = "The command printed a line that is too long"
 _LAST_WORDS: Final = 0.5  # seconds from the end of its output to its exit
 _TICK: Final = 0.02
-_LAST_EOF: Final = (
-    1.0  # seconds from closed stdin to SIGTERM: it has done nothing but list its tools
-)
+_LAST_EOF: Final = 1.0  # seconds from closed stdin to SIGTERM: it has only listed its tools
 
 
 async def find(

@@ -39,9 +39,7 @@ from mcp_tool_filter.protocol.messages import (
 )
 
 _OUR_FAULT = "Internal error"
-_MOST_WAITING = (
-    100_000  # requests; here is only one client, and it is told when the command is lost
-)
+_MOST_WAITING = 100_000  # requests; there is only one client, and it learns of a loss
 _MOST_WAITING_BYTES = 16 * MEBIBYTE
 
 type Note = Callable[[bytes, Verdict], None]

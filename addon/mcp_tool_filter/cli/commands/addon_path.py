@@ -1,4 +1,4 @@
-"""``mcp-tool-filter addon-path``: where the script for ``mitmdump -s`` lies."""
+"""``mcp-tool-filter addon-path``: print the path of the script for ``mitmdump -s``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(_typed: Given) -> int:
 
 
 def find() -> Path:
-    """Return the script: in the package once it is installed, beside it in a checkout."""
+    """Return the script's path: in the installed package, or beside it in a checkout."""
     for candidate in (_PACKAGE / "tool_filter.py", _PACKAGE.parent / "tool_filter.py"):
         if candidate.is_file():
             return candidate

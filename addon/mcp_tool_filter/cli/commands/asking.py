@@ -1,4 +1,4 @@
-"""Asks the upstream for its tools without mitmproxy, for the commands that only look."""
+"""Fetch the upstream's tools without mitmproxy, for commands that only look."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mcp_tool_filter.protocol.tools import Definition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTools:
-    """What there is upstream, and what would become of it."""
+    """The upstream's tools, and what the filter would do with them."""
 
     fetched: Fetched
     who: Introduction
     snapshot: Snapshot
     definitions: Sequence[Definition]
-    """Of all tools, in the upstream's order."""
+    """The definitions of all tools, in the upstream's order."""
 
 
 async def ask(settings: Settings) -> KnownTools:
@@ -45,7 +45,7 @@ async def ask(settings: Settings) -> KnownTools:
 
 
 def ask_now(settings: Settings) -> KnownTools:
-    """Do so for a command that has nothing else to do. Raises StartError."""
+    """Do so in a new event loop. Raises StartError."""
     with progress(f"Asking {settings.origin or settings.upstream} for its tools …"):
         return asyncio.run(ask(settings))
 

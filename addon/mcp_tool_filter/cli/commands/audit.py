@@ -36,11 +36,11 @@ from mcp_tool_filter.policy.snapshot import shown
 
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_PAUSE = 0.2  # seconds between two looks at a file that is followed
+_PAUSE = 0.2  # seconds between two checks of a followed file
 
 
 def run(typed: Given) -> int:
-    """Do what is asked; return the exit status."""
+    """Run the subcommand; return the exit status."""
     if not typed:
         return show_help(COMMANDS["audit"])
     files = typed.get(WORDS, [])
@@ -76,7 +76,7 @@ def _suggest(seen: LoggedCalls, typed: Given) -> int:
 
 
 def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
-    """Return the tools that the upstream has now, and the bytes of each."""
+    """Return the upstream's current tools, and the bytes of each."""
     import os
 
     from mcp_tool_filter.cli.commands.asking import ask_now
@@ -91,7 +91,7 @@ def _tools_of(typed: Given) -> tuple[list[str], dict[str, int]]:
 def _suggestions(
     seen: LoggedCalls, unused: list[str], refused: list[str], sizes: dict[str, int]
 ) -> Iterator[str]:
-    """Yield what is suggested; ``sizes`` are those of the upstream's tools."""
+    """Yield the suggestions; ``sizes`` are the bytes of the upstream's tools."""
     calls, tools = count(seen.total, "call"), count(len(seen.calls), "tool")
     yield f"{calls} of {tools} in {count(len(seen.sessions), 'session')}"
     if unused:
@@ -100,7 +100,7 @@ def _suggestions(
         tokens = estimate_tokens(sum(sizes[name] for name in unused))
         yield f"\nNever called: {len(unused)} of {len(sizes)} tools, about {tokens} tokens per list"
         yield from (f"  {estimate_tokens(sizes[name]):>7}  {shown(name)}" for name in unused)
-        hidden = [name for name in sizes if name in {*unused, *refused}]  # none comes back
+        hidden = [name for name in sizes if name in {*unused, *refused}]  # these must stay hidden
         also = " (and those below, which are already refused)" if refused else ""
         yield f"Hide them{also}: --deny {shlex.quote(deny_for(hidden, list(sizes)))}"
         yield "Sure: no call in this log names them. Not sure: whether somebody will need them."
@@ -135,7 +135,7 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
 
 
 def _parse_since(text: str) -> str:
-    """Return the time as entries write it, which can be compared as text."""
+    """Return the time in the entries' format, which can be compared as text."""
     if ago := _AGO.fullmatch(text):
         when = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     else:
@@ -162,7 +162,7 @@ def _follow(path: Path, since: str, as_json: bool) -> int:
 
 
 def _growing(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file as they come; one that takes its place is read on."""
+    """Yield the lines of a file as they are written; continue with a file that replaces it."""
     while True:
         with _open_or_fail(path) as file:
             yield from _lines_until_replaced(path, file)
@@ -177,7 +177,7 @@ def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes]:
         elif is_last:
             return
         elif _is_another(path, file):
-            is_last = True  # but some may have been written since we looked
+            is_last = True  # but more lines may have been written meanwhile
         else:
             time.sleep(_PAUSE)
 
@@ -194,7 +194,7 @@ def _is_another(path: Path, file: BinaryIO) -> bool:
 
     try:
         return path.stat().st_ino != os.fstat(file.fileno()).st_ino
-    except OSError:  # it is just being replaced
+    except OSError:  # the file is just being replaced
         return False
 
 

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter --port N -- CMD``: a command served over HTTP, by the same proxy as any URL."""
+"""``mcp-tool-filter --port N -- CMD``: serve a command over HTTP, by the same proxy as any URL."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BridgedCommand:
-    """A command that is reached like a URL."""
+    """A command that can be reached like a URL."""
 
     settings: Settings
-    """What the proxy in front of it is told."""
+    """The settings for the proxy in front of it."""
     command: tuple[str, ...]
     bridge: Bridge
     address: tuple[str, int]
     start: Callable[[], Child]
 
     async def fetch(self, target: Target) -> Fetched:
-        """Ask the command itself for its tools. Raises StartError."""
+        """Fetch the tools from the command itself. Raises StartError."""
         shown = replace(target, url=shlex.join(self.command))
         child = self.start()
 
         async def find_it(opened: AsyncExitStack) -> Found:
-            later = AsyncExitStack()  # the start need not wait until this child has ended
+            later = AsyncExitStack()  # the start does not wait for the end of this child
             opened.callback(lambda: self.bridge.sessions.end_later(later.aclose()))
             return await find(child, later, limit=target.limit, say=say)
 
@@ -57,7 +57,7 @@ class BridgedCommand:
         )
 
     def serve_only(self, master: Master) -> None:
-        """Let the connections of this proxy in, and no others."""
+        """Accept only the connections of this proxy."""
         from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
 
         own = OwnConnections(self.address)
@@ -65,7 +65,7 @@ class BridgedCommand:
         self.bridge.peers = own.peers
 
     def name_in(self, report: str) -> str:
-        """Return a report that names the command, not the port behind which it is."""
+        """Return a report that names the command instead of its internal port."""
         return report.replace(self.settings.origin + PATH, shlex.join(self.command))
 
 

@@ -1,15 +1,15 @@
-"""``mcp-tool-filter check-pattern``: may this be used as a deny or allow pattern?
+"""``mcp-tool-filter check-pattern``: check whether a deny or allow pattern is accepted.
 
-Patterns come as arguments, or as lines of JSON on stdin: ``{"pattern": "^a", "name": "abc"}``.
-Each is answered by one line of JSON, at once:
+Patterns come as arguments, or as lines of JSON on stdin: ``{"pattern": "^a", "name": "abc"}``. Each
+gets one line of JSON as the answer, at once:
 
 >>> check({"pattern": "^a", "name": "abc"})
 {'pattern': '^a', 'verdict': 'ok', 'match': True}
 >>> check({"pattern": "*delete*"})["hint"]
 'That is a glob; use --deny-glob, or as a regex: delete'
 
-The verdict is ``ok``, ``invalid`` (it is no JavaScript regex), ``unsafe`` (matching it could take
-forever), or ``error`` for a line that asks nothing we understand.
+The verdict is ``ok``, ``invalid`` (not a JavaScript regex), ``unsafe`` (matching it could take
+forever), or ``error`` for a line that we do not understand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ type CheckReport = dict[str, object]
 
 
 def run(typed: Given) -> int:
-    """Answer every pattern; return 0 if all may be used, else 1."""
+    """Answer every pattern; return 0 if all are accepted, else 1."""
     patterns = typed.get(WORDS, [])
     questions = [{"pattern": text} for text in patterns] or _read_questions(sys.stdin.buffer)
     usable = True
@@ -36,14 +36,14 @@ def run(typed: Given) -> int:
         for answer in map(check, questions):
             usable = usable and answer["verdict"] == "ok"
             print(json.dumps(answer), flush=True)
-    except BrokenPipeError:  # nobody reads on; Python would try once more when it exits
+    except BrokenPipeError:  # the reader is gone; Python would try to write again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0 if usable else 1
 
 
 def check(question: object) -> CheckReport:
-    """Answer one question, as it was read from JSON."""
+    """Answer one question, parsed from JSON."""
     match question:
         case {"pattern": str(text), "name": str(name)}:
             return _judge(text, name)
@@ -78,7 +78,7 @@ def _refuse(why: str) -> CheckReport:
 
 
 def _read_questions(lines: Iterable[bytes]) -> Iterator[object]:
-    """Yield what the lines say. What is wrong with one is yielded too, as a ValueError."""
+    """Yield the parsed lines; for an invalid line, a ValueError."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

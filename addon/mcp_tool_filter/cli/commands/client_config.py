@@ -1,6 +1,6 @@
-"""``mcp-tool-filter config CLIENT``: what has to be told to a client, so that it comes to us.
+"""``mcp-tool-filter config CLIENT``: print the configuration that makes a client use the filter.
 
-Only the snippet goes to stdout; where to put it, and how to start the filter, is said on stderr.
+Only the snippet goes to stdout; where to put it, and how to start the filter, goes to stderr.
 """
 
 from __future__ import annotations
@@ -47,26 +47,29 @@ def run(typed: Given) -> int:
 
 
 def command_line(typed: Given) -> str:
-    """Return how to start the filter. What a header says is shown only if it names a variable."""
+    """Return the command to start the filter.
+
+    A header's value is shown only if it names a variable.
+    """
     words = map(_quoted, filter_words(typed))
     return " ".join(["mcp-tool-filter", *words])
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a shell, but let the variables of a URL be expanded."""
+    """Quote a word for a shell, but so that the variables of a URL are still expanded."""
     if not re.match(r"https?://[^?]*\?.*=\$", word):
         return shlex.quote(word)
     return '"' + re.sub(r'([\\"`]|\$(?![A-Z_]))', r"\\\1", word) + '"'
 
 
 def _variables_for(url: str) -> list[tuple[str, str]]:
-    """Return each parameter of a URL that has a value, and a variable for that value."""
+    """Return the parameters of a URL that have a value, each with a variable for the value."""
     names = re.findall(r"(?<=[?&])([^=&]+)=[^&]", url)
     return [(name, re.sub(r"\W", "_", name, flags=re.ASCII).upper()) for name in names]
 
 
 def _without_values(url: str) -> str:
-    """Return a URL with variables in place of the values, which may be keys.
+    """Return a URL with variables instead of the values, which may be keys.
 
     >>> _without_values("http://localhost:3000/mcp?api-key=secret&q=")
     'http://localhost:3000/mcp?api-key=$API_KEY&q='
@@ -77,7 +80,7 @@ def _without_values(url: str) -> str:
 
 
 def filter_words(typed: Given) -> list[str]:
-    """Return the flags as they were typed, and the command after them."""
+    """Return the flags as typed, and the command after them."""
     words: list[str] = []
     for name, values in typed.items():
         for value in values if name != COMMAND else ():
@@ -103,7 +106,7 @@ def _place(settings: Settings) -> ServerUrl:
     if not settings.port:
         why = "The client needs a fixed port: leave --port out, or name one"
         raise UsageError("--port 0 picks another port each time", why=why)
-    if settings.host in ("0.0.0.0", "::"):  # every address, of which this one is nearest
+    if settings.host in ("0.0.0.0", "::"):  # all addresses; the client uses the nearest
         settings = replace(settings, host="127.0.0.1")
     return ServerUrl(
         url=settings.listens_at + endpoint,
@@ -128,7 +131,7 @@ def _name_for(settings: Settings) -> str:
 
 
 def _name_of(origin: str) -> str:
-    """Make a name for the server in a client's list.
+    """Return a name for the server in a client's list.
 
     >>> _name_of("https://mcp.example.com"), _name_of("http://localhost:3000")
     ('example-filtered', 'localhost-3000-filtered')

@@ -1,4 +1,4 @@
-"""How a client starts the filter in place of a command, and how the server is then called."""
+"""How a client starts the filter instead of a command, and the server's name then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mcp_tool_filter.cli.commands.client_snippets import ServerCommand
 from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, Given
 
-# Words that say how a program is run, and not which: node, npx -y, uv tool run, docker run …
+# Words that say how to run a program, not which: node, npx -y, uv tool run, docker run …
 _RUNNERS = re.compile(
     r"(?:npx|uvx|uv|pipx|bunx|bun|deno|node|python[\d.]*|docker|podman|run|tool|exec|dlx|pnpm|yarn"
     r"|npm|sh|bash|env)(?:\.exe|\.cmd)?"
@@ -17,7 +17,7 @@ _MCP_WORDS = re.compile(r"^(?:mcp-)?(?:server-)?(?:mcp-)?|(?:-mcp)?(?:-server)?$
 
 
 def program_of(typed: Given, env: Mapping[str, str], name: str) -> ServerCommand:
-    """Return how a client starts the filter. Variables go where the client keeps its own."""
+    """Return the command with which a client starts the filter, with its environment."""
     words = ["mcp-tool-filter"]
     for flag, values in typed.items():
         for value in values if flag not in (COMMAND, "env") else ():
@@ -27,7 +27,7 @@ def program_of(typed: Given, env: Mapping[str, str], name: str) -> ServerCommand
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    """Make a name for the server in a client's list.
+    """Return a name for the server in a client's list.
 
     >>> name_of_command(["npx", "-y", "@modelcontextprotocol/server-filesystem@1", "/home"])
     'filesystem-filtered'

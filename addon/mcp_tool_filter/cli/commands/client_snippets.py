@@ -1,4 +1,4 @@
-"""What each client needs to come to us: a command to run, or an entry for its file."""
+"""What each client needs to use the filter: a command to run, or an entry for its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUN_SCOPED = "Run this command (--scope user: for all your projects):"
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """A URL to which a client comes."""
+    """A URL that a client connects to."""
 
     url: str
     is_sse: bool
@@ -34,7 +34,7 @@ class ServerCommand:
 
     @property
     def entry(self) -> dict[str, object]:
-        """As most clients write it in their file."""
+        """The entry in the format of most clients."""
         command, *args = self.words
         return {"command": command, "args": args, **({"env": dict(self.env)} if self.env else {})}
 
@@ -43,7 +43,7 @@ class ServerCommand:
 class Snippet:
     text: str
     where: str
-    """What to do with it."""
+    """Where to put it."""
 
 
 type Reachable = ServerUrl | ServerCommand
@@ -59,7 +59,7 @@ def _claude_code(server: Reachable) -> Snippet:
 
 
 def _claude_desktop(server: Reachable) -> Snippet:
-    """Its file knows only programs that it starts, so mcp-remote carries a URL over."""
+    """Its file allows only programs, so a URL needs mcp-remote."""
     where = "Into claude_desktop_config.json (Settings > Developer > Edit Config); then restart it"
     if isinstance(server, ServerCommand):
         return _listed("mcpServers", server, server.entry, f"{where}:")
@@ -151,5 +151,5 @@ _CLIENTS: dict[str, Callable[[Reachable], Snippet]] = {
 
 
 def snippet_for(client: str, server: Reachable) -> Snippet:
-    """Return what a client needs to come to a URL of ours, or to start the filter itself."""
+    """Return the snippet for a client that connects to our URL, or starts the filter itself."""
     return _CLIENTS[client](server)

@@ -45,7 +45,7 @@ def run(typed: Given) -> int:
 def find_servers() -> Iterator[ListedServer]:
     """Yield every server that a client lists; a file that cannot be read gets a warning.
 
-    Where files of one scope list a name twice, the nearest counts, as it does for the client.
+    If files of one scope list a name twice, the nearest file counts, as for the client.
     """
     known = set()
     for place in places(Surroundings.of_this_process()):

@@ -63,7 +63,7 @@ def run(typed: Given) -> int:
 
 
 def flags_of(command: Command) -> tuple[Flag, ...]:
-    """Return what can be completed behind a command, or behind none."""
+    """Return the flags that can be completed after a command, or without one."""
     return tuple(FLAGS.values()) if command is FILTER else command.all_flags
 
 
@@ -86,7 +86,7 @@ def _bash_case(command: Command) -> str:
 
 
 def _bash_values(flag: Flag) -> str:
-    """What comes after a flag that wants a value: one of its choices, a path, or free text."""
+    """Return the completion of a flag's value: its choices, a path, or free text."""
     if flag.choices:
         words = f'COMPREPLY=($(compgen -W "{" ".join(flag.choices)}" -- "$current"))'
     elif flag.value in _PATHS:
@@ -103,7 +103,10 @@ def _zsh() -> str:
 
 
 def _zsh_case(command: Command) -> str:
-    """``_arguments`` counts words behind the command; behind none it counts from the start."""
+    """Render a case.
+
+    (``_arguments`` counts the words after the command, or from the start without one.)
+    """
     shift = ["        shift words; (( CURRENT-- ))"] if command.name else []
     specs = [spec for flag in flags_of(command) for spec in _zsh_flags(flag)]
     if command.choices:

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter demo``: an MCP server, the filter before it, and what an agent sees."""
+"""``mcp-tool-filter demo``: run an MCP server with the filter, and show what an agent sees."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _LIMIT = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What an agent saw."""
+    """What the agent saw."""
 
     tools: list[dict[str, Any]]
     size: int
-    """Of the list, in bytes."""
+    """The size of the list in bytes."""
     calls: dict[str, str]
-    """Name of a tool to what calling it gave."""
+    """The result of calling each tool."""
 
 
 def run(given: Given) -> int:
-    """Show it; return the exit status."""
+    """Run the demo; return the exit status."""
     stays = bool(given.pop("stay", None)) or "inspect" in given
     if not ("deny" in given or "allow" in given):
         given["deny"] = [_DENY]
@@ -68,7 +68,7 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
 
 @asynccontextmanager
 async def _running(settings: Settings) -> AsyncIterator[str]:
-    """Run the filter, as the launcher does, beside us."""
+    """Run the filter in this process, as the launcher does."""
     ready = Event()
     master = await prepare(settings, lambda _report: ready.set())
     task = asyncio.create_task(master.run())
@@ -93,7 +93,7 @@ async def _until_a_signal() -> None:
 
 
 async def _look(url: str, calls: Sequence[str]) -> _Seen:
-    """Connect as an agent's client does, list the tools, and call some."""
+    """Connect as an agent's client would, list the tools, and call some."""
     origin = parse_origin(url)
     http = HttpClient(origin)
     client = StreamableClient(Poster(http, origin, PATH, limit=_LIMIT))
@@ -119,7 +119,7 @@ async def _call(client: StreamableClient, name: str) -> str:
 
 
 async def _choose(url: str, before: _Seen) -> tuple[str | None, str | None]:
-    """Find a tool that is gone and one that is left."""
+    """Choose a hidden tool and one that is still exposed."""
     left = {tool["name"] for tool in (await _look(url, [])).tools}
     names = [tool["name"] for tool in before.tools]
     gone = [name for name in names if name not in left]

@@ -1,4 +1,4 @@
-"""The tools of the demo's upstream: what an agent that works on a small company is offered.
+"""The tools of the demo's upstream, as for an agent in a small company.
 
 >>> len(TOOLS), TOOLS[0]["name"]
 (20, 'file_read')
@@ -15,7 +15,7 @@ _TO = "Address of the receiver; several are separated by commas"
 
 
 def _tool(name: str, description: str, /, *, optional: str = "", **parameters: str) -> Any:
-    """Return a tool definition; what ``optional`` names need not be given."""
+    """Return a tool definition; ``optional`` names the optional parameters."""
     properties = {key: {"type": "string", "description": says} for key, says in parameters.items()}
     required = [key for key in parameters if key not in optional.split()]
     return {

@@ -1,6 +1,6 @@
 """A small MCP server for the demo: Streamable HTTP, from 2025-03-26 to 2026-07-28.
 
-It does nothing but say what it was asked to do, and remembers which tools were called.
+It only repeats what it was asked to do, and remembers which tools were called.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ type JsonObject = dict[str, Any]
 
 @dataclass
 class DemoUpstream:
-    """Where it listens, and what was called there."""
+    """The running server, and the tools that were called."""
 
     port: int = 0
     calls: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class DemoUpstream:
 async def demo_upstream(
     port: int = 0, tls: SSLContext | None = None
 ) -> AsyncIterator[DemoUpstream]:
-    """Run one on the loopback."""
+    """Run one on loopback."""
     upstream = DemoUpstream()
     async with http_server(upstream.answer, port=port, tls=tls) as server:
         upstream.port = server.port

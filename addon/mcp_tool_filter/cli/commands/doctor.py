@@ -1,4 +1,4 @@
-"""``mcp-tool-filter doctor``: looks at everything that could be in the way, and says what to do."""
+"""``mcp-tool-filter doctor``: check everything that could go wrong, and say what to do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcp_tool_filter.cli.settings.usage import no_such
 from mcp_tool_filter.errors import ConnectFailed, StartError
 from mcp_tool_filter.observers.report import estimate_tokens
 
-_ADVICE = {  # what a reason contains, to what to do about it
+_ADVICE = {  # part of a reason: what to do about it
     "Command not found": "Is it installed, and in PATH? Try to run it in a terminal",
     "exited with code": "Its stderr gives the reason; try to run it in a terminal",
     "refused": "Is the upstream running, and is this its port?",
@@ -46,7 +46,7 @@ _ADVICE_FOR_COMMANDS = {
 
 
 def run(typed: Given) -> int:
-    """Print a line for each check; return 0 if all is well, else 1."""
+    """Print a line for each check; return 0 if all succeed, else 1."""
     findings = []
     for finding in _examine(typed):
         findings.append(finding)
@@ -70,7 +70,7 @@ def _examine(typed: Given) -> Iterator[Finding]:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Check one thing after the other; what cannot be checked any more is left out."""
+    """Run one check after the other; stop when later checks make no sense."""
     yield _versions()
     usable = _settings(settings)
     yield usable
@@ -95,14 +95,14 @@ def _versions() -> Finding:
 
 
 def _settings(settings: Settings) -> Finding:
-    """Patterns, headers with their variables, sizes and time-outs."""
+    """Check patterns, headers with their variables, sizes and time-outs."""
     denied, allowed, headers = map(len, (settings.deny, settings.allow, settings.headers))
     text = f"The settings are valid (--deny {denied}, --allow {allowed}, --header {headers})"
     return _attempt(lambda: target_of(settings), text)
 
 
 def _login(settings: Settings) -> Finding | None:
-    """Look at the login that is used; renew it if it is due. None if there is none."""
+    """Check the login, and renew it if necessary; None if there is none."""
     if settings.command:
         return None
     try:

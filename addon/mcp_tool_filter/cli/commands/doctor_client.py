@@ -1,4 +1,5 @@
-"""``mcp-tool-filter doctor --client CLIENT``: which servers of a client does ``run`` filter?"""
+"""``mcp-tool-filter doctor --client CLIENT``: find out which servers of a client ``run``
+filters."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _HOW = "mcp-tool-filter run -- {program} lists at the end the servers that it ha
 
 
 def examine_client(client: str) -> Iterator[Finding]:
-    """Look at each server in the client's files, and at what the last ``run`` has seen of it."""
+    """Check each server in the client's files against what the last ``run`` has seen."""
     servers, problems = servers_of(client, (), Surroundings.of_this_process())
     for problem in problems:
         yield Finding(False, problem)

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter help TOPIC``: the pages that explain more than ``--help``."""
+"""``mcp-tool-filter help TOPIC``: print a page that explains more than ``--help``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def run(typed: Given) -> int:
-    """Print a page, or name the topics."""
+    """Print a page, or list the topics."""
     words = typed.get(WORDS, [])
     if not words:
         print("Topics:", ", ".join(TOPICS))

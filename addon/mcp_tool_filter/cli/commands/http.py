@@ -1,4 +1,4 @@
-"""HTTP in, HTTP out: the proxy, with the upstream asked while mitmproxy is still being imported."""
+"""Run the HTTP proxy; fetch the upstream's tools while mitmproxy is still being imported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.cli.output.activity import Activity
 
 
-# What takes longest to import, each about as long as the next.
+# The slowest imports, in slices of similar duration.
 _SLICES = (
     "pyparsing",
     "cryptography.x509",
@@ -48,8 +48,8 @@ _SLICES = (
     "mitmproxy.master",
     "mcp_tool_filter.adapters.mitmproxy.addon",
 )
-_MOMENT = 0.1  # seconds that lines about messages are gathered
-_TURNS = 3  # of the loop: what has come is read, understood, and answered
+_MOMENT = 0.1  # seconds for which activity lines are collected
+_TURNS = 3  # of the event loop: enough to read, parse and answer
 
 type Report = Callable[[str], None]
 type Fetch = Callable[[Target], Awaitable[Fetched]]
@@ -57,14 +57,14 @@ type Fetch = Callable[[Target], Awaitable[Fetched]]
 
 def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
-    settings.config()  # what the user got wrong is said before anything is begun
+    settings.config()  # report wrong settings before anything starts
     _refuse_bad_certificate(settings.cert)
     refuse_taken_port(settings)
     _refuse_missing_folder(settings.record)
     is_json = settings.log_format == "json"
     log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
     if settings.record:
-        os.umask(0o077)  # a recording holds credentials
+        os.umask(0o077)  # a recording contains credentials
     status = asyncio.run(serve(settings))
     if "mcp_tool_filter.adapters.mitmproxy.exit" in sys.modules:
         from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
@@ -88,7 +88,7 @@ async def serve(settings: Settings) -> int:
 
 
 async def _serve_command(settings: Settings) -> int:
-    """Serve a command as if it were a URL."""
+    """Serve a command like a URL."""
     from mcp_tool_filter.cli.commands.bridge import bridged
 
     refuse_other_mitmproxy()
@@ -117,7 +117,7 @@ def _report_for(settings: Settings) -> Report:
 
 
 def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
-    """Return what shows each message that matters, unless that is not wanted."""
+    """Return the display of messages, or None if it is not wanted."""
     if settings.is_quiet or settings.log_format == "none" or leads_nowhere(sys.stderr):
         return None
     from mcp_tool_filter.cli.output.activity import Activity
@@ -132,7 +132,7 @@ def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activit
 
 
 class _Leaving:
-    """What a signal does: hang up, then end. A second one does not wait for the first part."""
+    """The signal handler: close connections, then end. A second signal ends at once."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
@@ -146,7 +146,7 @@ class _Leaving:
 
 
 async def leave(master: Master) -> None:
-    """End, without a connection that asyncio would have to break off, and complain of."""
+    """End cleanly, because asyncio would log connections that it has to abort."""
     from mcp_tool_filter.adapters.mitmproxy.exit import hang_up
 
     await hang_up()
@@ -154,7 +154,7 @@ async def leave(master: Master) -> None:
 
 
 async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
-    """Ask the upstream, import mitmproxy meanwhile; return a master that only needs to be run."""
+    """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
     refuse_other_mitmproxy()
     asked = _begin_fetch(settings)
     host = await import_host(settings)
@@ -176,7 +176,7 @@ def _say_warnings(report: str) -> None:
 
 
 class EarlyFetch:
-    """A fetch that was begun before there was a proxy to ask for it."""
+    """A fetch that starts before the proxy exists."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -185,7 +185,7 @@ class EarlyFetch:
         self._task: asyncio.Task[Fetched] | None = task
 
     async def __call__(self, target: Target) -> Fetched:
-        """Return its result once; fetch again if the proxy wants to know something else or new."""
+        """Return its result once; fetch again for another target or a second time."""
         task, self._task = self._task, None
         if task and replace(target, tls=None) == replace(self._target, tls=None):
             return await task
@@ -198,12 +198,12 @@ async def _fetch(target: Target) -> Fetched:
 
 
 def _begin_fetch(settings: Settings) -> Fetch:
-    # What --set says of TLS and of addresses only mitmproxy understands.
+    # Only mitmproxy understands what --set means for TLS and addresses.
     return fetch if settings.set else EarlyFetch(target_of(settings))
 
 
 async def import_host(settings: Settings) -> ModuleType:
-    """Import mitmproxy a slice at a time, so that the fetch goes on between them."""
+    """Import mitmproxy in slices, so that the fetch can continue in between."""
     if not settings.inspect:
         keep_addons_apart()
     for name in _SLICES:
@@ -221,7 +221,7 @@ def make_master(
     activity: Activity | None,
     given: Mapping[str, object] | None = None,
 ) -> Master:
-    """Make a master; ``given`` are mitmproxy's options if they are not those of a reverse proxy."""
+    """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
     from mitmproxy.exceptions import OptionsError
 
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
@@ -249,7 +249,7 @@ def make_master(
 
 
 def mitmproxy_options(settings: Settings) -> dict[str, object]:
-    """Return the settings as mitmproxy's options; what is not given keeps its default."""
+    """Return the settings as mitmproxy's options; unset ones keep their default."""
     given: dict[str, object] = {
         **_own_options(settings),
         "mode": [f"reverse:{settings.origin}"],
@@ -268,13 +268,13 @@ def mitmproxy_options(settings: Settings) -> dict[str, object]:
 
 
 def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Return them in mitmproxy's form: all of ours are lists of texts."""
+    """Return our own options in mitmproxy's form: lists of texts."""
     given = {name: text for name, text in settings.texts.items() if text is not None}
     return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
 
 
 def _refuse_bad_certificate(cert: str | None) -> None:
-    """Say it in our words: mitmproxy's name its libraries."""
+    """Raise our own error, because mitmproxy's names its libraries."""
     if cert is None:
         return
     from mcp_tool_filter.adapters.fetch.tls import refuse_bad_certificate
@@ -283,22 +283,22 @@ def _refuse_bad_certificate(cert: str | None) -> None:
 
 
 def _refuse_missing_folder(record: str | None) -> None:
-    """Refuse a recording in a folder that is not there: mitmproxy would make one."""
+    """Refuse a recording in a missing folder: mitmproxy would create the folder."""
     if record is None:
         return
-    folder = Path(record.removeprefix("+")).expanduser().parent  # mitmproxy appends after a plus
+    folder = Path(record.removeprefix("+")).expanduser().parent  # a plus makes mitmproxy append
     if not folder.is_dir():
         raise StartError(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
 
 
 def refuse_taken_port(settings: Settings) -> None:
-    """Say it in our words, and before the upstream is asked for anything."""
+    """Raise our own error for a taken port, before anything is sent to the upstream."""
     try:
         family, *_, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family) as sock:
-            if sys.platform != "win32":  # where it would mean something else
+            if sys.platform != "win32":  # there it means something else
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
     except OSError as error:

@@ -33,7 +33,7 @@ _DESCRIPTION = 60
 
 
 def run(settings: Settings, how: str) -> int:
-    """Print the tools in one of the formats, or as the start would report them."""
+    """Print the tools in one of the formats, or like the report at start."""
     if how not in (*FORMATS, "report", "report-json"):
         raise UsageError(
             f"There is no format {how}", why="It must be one of: " + ", ".join(FORMATS)
@@ -63,7 +63,7 @@ def _warn(settings: Settings) -> None:
 
 
 def as_json(known: KnownTools) -> dict[str, object]:
-    """Return all that is known. This form is stable: members may be added, none changes."""
+    """Return everything we know. This format is stable: members may be added, none changes."""
     snapshot = known.snapshot
     return {
         "upstream": shown_url(known.who.upstream),
@@ -78,7 +78,7 @@ def as_json(known: KnownTools) -> dict[str, object]:
 
 
 def _as_report(known: KnownTools, settings: Settings) -> dict[str, object]:
-    """Return what only a start would say."""
+    """Return the parts that only a start would report."""
     warnings = warnings_about(settings.config())
     return {
         "listensAt": shown_url(known.who.listens_at),
@@ -131,7 +131,7 @@ def _row(known: KnownTools, definition: Definition) -> tuple[str, ...]:
 
 
 def _say_the_rest(known: KnownTools) -> None:
-    """Say on stderr what is no row of the table."""
+    """Print to stderr what does not fit into the table."""
     tokens = estimate_tokens(known.snapshot.denied_bytes)
     exposed, gone = len(known.snapshot.allowed), len(known.snapshot.denied)
     count = f"{exposed + gone} tool" + ("" if exposed + gone == 1 else "s")

@@ -42,7 +42,7 @@ def run(typed: Given) -> int:
 
 
 async def _log_in(url: str, wishes: Wishes, store: LoginStore, no_browser: bool) -> LoginState:
-    """Log in; once more if the upstream then wants more rights. Raises StartError."""
+    """Log in; once more if the upstream then wants more scopes. Raises StartError."""
     show = _print_url if no_browser else _open_browser
     paste = _Pasted().line if no_browser else None
     state = await log_in(url, wishes, store, show, paste)
@@ -55,7 +55,7 @@ async def _log_in(url: str, wishes: Wishes, store: LoginStore, no_browser: bool)
 
 
 def _wider(wishes: Wishes, wanted: tuple[str, ...]) -> Wishes:
-    if wishes.scopes is None:  # what was stored as wanted is asked for anyway
+    if wishes.scopes is None:  # stored scopes are requested anyway
         return wishes
     return replace(wishes, scopes=tuple(dict.fromkeys((*wishes.scopes, *wanted))))
 
@@ -72,10 +72,10 @@ async def _open_browser(url: str) -> None:
 
 
 class _Pasted:
-    """What the user types, without a thread that could not be stopped."""
+    """Reads lines from the user, without a thread that could not be stopped."""
 
     async def line(self) -> str:
-        """Wait for a line; for ever, if there is nobody to type one."""
+        """Wait for a line; forever if stdin cannot be read."""
         loop = asyncio.get_running_loop()
         typed: asyncio.Future[str] = loop.create_future()
 
@@ -87,7 +87,11 @@ class _Pasted:
 
         try:
             loop.add_reader(sys.stdin, read)
-        except (OSError, ValueError, NotImplementedError):  # a file, closed, or Windows
+        except (
+            OSError,
+            ValueError,
+            NotImplementedError,
+        ):  # a file, closed, or Windows
             return await typed
         try:
             return await typed
@@ -96,7 +100,7 @@ class _Pasted:
 
 
 def _list(store: LoginStore) -> int:
-    """Show every login, and no secret of any."""
+    """Show every login, without secrets."""
     rows = [
         (state.endpoint, _condition(state), " ".join(_scopes_of(state))) for state in store.all()
     ]
@@ -130,7 +134,7 @@ def _wishes(typed: Given) -> Wishes:
         raise UsageError("--client-secret needs --client-id")
     scopes = tuple(" ".join(typed["scope"]).split()) if "scope" in typed else None
     if "keyring" in one:
-        keyring_box.check()  # before anybody has logged in
+        keyring_box.check()  # check before the login starts
     return Wishes(
         client=OwnClient(one["client-id"], secret) if "client-id" in one else None,
         scopes=scopes,
@@ -148,7 +152,7 @@ def _seconds(text: str) -> float:
 
 
 def _expand(text: str) -> str:
-    """Look up $VAR, as --header does: what is typed here other users may see."""
+    """Expand $VAR as --header does, because other users may see the command line."""
     match = _VARIABLE.fullmatch(text)
     if match is None:
         return text

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter man``: the manual page, also where no installer has put it."""
+"""``mcp-tool-filter man``: print the manual page, even if it was not installed."""
 
 from __future__ import annotations
 

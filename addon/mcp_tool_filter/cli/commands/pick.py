@@ -27,7 +27,7 @@ class Tool:
 
     name: str
     size: int
-    """Bytes of its definition."""
+    """The bytes of its definition."""
     description: str
 
 
@@ -44,9 +44,9 @@ def run(typed: Given) -> int:
 
 
 def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str | None:
-    """Return what hides the tools that are named, or that the user picks.
+    """Return a pattern that hides the named tools, or those that the user picks.
 
-    Empty if none is to be hidden, None if the user quits.
+    Empty if no tool should be hidden, None if the user quits.
     """
     tools = _tools_in(ask_now(settings))
     if not tools:
@@ -61,7 +61,7 @@ def pick_pattern(settings: Settings, names: Sequence[str] | None = None) -> str 
 
 
 def _tools_in(known: KnownTools) -> list[Tool]:
-    """Return the tools that are exposed now; what is hidden already needs no pattern."""
+    """Return the tools that are exposed now; hidden ones need no pattern."""
     exposed = known.snapshot.allowed
     named = [one for one in known.definitions if one.name is not None and one.name in exposed]
     return [Tool(one.name or "", len(one.raw), _description(one.raw)) for one in named]

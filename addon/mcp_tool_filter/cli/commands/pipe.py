@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def run(settings: Settings) -> int:
-    """Carry messages until one side ends. Raises StartError."""
+    """Pass messages until one side ends. Raises StartError."""
     target = target_of(settings)
     recorder = open_recorder(settings.record) if settings.record else None
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
@@ -50,7 +50,7 @@ def run(settings: Settings) -> int:
     if recorder:
         recorder.end()
     sys.stderr.flush()
-    os._exit(status)  # not sys.exit: a thread still waits for what a client may say
+    os._exit(status)  # not sys.exit: a thread still waits for the client's input
 
 
 async def _serve(
@@ -153,6 +153,6 @@ def _say(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError, ValueError):  # a client need not read what we say
+    with suppress(OSError, ValueError):  # a client may ignore our stderr
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter --upstream URL``: chooses the way to run."""
+"""``mcp-tool-filter --upstream URL``: choose how to run the filter."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mcp_tool_filter import __version__
 from mcp_tool_filter.cli.settings.flags import Given, parse_flags
 from mcp_tool_filter.cli.settings.usage import UsageError
 
-if TYPE_CHECKING:  # --help does not wait for it
+if TYPE_CHECKING:  # --help need not import it
     from mcp_tool_filter.cli.settings.settings import Settings
 
 
 def run(argv: Sequence[str]) -> int:
-    """Do what the flags say; return the exit status. Raises StartError."""
+    """Run what the flags ask for; return the exit status. Raises StartError."""
     typed = parse_flags(argv)
     if "version" in typed:
         print(f"mcp-tool-filter {__version__}")
@@ -45,7 +45,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _way_to_look(given: Given) -> str | None:
-    """Return how to print what would be hidden, if the filter should not run at all."""
+    """Return the format of a preview, if the filter should not run at all."""
     prints_json = "json" in given
     if "dry-run" in given:
         return "report-json" if prints_json else "report"
@@ -57,7 +57,7 @@ def _way_to_look(given: Given) -> str | None:
 
 
 def refuse_what_needs_http(given: Given) -> None:
-    """Refuse what nothing writes or serves over stdio: nobody shall wait for it in vain."""
+    """Refuse flags that have no effect over stdio."""
     for name in ("dashboard",):
         if name in given:
             why = (

@@ -1,7 +1,7 @@
-"""``mcp-tool-filter -- CMD``: in place of a command in a client's configuration.
+"""``mcp-tool-filter -- CMD``: run the filter in front of a command, over stdio.
 
-Neither mitmproxy nor asyncio is imported. The command starts as soon as the settings are checked;
-what else is needed is imported while it starts itself.
+We import neither mitmproxy nor asyncio. The command starts as soon as the settings are checked; we
+import the rest while it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def run(settings: Settings) -> int:
     """Relay until one side ends. Raises StartError."""
-    gc.disable()  # all that is imported stays; to look through it again and again takes time
+    gc.disable()  # all imported objects stay; collecting again and again would only take time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
     watch = watch_session(settings, _write)
@@ -69,7 +69,7 @@ def run(settings: Settings) -> int:
         recorder=recorder,
         propagate=watch.propagate,
     )
-    for warning in warnings_about(config):  # now: the report comes with the first list
+    for warning in warnings_about(config):  # now, because the report comes only with the first list
         _say(warning)
     gc.freeze()
     gc.enable()
@@ -78,7 +78,7 @@ def run(settings: Settings) -> int:
     watch.end()
     if recorder:
         recorder.end()
-    os._exit(status)  # not sys.exit: a thread still waits for what a client may say
+    os._exit(status)  # not sys.exit: a thread still waits for the client's input
 
 
 def _read_rules(
@@ -93,7 +93,7 @@ def _read_rules(
 
 
 def _collect_signals(happened: SimpleQueue[Happened]) -> None:
-    """Let signals wait to be passed on; those that whoever started us ignores stay ignored."""
+    """Queue signals to pass them on. Signals that are ignored in this process stay ignored."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
@@ -103,7 +103,7 @@ def _collect_signals(happened: SimpleQueue[Happened]) -> None:
 def _report(
     settings: Settings, judge: LineJudge, snapshot: Snapshot, rules: RuleThread | None
 ) -> None:
-    """Say what is exposed and what is gone, now that the client has seen the whole list."""
+    """Report the exposed and hidden tools, now that the client has seen the complete list."""
     from mcp_tool_filter.observers.report import Introduction, only_warnings, render_report
     from mcp_tool_filter.policy.config import refuse_unmatched
 
@@ -111,7 +111,7 @@ def _report(
         refuse_unmatched(settings.config(), snapshot.unmatched)
     except StartError as error:
         _say(str(error))
-        os._exit(1)  # before anything is answered; the command ends with its stdin
+        os._exit(1)  # before anything is answered; the command ends when its stdin closes
 
     who = Introduction(
         upstream=settings.upstream,
@@ -132,6 +132,6 @@ def _say(text: str) -> None:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError, ValueError):  # a client need not read what we say
+    with suppress(OSError, ValueError):  # a client may ignore our stderr
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

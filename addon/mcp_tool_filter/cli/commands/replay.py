@@ -1,4 +1,4 @@
-"""``mcp-tool-filter replay``: what would a policy have done to a recorded session?"""
+"""``mcp-tool-filter replay``: show what a policy would have done to a recorded session."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ REFUSED = 3
 
 
 class ReplayReport(TypedDict):
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
 
     recording: str
     exposed: list[str]
     hidden: dict[str, str]
-    """Tool to the pattern that took it away."""
+    """Each hidden tool, and the pattern that hides it."""
     saved_bytes: int
     requests: int
     passed: dict[str, int]
-    """Calls that went through, by tool."""
+    """Forwarded calls, by tool."""
     refused: dict[str, int]
     unknown: dict[str, int]
-    """Calls that go through now, but not when they were recorded: no answer is known."""
+    """Calls that pass now but did not when they were recorded, so that the answer is unknown."""
     rules: dict[str, int]
-    """Messages that a rule has refused or changed, by rule."""
+    """Messages that rules refused or changed, by rule."""
     leaks: list[str]
 
 
@@ -45,7 +45,7 @@ def run(typed: Given) -> int:
     if not recordings:
         raise UsageError("Which recording?", why="mcp-tool-filter replay RECORDING …")
     refuse_other_mitmproxy()
-    logging.disable(logging.WARNING)  # what is refused is what we are about to say
+    logging.disable(logging.WARNING)  # we report the refusals ourselves
     outcomes = [_replay(path, typed) for path in recordings]
     if "json" in typed:
         print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))

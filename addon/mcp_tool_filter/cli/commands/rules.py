@@ -1,4 +1,4 @@
-"""``mcp-tool-filter rules``: check a rules file, test it, and ask it why."""
+"""``mcp-tool-filter rules``: check a rules file, test it, and explain its decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_tool_filter.errors import StartError
 
 
 def run(typed: Given) -> int:
-    """Do what is asked; return the exit status."""
+    """Run the subcommand; return the exit status."""
     command = COMMANDS["rules"]
     match typed.get(WORDS, []):
         case ["check", file]:
@@ -72,7 +72,7 @@ def _explain(file: str, message: str, answers: str | None) -> int:
 
 
 def _message(given: str) -> bytes:
-    """Return a message: JSON as it was typed, standard input for -, else a file."""
+    """Return a message: typed JSON, stdin for -, else the content of a file."""
     if given.lstrip()[:1] in ("{", "["):
         return given.encode()
     return sys.stdin.buffer.read() if given == "-" else _read(given)

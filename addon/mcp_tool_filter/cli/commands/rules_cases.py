@@ -1,4 +1,4 @@
-"""``mcp-tool-filter rules test``: does a policy judge these messages as its author expects?"""
+"""``mcp-tool-filter rules test``: check that a policy judges messages as its author expects."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_cases(policy: Policy, cases: Sequence[Case]) -> int:
 
 
 def _judge(policy: Policy, case: Case) -> Rehearsed:
-    """Judge a case's messages in order; the last one, or the response to it, is what counts."""
+    """Judge a case's messages in order; return the outcome of the last one, or of its response."""
     rehearsal = Rehearsal(policy)
     outcome = Rehearsed("pass")
     for message in case.messages:

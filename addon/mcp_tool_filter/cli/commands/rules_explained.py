@@ -1,4 +1,4 @@
-"""``mcp-tool-filter rules explain``: which rules judge a message, and how."""
+"""``mcp-tool-filter rules explain``: show which rules judge a message, and how."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from mcp_tool_filter.policy.snapshot import shown
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 
-_PATIENCE = 60.0  # seconds after which we say which servers were not seen so far
+_PATIENCE = 60.0  # seconds until we report which servers were not seen yet
 _OF_ONE_UPSTREAM = ("upstream", "upstream-cmd", "endpoint", "stdio", "host")
 
 
@@ -65,12 +65,12 @@ def run(typed: Given) -> int:
         if name not in _OF_ONE_UPSTREAM
     }
     settings = settle(given)
-    settings.config()  # what the user got wrong is said before anything is begun
+    settings.config()  # report wrong settings before anything starts
     find_program(settings.command, {**os.environ, **settings.env})
     is_json = settings.log_format == "json"
     log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
     if settings.record:
-        os.umask(0o077)  # a recording holds credentials
+        os.umask(0o077)  # a recording contains credentials
     with tempfile.TemporaryDirectory(prefix="mcp-tool-filter-") as folder:
         status = asyncio.run(_Session(settings, typed, Path(folder)).serve())
     from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
@@ -80,7 +80,7 @@ def run(typed: Given) -> int:
 
 
 class _Session:
-    """One client, from its start to its end."""
+    """One run of a client, from start to end."""
 
     def __init__(self, settings: Settings, typed: Given, folder: Path) -> None:
         self._settings = settings
@@ -123,7 +123,7 @@ class _Session:
             addon.interception.is_direct = behind.is_direct
         proxying = loop.create_task(master.run())
         if not await addon.started():
-            await proxying  # which ends the process, and says why
+            await proxying  # this ends the process, and prints why
             return 1
         server = master.addons.get("proxyserver")
         proxy = f"http://127.0.0.1:{server.listen_addrs()[0][1]}"
@@ -144,7 +144,7 @@ class _Session:
             self._say_result(_seen_by(addon))
 
     def _report(self, text: str) -> None:
-        """Say it only to those who want to hear more: the client has the terminal now."""
+        """Show the report only with -v, because the client has the terminal now."""
         if self._settings.verbosity > 0:
             say(text)
 
@@ -200,12 +200,12 @@ def _seen_by(addon: ToolFilter) -> SeenTraffic:
 
 
 def _shares_terminal() -> bool:
-    """Tell whether what we say would disturb what the client draws."""
+    """Tell whether our output would disturb the client's screen."""
     return sys.stderr.isatty()
 
 
 def _own_authority() -> bytes:
-    """Return mitmproxy's own CA certificate; make one if there is none yet."""
+    """Return mitmproxy's own CA certificate; create it if necessary."""
     from mitmproxy.certs import CertStore
     from mitmproxy.options import CONF_BASENAME, CONF_DIR, KEY_SIZE
 

@@ -1,4 +1,4 @@
-"""``mcp-tool-filter scrub``: a recording without its secrets."""
+"""``mcp-tool-filter scrub``: remove the secrets from a recording."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CannotWrite(StartError):
 
 
 def run(typed: Given) -> int:
-    """Read one file, write the other; return the exit status."""
+    """Scrub a file into another; return the exit status."""
     paths = [Path(word) for word in typed.get(WORDS, [])]
     if len(paths) < 2:
         raise UsageError("Name two files", why="mcp-tool-filter scrub SOURCE TARGET")
@@ -54,10 +54,10 @@ def run(typed: Given) -> int:
 
 
 def _write(target: Path, flows: Sequence[HTTPFlow]) -> None:
-    """Write the whole file or nothing; only its owner may read it."""
+    """Write the file atomically; only its owner may read it."""
     if target.is_dir():
         raise IsADirectoryError(None, "Is a directory")
-    with whole_file(target) as new:  # both may be the same file
+    with whole_file(target) as new:  # source and target may be the same file
         write_flows_to(new, flows)
 
 

@@ -1,4 +1,5 @@
-"""``mcp-tool-filter wrap`` and ``unwrap``: the filter in front of a server in a client's file."""
+"""``mcp-tool-filter wrap`` and ``unwrap``: put the filter in front of a server in a client's
+file."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _settings_for(entry: ServerEntry) -> Settings:
 
 
 def _filter_flags(typed: Given) -> list[str]:
-    """Return the flags for the filter, checked as its start would check them."""
+    """Return the flags for the filter, checked as at its start."""
     from mcp_tool_filter.policy.config import parse_config
 
     deny, allow, globs = (typed.get(name) for name in ("deny", "allow", "deny-glob"))
@@ -148,9 +149,9 @@ def _find(command: Command, typed: Given) -> ListedServer:
 
 
 def _program(listed: ListedServer) -> list[str]:
-    """Return what starts the filter: by its name in a file that others use, else by its path.
+    """Return the command that starts the filter: its name in a shared file, else its path.
 
-    Desktop programs do not have your shell's PATH.
+    Desktop programs do not have the shell's PATH.
     """
     found = shutil.which("mcp-tool-filter")
     if listed.file.place.scope == "project" and found:
@@ -191,7 +192,7 @@ def _state_of(entry: ServerEntry) -> str:
 
 
 def _original_text(listed: ListedServer, entry: ServerEntry) -> str | None:
-    """Return the text with the entry as the newest backup spelt it, if it is still the same."""
+    """Return the text with the entry as in the newest backup, if it is still the same."""
     for backup in backups_of(listed.file.place.file):
         try:
             raw = backup.read_bytes()
@@ -212,13 +213,13 @@ def _agrees() -> bool:
 
 
 def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
-    """Return the change as a diff, its secrets masked: it may be shown to others."""
+    """Return the change as a diff with masked secrets, because it may be shown to others."""
     file = listed.file
     lines = difflib.unified_diff(
         file.text.splitlines(), text.splitlines(), str(file.place.file), "with the change",
         lineterm="", n=2,
     )  # fmt: skip
-    # Lines of other servers stand around the change, or in the same line.
+    # The lines around the change, or the same line, may be about other servers.
     secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
     finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
     masked = redact("\n".join(lines), "***", finder).split("\n")
@@ -226,7 +227,7 @@ def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
 
 
 def _secrets_in(value: object) -> Iterator[str]:
-    """Yield the values of all headers and variables, as they are and as a file spells them."""
+    """Yield the values of all headers and variables, plain and as JSON spells them."""
     for key, member in value.items() if isinstance(value, dict) else ():
         if key in ("env", "headers", "http_headers") and isinstance(member, dict):
             yield from _spellings_of(member)
@@ -237,7 +238,7 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def _named_in(words: Sequence[object]) -> Iterator[tuple[str, object]]:
-    """Yield secrets that are arguments of their own, after a flag such as --token."""
+    """Yield secrets that are separate arguments after a flag such as --token."""
     for flag, word in pairwise(map(str, words)):
         if flag.startswith("-") and word not in redact(f"{flag} {word}", "***"):
             yield word, word

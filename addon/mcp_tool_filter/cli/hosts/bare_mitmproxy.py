@@ -1,7 +1,7 @@
-"""Lets single addons of mitmproxy be imported, without all the others.
+"""Import single addons of mitmproxy without all the others.
 
-``import mitmproxy.addons.core`` runs the package's ``__init__``, which imports every addon there
-is, and with them flask, ldap3 and more: a third of mitmproxy's start, and of its memory.
+``import mitmproxy.addons.core`` runs the package's ``__init__``, which imports every addon, and
+with them flask, ldap3 and more: a third of mitmproxy's start-up time and memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PACKAGE = "mitmproxy.addons"
 
 
 def keep_addons_apart() -> None:
-    """Put an empty package before mitmproxy's; to be called before mitmproxy is imported."""
+    """Replace mitmproxy's addons package by an empty one. Call this before importing mitmproxy."""
     found = find_spec("mitmproxy")
     if _PACKAGE in sys.modules or found is None or found.origin is None:
         return
@@ -25,7 +25,7 @@ def keep_addons_apart() -> None:
 
 
 def put_addons_together() -> None:
-    """Take the empty package away: what is imported stays, and the rest can be."""
+    """Remove the empty package: imported addons stay, and the others can be imported."""
     package = sys.modules.get(_PACKAGE)
     if package is not None and package.__spec__ is None:
         del sys.modules[_PACKAGE]

@@ -1,11 +1,11 @@
-"""mitmproxy with only the addons that a filter before one MCP server needs.
+"""Run mitmproxy with only the addons that a filter in front of an MCP server needs.
 
-Half of what mitmdump does for a request is asking some 35 addons whether they care (8 times), and
-a fifth of its start is reading certificates that no plain-text client asks for. Where ``--set``
-names an option of an addon that is left out here, all of them are brought in.
+Half of mitmdump's work for a request is searching about 35 addons (8 times), and a fifth of its
+start is reading certificates that plain-text clients never need. If ``--set`` names an option of an
+omitted addon, we load all of them.
 
-Internals of mitmproxy that are used: the chain and lookup of ``AddonManager``, and the attribute
-``certstore`` of ``TlsConfig`` and that both hooks of a TLS handshake ask for it.
+We use these internals of mitmproxy: the chain and lookup of ``AddonManager``, the attribute
+``certstore`` of ``TlsConfig``, and that both hooks of a TLS handshake use it.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _STORE_OPTIONS = frozenset({"certs", "confdir", "key_size", "cert_passphrase"})
 
 
 class LeanMaster(Master):
-    """Asks only the addons that have something to say."""
+    """A master with only the necessary addons."""
 
     def __init__(self, options: Options, addon: object) -> None:
         super().__init__(options)
-        self._legacy_log_events.uninstall()  # nobody here hears its add_log
+        self._legacy_log_events.uninstall()  # no addon here uses its add_log
         manager: AddonManager = self.addons
         addons = [addon, *_lean_addons()]
         for one in addons:
             manager.register(one)
         if self.options.deferred:
             addons = self._with_all_others(addons)
-        manager.chain[:] = addons  # only now: each new option would be told to all in it
+        manager.chain[:] = addons  # only now: each new option is announced to the whole chain
         given = {name for name, _ in self.options.items() if was_set(self.options, name)}
         manager.trigger(ConfigureHook(given))
 
     def _with_all_others(self, addons: list[object]) -> list[object]:
-        """Bring in mitmproxy's other addons, in mitmproxy's order, between the first and last."""
+        """Add mitmproxy's other addons, in mitmproxy's order, between the first and the last."""
         put_addons_together()
         from mitmproxy.addons import default_addons
 
@@ -79,13 +79,13 @@ def _lean_addons() -> list[object]:
 
 
 class LazyTlsConfig(TlsConfig):
-    """Reads the certificates when the first client wants TLS, or the user has named some."""
+    """Reads the certificates when the first client uses TLS, or if the user has configured some."""
 
     name = "tlsconfig"
-    certstore: CertStore | None = None  # type: ignore[assignment]  # theirs is always there
+    certstore: CertStore | None = None  # type: ignore[assignment]  # theirs is never None
 
     def running(self) -> None:
-        """Do not read them a second time."""
+        """Do not read the certificates twice."""
 
     def configure(self, updated: set[str]) -> None:
         if self.certstore is not None or ctx.options.certs:

@@ -1,4 +1,4 @@
-"""What a signal does to a program that runs in an event loop."""
+"""Handle signals in a program with an event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 def on_signals(
     loop: AbstractEventLoop, leave: Callable[[], object], *, hangup: bool = False
 ) -> None:
-    """Call this on Ctrl+C and SIGTERM, instead of what was called before.
+    """Call ``leave`` on Ctrl+C and SIGTERM, instead of the previous handler.
 
     ``hangup``: on SIGHUP, too, unless whoever started us wants it to be ignored.
     """

@@ -1,4 +1,4 @@
-"""The launcher runs with the same versions of mitmproxy as the addon's script, and no others."""
+"""Make the launcher accept only the mitmproxy versions that the addon's script accepts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from mcp_tool_filter.errors import StartError
 
 
 def refuse_other_mitmproxy() -> None:
-    """Raise StartError if mitmproxy is not one that we know the internals of.
+    """Raise StartError if we do not know the internals of this mitmproxy version.
 
-    The script knows which those are: it is what any mitmproxy can read.
+    The script has the list, because every mitmproxy can load it.
     """
     from mitmproxy import version
 

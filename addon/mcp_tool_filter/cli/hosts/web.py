@@ -1,4 +1,4 @@
-"""``--inspect``: all of mitmweb, with our addon."""
+"""``--inspect``: run mitmweb with our addon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_master(options: Options, addon: object) -> WebMaster:
 
 
 class _WebAddress:
-    """Says where mitmweb is, for those whose browser did not open."""
+    """Prints mitmweb's address, in case no browser opens."""
 
     def __init__(self, master: WebMaster) -> None:
         self._master = master
@@ -43,7 +43,7 @@ class _WebAddress:
 
 
 def _port_near(port: int) -> int:
-    """Return the usual port, or the next that is free."""
+    """Return the usual port, or the next free one."""
     for candidate in range(port, port + 100):
         if _is_free(candidate, "127.0.0.1"):
             return candidate

@@ -1,7 +1,7 @@
-"""Shows what passes: one line for each call, list and refusal, and a summary at the end.
+"""Show one line for each call, list and refusal, and a summary at the end.
 
-Lines are gathered for a moment and written together, so that a busy filter is not slowed down by
-its terminal. Where a person looks, a status line stands below them.
+Lines are collected for a moment and written together, so that the terminal does not slow down a
+busy filter. On a terminal, a status line is below them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mcp_tool_filter.observers.audit.summary import Summary
 from mcp_tool_filter.observers.report import estimate_tokens
 
 _MOST_HELD = 200  # lines
-_MOST_TIMES = 500  # calls of which the median is taken
+_MOST_TIMES = 500  # the last calls, for the median
 _KIBIBYTE = 1024
 
 
 class Activity:
-    """One for each process. ``write`` shows a text above the status line."""
+    """The display of the process. ``write`` shows a text above the status line."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Activity:
         self.summary = Summary()
 
     def show(self, entry: Entry) -> None:
-        """Take an entry; it is shown within a moment."""
+        """Add an entry, which is shown within a moment."""
         self._held.append(entry)
         if len(self._held) >= _MOST_HELD:
             self.flush()
@@ -56,7 +56,7 @@ class Activity:
             self._later(self.flush)
 
     def flush(self) -> None:
-        """Write all lines that are held, and the status below them."""
+        """Write all collected lines, and the status below them."""
         self._is_due = False
         held, self._held = self._held, []
         for entry in held:
@@ -121,7 +121,9 @@ def line_of(entry: Entry) -> tuple[str, Colour | None]:
         parts.append(" -> ".join(sizes))
     clock = str(entry.get("time", ""))[11:23]
     client = str(entry.get("client") or "-").partition("#")[0]
-    if upstream := entry.get("upstream"):  # of many: that tells more than where the client is
+    if upstream := entry.get(
+        "upstream"
+    ):  # it says more than the client's address
         client = str(upstream)
     return f"{clock} {client} {shortened(what, 100)}: {', '.join(parts)}", colour
 
@@ -161,7 +163,7 @@ def _why_unanswered(entry: Entry) -> str:
 
 
 def _size(size: object) -> str:
-    """Return a size as people write it.
+    """Return a size in readable form.
 
     >>> _size(90), _size(2048), _size(5_500_000)
     ('90 B', '2.0 KB', '5.2 MB')
@@ -185,7 +187,7 @@ def count(number: int, noun: str) -> str:
 
 
 def summary_lines(summary: Summary, seconds: float) -> list[str]:
-    """Return what has happened since the start, for people."""
+    """Return the lines of the summary since the start."""
     minutes, rest = divmod(round(seconds), 60)
     calls, refused = sum(summary.calls.values()), sum(summary.refused.values())
     unanswered = f", {summary.unanswered:,} without an answer" if summary.unanswered else ""

@@ -1,4 +1,4 @@
-"""What ``doctor`` has found, one line for each check."""
+"""The findings of ``doctor``, one line for each check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Finding:
     advice: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """This form is stable: members may be added, none changes."""
+        """Return the finding as JSON. This format is stable: members may be added, none changes."""
         return {"ok": self.is_well, "text": self.text, "advice": self.advice or None}
 
     def print(self) -> None:

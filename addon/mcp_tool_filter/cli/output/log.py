@@ -1,4 +1,4 @@
-"""What is said on stderr: one line each, for people."""
+"""Log to stderr, one line each, for people."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _lock = RLock()
 _status = ""
 _is_json = False
 _ALL = 2
-_CONNECTIONS = "mitmproxy.proxy.server"  # says "client connect" and the like
+_CONNECTIONS = "mitmproxy.proxy.server"  # logs "client connect" and similar
 _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 
 
 def log_to_stderr(verbosity: int, *, is_watched: bool = False, as_json: bool = False) -> None:
-    """Show what is logged, as much of it as was asked for; mitmweb (``is_watched``) shows more.
+    """Log to stderr with the given verbosity. (mitmweb, ``is_watched``, shows more itself.)
 
     With ``as_json``, each text that is said or logged becomes one JSON object in one line.
     """
@@ -38,7 +38,7 @@ def log_to_stderr(verbosity: int, *, is_watched: bool = False, as_json: bool = F
 
 
 def say(text: str) -> None:
-    """Write a text for people where it disturbs no pipe."""
+    """Print a text to stderr, so that it does not disturb a pipe."""
     write(as_said(text))
 
 
@@ -60,7 +60,7 @@ def write(text: str) -> None:
 
 
 def set_status(text: str) -> None:
-    """Show a line below all others, in place of the one before; an empty one takes it away."""
+    """Set the status line below all others; an empty text removes it."""
     global _status
     with _lock:
         if text != _status:
@@ -70,19 +70,19 @@ def set_status(text: str) -> None:
 
 
 def _clear() -> str:
-    """Return what takes the status away; not every terminal knows escape sequences."""
+    """Return the text that removes the status line. (Not every terminal knows escape sequences.)"""
     if not _status:
         return ""
     if os.environ.get("TERM") == "dumb" or os.environ.get("NO_COLOR"):
         return f"\r{' ' * len(_fitting(_status))}\r"
-    return "\r\x1b[J"  # to the end of the screen
+    return "\r\x1b[J"  # clears to the end of the screen
 
 
 def _drawn(status: str) -> str:
-    """Return a status with the cursor at its beginning.
+    """Return a status that leaves the cursor at its beginning.
 
-    A terminal that gets narrower may break the row into several: what is to be cleared then is all
-    that comes after the cursor, and nothing that stands before it.
+    If the terminal gets narrower, the row may wrap into several: then all that is after the cursor
+    must be cleared, and nothing before it.
     """
     return f"{_fitting(status)}\r" if status else ""
 
@@ -91,14 +91,14 @@ def _fitting(status: str) -> str:
     """Cut a status to one row."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # no terminal
+    except (OSError, ValueError):  # not a terminal
         return status
     return status[: max(1, columns - 1)] if columns else status
 
 
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "is_said", False):  # on stderr, also with --quiet
+        if getattr(record, "is_said", False):  # already printed to stderr, even with --quiet
             return
         try:
             say(self.format(record))

@@ -24,15 +24,15 @@ _KEYS = "space: hide or show · a: all listed · /: search · enter: done · q: 
 
 
 def pick(tools: Sequence[Tool]) -> list[str] | None:
-    """Let the user pick; return the names to hide, or None if they quit."""
+    """Let the user pick tools; return the names to hide, or None if they quit."""
     picker = Picker(tools)
-    screen = urwid.display.raw.Screen(output=sys.stderr)  # what goes to stdout is the result
+    screen = urwid.display.raw.Screen(output=sys.stderr)  # stdout is for the result
     urwid.MainLoop(picker.widget, _PALETTE, screen=screen, unhandled_input=picker.key).run()
     return picker.result
 
 
 class Picker:
-    """What is shown and what is hidden so far."""
+    """The state of the screen: the list, and the tools to hide."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = tools
@@ -62,7 +62,7 @@ class Picker:
         return [tool.name for tool in self._tools if tool.name in self._hidden]
 
     def key(self, key: str | tuple[Any, ...]) -> bool:
-        """Do what a key says that no widget has taken."""
+        """Handle a key that no widget has used; return whether it had a meaning."""
         if self._frame.focus_position == "footer":
             return self._key_in_search(key)
         match key:
@@ -98,7 +98,7 @@ class Picker:
         ]
 
     def _list(self) -> None:
-        """List what the search finds."""
+        """Show the tools that match the search."""
         self._walker.show(self._listed())
 
     def _row(self, tool: Tool) -> _Row:
@@ -109,7 +109,7 @@ class Picker:
         self._show_status()
 
     def _toggle_listed(self) -> None:
-        """Hide all that is listed, or show it if all of it is hidden."""
+        """Hide all listed tools, or expose them if all are hidden."""
         names = {tool.name for tool in self._listed()}
         if names <= self._hidden:
             self._hidden.difference_update(names)
@@ -119,7 +119,7 @@ class Picker:
         self._show_status()
 
     def _show_status(self) -> None:
-        """Say what remains."""
+        """Show how many tools remain."""
         saved = sum(tool.size for tool in self._tools if tool.name in self._hidden)
         left = len(self._tools) - len(self._hidden)
         self._status.set_text(
@@ -130,19 +130,19 @@ class Picker:
 
 
 class _Rows(urwid.ListWalker):  # type: ignore[misc]  # urwid has no types
-    """Makes a row when it comes onto the screen: a server may have thousands of tools."""
+    """Creates rows when they become visible, because a server may have thousands of tools."""
 
     def __init__(self, make: Callable[[Tool], _Row]) -> None:
         self._make = make
         self.show([])
 
     def show(self, tools: Sequence[Tool]) -> None:
-        """List other tools, from the first one."""
+        """Show other tools, starting with the first one."""
         self._tools, self.focus = tools, 0
         self.redraw()
 
     def redraw(self) -> None:
-        """Make all rows anew."""
+        """Create all rows again."""
         self._rows: dict[int, _Row] = {}
         self._modified()
 
@@ -176,7 +176,7 @@ class _Rows(urwid.ListWalker):  # type: ignore[misc]  # urwid has no types
 
 
 def _width_of(text: str) -> int:
-    """Return how many columns a text takes: a letter of Chinese takes two."""
+    """Return how many columns a text takes. (A Chinese character takes two.)"""
     return int(urwid.calc_width(text, 0, len(text)))
 
 

@@ -1,4 +1,4 @@
-"""``--record`` in front of a command: opens the file before anything is started."""
+"""``--record`` in front of a command: open the file before anything starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_recorder(path: str) -> LineRecorder:
-    """Begin a recording that only its owner can read. Raises InvalidOption."""
+    """Open a recording that only its owner can read. Raises InvalidOption."""
     from mcp_tool_filter.adapters.recordings.line_recorder import LineRecorder
 
     mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if path.startswith("+") else os.O_TRUNC)

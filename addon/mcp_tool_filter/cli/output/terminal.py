@@ -1,4 +1,4 @@
-"""Colour, columns and a progress line: only where a person looks.
+"""Colour, columns and a progress line, on terminals only.
 
 >>> columns([("file_read", "exposed"), ("rm", "denied")], is_terminal=True)
 ['file_read  exposed', 'rm         denied']
@@ -31,7 +31,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def leads_nowhere(stream: TextIO) -> bool:
-    """Tell whether nobody can read what is written, as with /dev/null."""
+    """Tell whether output is discarded, as with /dev/null."""
     try:
         is_device = stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):
@@ -40,7 +40,7 @@ def leads_nowhere(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
-    """Colour a text, where that can be seen and nobody has asked for none (NO_COLOR)."""
+    """Colour a text on a terminal, unless NO_COLOR is set."""
     stream = stream or sys.stdout
     if not is_terminal(stream) or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
@@ -48,7 +48,7 @@ def paint(text: str, colour: Colour, stream: TextIO | None = None) -> str:
 
 
 def columns(rows: Sequence[tuple[str, ...]], *, is_terminal: bool) -> list[str]:
-    """Lay out a table: aligned for people, with tabs for programs."""
+    """Format a table: aligned for people, with tabs for programs."""
     if not is_terminal:
         return ["\t".join(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -74,13 +74,13 @@ def width() -> int:
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Say what is waited for, until it is here."""
+    """Show what we are waiting for, until the block ends."""
     if not is_terminal(sys.stderr):
         yield
         return
     from mcp_tool_filter.cli.output.log import set_status  # --help need not wait for it
 
-    set_status(text)  # what is said meanwhile stands above it
+    set_status(text)  # other output appears above it
     try:
         yield
     finally:

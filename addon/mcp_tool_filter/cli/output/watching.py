@@ -1,4 +1,4 @@
-"""What a stdio session shows and keeps: the audit log and metrics, and lines on stderr with -v."""
+"""The observers of a stdio session: audit log, metrics, and activity lines on stderr with -v."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _enter_nowhere(_effect: WriteLog) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionWatch:
-    """What watches a session; by default nothing does."""
+    """The observers of a session; by default none."""
 
     observe: Observer = _ignore
     end: Callable[[], None] = _nothing_to_end
     enter_log: Callable[[WriteLog], None] = _enter_nowhere
-    """Told what rules log."""
+    """Called with the log entries of rules."""
     propagate: Propagate | None = None
 
 
@@ -74,7 +74,7 @@ def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWa
 
 
 def _traced(watch: SessionWatch) -> SessionWatch:
-    """Trace the session, too. Raises StartError without OpenTelemetry."""
+    """Add tracing. Raises StartError without OpenTelemetry."""
     from mcp_tool_filter.adapters.tracing import Tracer
 
     tracer = Tracer()

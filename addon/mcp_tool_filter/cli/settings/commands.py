@@ -1,7 +1,8 @@
-"""Every command, once: dispatch, help and completion read it here.
+"""The table of all commands, for dispatch, help and completion.
 
-Each command declares its own flags. A module that runs a command is imported only for that. The
-module is long because it is one table: whoever adds a command sees how the others describe theirs.
+Each command declares its own flags. The module of a command is imported only to run it. This module
+is longer than our limit because it is one table: a new command can follow the example of the
+others.
 
 >>> COMMANDS["scrub"].parse(["a.flow", "b.flow", "--field", "pin"])
 {'words': ['a.flow', 'b.flow'], 'field': ['pin']}
@@ -31,7 +32,7 @@ _OF_A_FILE: Final = (
     Flag("yes", "do not ask", short="y"),
 )
 SETTINGS: Final = tuple(flag for flag in FLAGS.values() if not flag.only_typed)
-"""The flags that say what the filter should do."""
+"""The flags that configure the filter."""
 
 CLIENTS: Final = (
     "claude-code", "claude-desktop", "cursor", "vscode", "codex", "gemini", "windsurf", "zed",
@@ -42,20 +43,20 @@ SHELLS: Final = ("bash", "zsh", "fish")
 class Command(NamedTuple):
     name: str
     module: str
-    """In ``cli.commands``; its function ``run`` gets what was typed after the name."""
+    """A module in ``cli.commands``; its function ``run`` gets the parsed command line."""
     summary: str
     usage: tuple[str, ...]
     about: str
     flags: tuple[Flag, ...] = ()
-    """Its own; all have --help."""
+    """Its own flags; all commands also have --help."""
     has_settings: bool = False
-    """It understands the flags of the filter itself, too."""
+    """True if it also accepts the filter's own flags."""
     takes_command: bool = False
-    """A command stands after --."""
+    """True if it takes a command after --."""
     most_words: int = 0
-    """So many words that are no flags may be given."""
+    """How many words that are not flags it accepts."""
     choices: tuple[str, ...] = ()
-    """What its first word can be."""
+    """The possible values of its first word."""
     notes: str = ""
 
     @property
@@ -63,7 +64,7 @@ class Command(NamedTuple):
         return (*self.flags, *(SETTINGS if self.has_settings else ()), _HELP)
 
     def parse(self, argv: Sequence[str]) -> Given:
-        """Read a command line. Raises UsageError for the first thing that is wrong with it."""
+        """Parse a command line. Raises UsageError for the first mistake in it."""
         return parse_flags(
             argv,
             self.all_flags,

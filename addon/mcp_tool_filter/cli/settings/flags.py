@@ -1,4 +1,4 @@
-"""Every flag, once: the command line, the environment, the config file, help and completion.
+"""The table of all flags, for the command line, environment, config file, help and completion.
 
 >>> parse_flags(["--deny", "^a", "--deny=^b", "-vv"])
 {'deny': ['^a', '^b'], 'verbose': ['true', 'true']}
@@ -15,19 +15,19 @@ from typing import Final, NamedTuple, NoReturn
 
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 
-DEFAULT_PORT: Final = 6273  # MCPF on a telephone's keys; the MCP inspector has MCPI and MCPP
+DEFAULT_PORT: Final = 6273  # MCPF on a telephone's keys; the MCP inspector uses MCPI and MCPP
 
 
 class Flag(NamedTuple):
     name: str
     help: str
     value: str = ""
-    """What stands after it; a switch has none."""
+    """The name of its value; empty for a switch."""
     short: str = ""
     many: bool = False
-    """It can be given several times, and all count."""
+    """True if it can be repeated and all values count."""
     only_typed: bool = False
-    """It makes sense on the command line only, not in the environment or a file."""
+    """True if it only makes sense on the command line, not in the environment or a file."""
     choices: tuple[str, ...] = ()
 
     @property
@@ -149,7 +149,7 @@ GROUPS: Final = {
 }  # fmt: skip
 FLAGS: Final = {flag.name: flag for group in GROUPS.values() for flag in group}
 
-# What people type who know another tool.
+# What people who know another tool may type.
 _OTHER_NAMES = {
     "--url": "--upstream", "--server": "--upstream", "--target": "--upstream",
     "--mode": "--upstream", "--listen-port": "--port", "--listen-host": "--host",
@@ -169,16 +169,16 @@ _TWO_UPSTREAMS = (
 )
 
 COMMAND: Final = "command"
-"""Among what was given: the words after ``--``."""
+"""The key in ``Given`` for the words after ``--``."""
 
 WORDS: Final = "words"
-"""Among what was given: the words that belong to no flag."""
+"""The key in ``Given`` for the words that belong to no flag."""
 
 type Given = dict[str, list[str]]
 """A flag's name to its values, as text; a switch has "true"."""
 
 
-# argparse makes one for each flag; without a width each imports shutil and asks the terminal.
+# argparse creates one per flag; without a width each imports shutil and queries the terminal.
 _FORMATTER = partial(argparse.HelpFormatter, width=80)
 
 
@@ -200,10 +200,10 @@ def parse_flags(
     takes_command: bool = True,
     help: str = "mcp-tool-filter --help",
 ) -> Given:
-    """Read a command line. Raises UsageError for the first thing that is wrong with it.
+    """Parse a command line. Raises UsageError for the first mistake in it.
 
-    ``most_words`` other words may stand among the flags; ``help`` is where to read more. Behind
-    ``--`` stands a command, or else further words.
+    ``most_words`` other words may be among the flags; ``help`` says where to read more. After
+    ``--`` comes a command, or else more words.
 
     >>> parse_flags(["--deny", "^a", "--", "npx", "-y", "a-server"])
     {'deny': ['^a'], 'command': ['npx', '-y', 'a-server']}
@@ -239,7 +239,7 @@ def parse_flags(
 
 
 def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError | None:
-    """Return what to say to someone who has typed a server's command without ``--``."""
+    """Return an error for a server's command that was typed without ``--``, or None."""
     word = rest[0] if rest else ""
     if is_flag(word) or not _is_program(word):
         return None
@@ -266,7 +266,7 @@ def is_flag(word: str) -> bool:
 
 
 def _refuse_doubles(given: Given, flags: Sequence[Flag]) -> None:
-    """Refuse a second value where only one can count: it would silently undo the first."""
+    """Refuse a second value if only one counts: it would silently override the first."""
     for flag in flags:
         if flag.value and not flag.many and len(set(given.get(flag.name, ()))) > 1:
             why = _TWO_UPSTREAMS if flag.name == "upstream" else "Give it only once"

@@ -1,4 +1,4 @@
-"""What ``--help`` says, of the filter itself and of each command."""
+"""Render ``--help`` for the filter itself and for each command."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _WIDTH = 96
 
 
 def render_help() -> str:
-    """Write the page of the filter itself."""
+    """Render the help of the filter itself."""
     flags = (line for title, group in GROUPS.items() for line in _flag_lines(title, group))
     return "\n".join([TOP, *_usage(FILTER), EXAMPLES, *_command_lines(), "", *flags, BOTTOM])
 
 
 def render_command_help(command: Command) -> str:
-    """Write the page of one command."""
+    """Render the help of one command."""
     about = [line for part in command.about.split("\n") for line in textwrap.wrap(part, _WIDTH)]
     flags = _flag_lines("Flags", (*command.flags, command.all_flags[-1]))
     lines = [*_usage(command), *about, "", *flags]
@@ -58,7 +58,7 @@ def render_command_help(command: Command) -> str:
 
 
 def show_help(command: Command) -> int:
-    """Print the page of one command; return the exit status."""
+    """Print the help of one command; return the exit status."""
     print(render_command_help(command), end="")
     return 0
 

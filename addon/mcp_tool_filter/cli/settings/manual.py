@@ -1,4 +1,4 @@
-"""The manual page, from the same source as ``--help``.
+"""Render the manual page, from the same source as ``--help``.
 
 >>> print(_escaped(".a -b …"))
 \\&.a \\-b \\[u2026]
@@ -18,7 +18,7 @@ _SUMMARY = "hides tools of an MCP server"
 
 
 def render_manual() -> str:
-    """Write the page in the macros of man(7)."""
+    """Render the page in the macros of man(7)."""
     return "\n".join([*_head(), *_options(), *_commands(), *_tail()]) + "\n"
 
 

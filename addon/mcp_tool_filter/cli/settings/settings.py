@@ -1,4 +1,4 @@
-"""What the user wants: the settings as one checked value.
+"""The user's settings as one checked value.
 
 >>> read_settings(["-u", "http://localhost:3000/mcp", "--deny", "^rm"], {}).endpoint
 '/mcp'
@@ -39,7 +39,7 @@ _AUDIT = {
     "metrics-port": "",
     "dashboard": "",
 }
-_FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the option
+_FLAGS_OF_OPTIONS = {  # flags with another name than mitmproxy's option
     "upstream_headers": "header",
     "fail_fast": "keep-running",
     "mode": "upstream",
@@ -48,20 +48,20 @@ _FLAGS_OF_OPTIONS = {  # where a flag is not called as mitmproxy calls the optio
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # to make __eq__ takes time
+@dataclass(frozen=True, kw_only=True, eq=False)  # generating __eq__ takes time
 class Settings:
-    """Checked as far as it is ours alone; what mitmproxy or ``parse_config`` checks is text."""
+    """The settings. Values that mitmproxy or ``parse_config`` checks are still text."""
 
     origin: str
     """Scheme, host and port of the upstream."""
     endpoint: str
-    """Path and query; empty if the user gave none."""
+    """Path and query; empty if not given."""
     command: tuple[str, ...]
-    """The words of a command that is the upstream; empty if the upstream is a URL."""
-    env: Mapping[str, str] = field(repr=False)  # holds secrets
+    """The words of the upstream's command; empty if the upstream is a URL."""
+    env: Mapping[str, str] = field(repr=False)  # contains secrets
     cwd: str | None
     is_stdio: bool
-    """Whether our client is whoever started us."""
+    """True if our client has started us and talks over stdin and stdout."""
     max_children: int
     host: str
     port: int
@@ -99,7 +99,7 @@ class Settings:
     browser: bool
     record: str | None
     log_format: str
-    """text, json or none: how each message that matters is shown."""
+    """text, json or none: how messages are shown."""
     verbosity: int
     """-1 for quiet, 0, 1, 2."""
     set: tuple[str, ...]
@@ -118,7 +118,7 @@ class Settings:
 
     @cached_property
     def texts(self) -> dict[str, str | Sequence[str] | None]:
-        """Our own options by mitmproxy's names: one text each, or several, or None if not set."""
+        """Our own options by their mitmproxy names: one text, several, or None if not set."""
         return {
             "deny": self.deny or None,
             "allow": self.allow or None,
@@ -149,7 +149,7 @@ class Settings:
         }
 
     def config(self) -> Config:
-        """Check our own options, once. Raises StartError with the text that is wrong."""
+        """Check our own options, once. Raises StartError, which quotes the wrong text."""
         return self._config
 
     @cached_property
@@ -162,7 +162,7 @@ class Settings:
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """Name the flag where an error names an option of mitmproxy."""
+    """Make errors name our flag instead of mitmproxy's option."""
     try:
         yield
     except InvalidOption as error:
@@ -179,12 +179,12 @@ def _flag_of(option: str) -> str:
 
 
 def read_settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Read all three sources. Raises UsageError."""
+    """Read the settings from all three sources. Raises UsageError."""
     return settle(gather(parse_flags(argv), environment))
 
 
 def settle(given: Given) -> Settings:
-    """Check what was given, and fill in what was not."""
+    """Check the given settings, and fill in defaults."""
     one = {name: values[-1] for name, values in given.items() if values}
     many = {name: tuple(values) for name, values in given.items()}
     command = many.get(COMMAND) or split_command(one.get("upstream-cmd", ""))
@@ -245,7 +245,7 @@ def settle(given: Given) -> Settings:
 
 
 def _is_stdio(one: Mapping[str, str], *, is_command: bool) -> bool:
-    """Tell whether we talk over stdin and stdout, rather than listen."""
+    """Tell whether we talk over stdin and stdout instead of listening."""
     asked = is_on(one, "stdio")
     listens = "port" in one or is_on(one, "inspect")
     if asked and listens:
@@ -262,7 +262,7 @@ def _refuse_no_file(one: Mapping[str, str]) -> None:
 
 
 def _refuse_own_options(sets: Iterable[str]) -> None:
-    """A second way to say the same thing would leave it open which one counts."""
+    """Refuse our own options in --set: with two ways to set one, it is unclear which counts."""
     for option in (spec.partition("=")[0] for spec in sets):
         if (flag := _flag_of(option)) in FLAGS:
             raise UsageError(f"--set {option}=…: use --{flag} instead")

@@ -1,9 +1,10 @@
-"""Settings as they were given: on the command line, in the environment, in a config file.
+"""Combine the settings from the command line, the environment and a config file.
 
-A flag beats the environment, which beats the file. Only what is denied adds up: nobody who types
-one pattern more should thereby open what the file closes. Within one source, a setting that takes
-one value is given once: the second would silently undo the first. An empty ``deny`` or ``allow``
-is refused wherever it stands, since it is likely a slip (an unset variable) that opens the filter.
+A flag beats the environment, which beats the file. Only deny patterns add up, so that an additional
+pattern on the command line does not disable those in the file. Within one source, a setting with
+one value must not be repeated: the second would silently override the first. An empty ``deny`` or
+``allow`` is refused in every source, because it is probably a slip (an unset variable) that
+disables the filter.
 
 >>> gather({"deny": ["^b"]}, {"MCP_TOOL_FILTER_DENY": "^a"})
 {'deny': ['^a', '^b']}
@@ -18,14 +19,14 @@ from mcp_tool_filter.cli.settings.usage import UsageError, closest, no_such
 from mcp_tool_filter.errors import EmptyList
 
 _PREFIX = "MCP_TOOL_FILTER_"
-_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # read by wrap, and by our tests
+_NOT_OURS = ("WRAPPED", "WRAPPED_LOGIN", "PEERS", "PICTURES")  # variables of wrap and of our tests
 _ADD_UP = ("deny", "deny-glob")
 _PATTERNS = ("deny", "allow", "deny-glob")
-_UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # ways to name it
+_UPSTREAMS = ("upstream", "upstream-cmd", COMMAND)  # the ways to set the upstream
 
 
 def gather(typed: Given, environment: Mapping[str, str]) -> Given:
-    """Bring the three sources together: the command line has been read."""
+    """Combine the three sources; the command line is parsed already."""
     surrounding = _read_environment(environment)
     files = typed.get("config") or surrounding.get("config")
     given: Given = {}
@@ -38,7 +39,7 @@ def gather(typed: Given, environment: Mapping[str, str]) -> Given:
 
 
 def _names_upstream(source: Given) -> bool:
-    """Tell whether this source says what the upstream is. Raises UsageError if it says two."""
+    """Tell whether this source sets the upstream. Raises UsageError if it sets two."""
     named = [name for name in _UPSTREAMS if name in source]
     if len(named) > 1:
         first, second = ("the command after --" if one == COMMAND else f"--{one}" for one in named)
@@ -86,7 +87,7 @@ def _read_entry(path: str, name: str, value: object) -> tuple[str, list[str]]:
     return name, texts
 
 
-_KINDS = {  # of TOML's values
+_KINDS = {  # names of TOML's types
     str: "a text",
     bool: "true or false",
     int: "a number",
@@ -123,7 +124,7 @@ def _refuse_empty(name: str, texts: Sequence[str], *, source: str) -> None:
 
 
 def _read_environment(environment: Mapping[str, str]) -> Given:
-    """Read MCP_TOOL_FILTER_DENY and the like; what can be given several times is cut at lines."""
+    """Read MCP_TOOL_FILTER_DENY and so on; repeatable settings have one value per line."""
     names = {flag.name.upper().replace("-", "_"): flag for flag in FLAGS.values()}
     given: Given = {}
     for variable, text in environment.items():

@@ -1,4 +1,4 @@
-"""What the settings say of the upstream, for whoever asks it without mitmproxy."""
+"""The fetch target in the settings, for a fetch without mitmproxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 
 
 def target_of(settings: Settings) -> Target:
-    """Return what to fetch from. Raises StartError for what was set wrong."""
+    """Return the target of the fetch. Raises StartError for wrong settings."""
     tls = _tls_of(settings) if settings.origin.startswith("https:") else None
     return target_for(settings.config(), settings.origin or settings.upstream, tls)
 

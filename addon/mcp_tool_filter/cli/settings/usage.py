@@ -1,4 +1,4 @@
-"""What is wrong with how we were asked, in one helpful line.
+"""Errors in the command line, in one helpful line.
 
 >>> print(no_such("flag", "--dney", ["--deny", "--port"]))
 Error: There is no flag --dney: did you mean --deny?
@@ -15,7 +15,7 @@ EXIT_STATUS = 2
 
 
 class UsageError(StartError):
-    """The command line, the environment or the config file cannot be followed."""
+    """The command line, the environment or the config file has a mistake."""
 
     exit_status = EXIT_STATUS
 
@@ -26,7 +26,7 @@ class UsageError(StartError):
 def no_such(
     kind: str, name: str, known: Iterable[str], *, help: str = "mcp-tool-filter --help"
 ) -> UsageError:
-    """Say that there is no such thing, and what was perhaps meant."""
+    """Return an error that there is no such thing, and what the user may have meant."""
     meant = closest(name, known)
     what = f"There is no {kind} {name}" + (f": did you mean {meant}?" if meant else "")
     return UsageError(what, why=f"See {help}")

@@ -1,4 +1,4 @@
-"""Reads one value of a flag. Each function raises UsageError, which quotes what was typed."""
+"""Parse the values of flags. Each function raises UsageError, which quotes what was typed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LIKE_THIS = "It must look like http://localhost:3000/mcp"
 def split_command(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
-    except ValueError as error:  # a quote that does not end
+    except ValueError as error:  # a quote is not closed
         raise UsageError("--upstream-cmd cannot be split into words", why=str(error)) from None
 
 
 def parse_variable(text: str) -> tuple[str, str]:
-    """Read KEY=VALUE. No error quotes the value."""
+    """Parse KEY=VALUE. No error quotes the value."""
     name, equals, value = text.partition("=")
     if not equals or not name or "\0" in text:
         raise UsageError("Write --env as KEY=VALUE")
@@ -57,20 +57,20 @@ def one_of(name: str, text: str, choices: Sequence[str]) -> str:
 
 
 def split_upstream(url: str) -> tuple[str, str]:
-    """Cut a URL into its origin, and its path and query."""
+    """Split a URL into its origin, and its path and query."""
     if not url:
         why = "Give its URL: mcp-tool-filter --upstream http://localhost:3000/mcp"
         raise UsageError("Missing --upstream URL", why=why)
     if re.search(r"\s", url.strip()):
         command = f"A server's command comes after --: mcp-tool-filter -- {url.strip()}"
-        why = _LIKE_THIS if "://" in url else command  # it may hold a password
+        why = _LIKE_THIS if "://" in url else command  # the URL may contain a password
         raise UsageError("--upstream is not a valid URL", why=why)
     if not re.match(r"[a-z+]+://", url, re.IGNORECASE):
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
-    except ValueError:  # whose text may quote a password
+    except ValueError:  # its text may quote a password
         raise UsageError("--upstream is not a valid URL", why=_LIKE_THIS) from None
     if parts.username is not None:
         why = 'Send them as a header: --header "Authorization: Basic $CREDENTIALS"'
@@ -89,7 +89,7 @@ def _problem_in(scheme: str, host: str) -> str:
 
 
 def with_scheme(url: str) -> str:
-    """Complete what was typed without a scheme: https, but for this machine.
+    """Add a missing scheme: https, or http for this machine.
 
     >>> with_scheme("mcp.example/mcp"), with_scheme("localhost:3000/mcp")
     ('https://mcp.example/mcp', 'http://localhost:3000/mcp')

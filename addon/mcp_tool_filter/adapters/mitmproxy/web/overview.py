@@ -140,7 +140,7 @@ class Overview:
 
 
 def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Render one line for each tool."""
+    """Write one line for each tool."""
     for listener in listeners:
         yield f"{listener['upstream']}: {listener['exposed']} exposed, {listener['hidden']} hidden"
         for tool in listener["tools"]:
@@ -149,7 +149,7 @@ def render_tools(listeners: Iterable[ListenerLines]) -> Iterator[str]:
 
 
 def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Render one line for each session."""
+    """Write one line for each session."""
     for listener in listeners:
         yield f"{listener['upstream']}: {len(listener['sessions'])} sessions"
         for one in listener["sessions"]:
@@ -165,7 +165,7 @@ def render_sessions(listeners: Iterable[ListenerLines]) -> Iterator[str]:
 
 
 def render_statistics(listeners: Iterable[ListenerLines]) -> Iterator[str]:
-    """Render the statistics."""
+    """Write what has been counted."""
     for one in listeners:
         yield one["upstream"]
         yield f"  messages: {one['messages']}, of which {one['invalid']} invalid"
