@@ -281,7 +281,7 @@ class ToolFilter:
             known.stream = None
             known.listener.close_stream(known.exchange)
         if upstream_failed(flow):
-            known.upstream_has_failed = True
+            self._known.failed.add(flow)
             self._suspect(flow.client_conn)
 
     def _suspect(self, client: Client) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from mitmproxy.http import HTTPFlow
 
@@ -21,8 +21,6 @@ class Known:
     exchange: HttpExchange
     stream: EventStream | None = None
     socket: Socket | None = None
-    upstream_has_failed: bool = False
-    """It could not be reached, or hung up before its answer was complete."""
     login_at: str | None = None
     """The URL to which we redirect a browser that logs in."""
 
@@ -31,6 +29,8 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
     def __init__(self, listeners: Listeners) -> None:
         super().__init__()
         self._listeners = listeners
+        self.failed: WeakSet[HTTPFlow] = WeakSet()
+        """Those whose upstream could not be reached, or hung up before it had answered."""
 
     def of(self, flow: HTTPFlow) -> Known:
         """Return what we know about a flow. If it is new, another addon has answered before us."""

@@ -60,9 +60,7 @@ class UnansweredRequests:
             return Unanswered("client_left") if flow.websocket.timestamp_end else None
         response = flow.response
         if flow.error:
-            known = self._known.get(flow)
-            is_upstreams = known is not None and known.upstream_has_failed
-            end = Unanswered("upstream_failed" if is_upstreams else "client_left")
+            end = Unanswered("upstream_failed" if flow in self._known.failed else "client_left")
         else:
             status = response.status_code if response else None
             end = Unanswered("", status if status and status >= _BAD_REQUEST else None)
