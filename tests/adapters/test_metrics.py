@@ -107,13 +107,14 @@ def test_names_that_a_client_makes_up_crowd_out_no_others() -> None:
         counted.show({"method": f"x/{number}", "tool": f"t{number}", **refused})
     call: dict[str, object] = {"method": "tools/call", "tool": "read"}
     counted.show({**call, "verdict": "forwarded"})
+    counted.show({**call, "verdict": "forwarded", "answer_rule": "redact"})
     counted.show({**call, "tool": "rm", "verdict": "refused", "why": "denied", "rule": "no-rm"})
     names = {
         tuple(sample.labels.values())
         for metric in counted.registry.collect()
         for sample in metric.samples
     }
-    assert {("read",), ("rm", "denied"), ("no-rm",), (OTHER, "unknown")} <= names
+    assert {("read",), ("rm", "denied"), ("no-rm",), ("redact",), (OTHER, "unknown")} <= names
     assert len([one for one in names if one[1:] == ("unknown",)]) == 201
 
 

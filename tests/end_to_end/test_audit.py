@@ -16,7 +16,7 @@ from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
-from tests.raw_client import get, post, raw_client
+from tests.raw_client import MCP_HEADERS, get, post, raw_client
 from tests.raw_upstream import Peer, RawRequest, answer
 
 HIDDEN = "delete_file"
@@ -144,6 +144,40 @@ async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
         jsonschema.validate(one, SCHEMA)
     assert [one.get("tool") for one in entries if "event" not in one][:2] == ["read_file", HIDDEN]
     assert main(["audit", "verify", str(tmp_path / "audit.jsonl")]) == 0
+
+
+@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+async def test_what_is_refused_before_it_is_read_is_entered(host: str, tmp_path: Path) -> None:
+    """Nobody read of a request that was too large, as its head said, or that was no HTTP."""
+    file = tmp_path / "audit.jsonl"
+    sets = ["deny=^x", f"audit_log={file}", "message_limit=2KB"]
+    async with mcp_upstream(tools=[tool("read_file")]) as upstream:
+        if host == "mitmdump":
+            words = ["-s", SCRIPT, "--mode", f"reverse:{upstream.url}"]
+            words += [word for each in sets for word in ("--set", each)]
+        else:
+            pairs = [each.split("=", 1) for each in sets]
+            words = ["-u", f"{upstream.url}/mcp"]
+            words += [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
+        async with _started(host, *words, home=tmp_path) as (it, port):
+            async with raw_client(port) as client:
+                too_large = message("tools/call", name="read_file", arguments={"x": "y" * 9000})
+                assert (await client.ask(post(too_large))).status == 413
+            async with raw_client(port) as client:
+                two_lengths = MCP_HEADERS + b"Content-Length: 1\r\n"
+                assert (await client.ask(post(b"{}", headers=two_lengths))).status == 400
+            async with raw_client(port) as client:
+                evil = post(message("ping")).replace(b"localhost", b"evil.example")
+                assert (await client.ask(evil)).status == 403
+            it.interrupt()
+            assert await it.exit_code() == 0
+    entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+    assert [(one["verdict"], one["why"]) for one in entries] == [
+        ("refused", "oversized"), ("refused", "malformed"), ("refused", "forbidden"),
+    ]  # fmt: skip
+    assert entries[2]["detail"] == "Host"
+    for one in entries:
+        jsonschema.validate(one, SCHEMA)
 
 
 TOOLS = [tool("hang"), tool("fail"), tool("reset")]

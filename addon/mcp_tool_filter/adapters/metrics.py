@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.errors import StartError, reason_of
-from mcp_tool_filter.observers.audit.entry import Entry, method_of
+from mcp_tool_filter.observers.audit.entry import Entry, has_failed, method_of
 from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:
@@ -88,8 +88,9 @@ class Metrics:
         self._messages.labels(self._methods.bounded(method), str(entry.get("class")), verdict).inc()
         if "tool" in entry:
             self._count_call(str(entry["tool"]), verdict, entry)
-        if rule := entry.get("rule"):
-            self._rules.labels(self._rule_ids.bounded(str(rule))).inc()
+        for name in ("rule", "answer_rule"):
+            if rule := entry.get(name):
+                self._rules.labels(self._rule_ids.bounded(str(rule))).inc()
         if isinstance(drift := entry.get("drift"), int):
             self._drift.inc(drift)
         if isinstance(saved := entry.get("saved_bytes"), int):
@@ -109,7 +110,7 @@ class Metrics:
             return
         tool = self._called.bounded(tool)
         self._calls.labels(tool).inc()
-        if "error_code" in entry or "tool_error" in entry or "status" in entry:
+        if has_failed(entry):
             self._errors.labels(tool).inc()
 
     def serve(self, port: int) -> MetricsServer:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, caller_of
+from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, caller_of, is_refused
 
 STEP = 10.0
 """Seconds per step."""
@@ -80,7 +80,7 @@ class Timeline:
         short = {name: part for name, part in entry.items() if not isinstance(part, LazyValue)}
         self._recent.appendleft((self._number, short))
         step = self._step()
-        if entry.get("verdict") in ("refused", "dropped"):
+        if is_refused(entry):
             step.refused += 1
         elif "tool" in entry:
             step.calls += 1
@@ -102,7 +102,7 @@ class Timeline:
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
         caller.last = str(entry.get("time", ""))
-        if entry.get("verdict") in ("refused", "dropped"):
+        if is_refused(entry):
             caller.refused += 1
         elif len(caller.tools) < _MOST_TOOLS or str(entry["tool"]) in caller.tools:
             caller.tools[str(entry["tool"])] += 1

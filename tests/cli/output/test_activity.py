@@ -145,6 +145,18 @@ async def test_log_format_none_shows_no_lines(tmp_path: Path) -> None:
         ({"answered": False, "answer_why": "client_left"}, "no answer (the client left)"),
         ({"answered": False, "answer_why": "upstream_failed"}, "no answer (the upstream failed)"),
         ({"answered": True, "tool_error": True}, "tool error"),
+        (
+            {"answered": True, "error_code": -32603, "answer_why": "invalid"},
+            "error: invalid message from the upstream",
+        ),
+        (
+            {"answered": True, "answer_why": "blocked", "answer_rule": "no-secrets"},
+            "answer refused (blocked by no-secrets)",
+        ),
+        (
+            {"answered": True, "answer_why": "changed", "answer_rule": "redact"},
+            "ok, answer changed (changed by redact)",
+        ),
     ],
 )
 def test_a_line_says_how_a_call_failed(entry: dict[str, object], said: str) -> None:

@@ -21,7 +21,7 @@ from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
-from tests.make import answering
+from tests.make import answering, calling
 
 
 class Audited:
@@ -109,6 +109,22 @@ def test_calls_that_get_no_answer_are_entered_before_the_end() -> None:
     audited.hear(answer(1))
     audited.hear(answer(2))  # too late
     assert [one["id"] for one in audited.entries] == ["2", "3", "1"]
+
+
+@pytest.mark.parametrize("id", ["1", '"one"'])
+def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_client_gets(
+    id: str,
+) -> None:
+    """The invalid message had a line of its own, and the call waited for the end."""
+    audited = Audited()
+    audited.ask(calling("read", id=id))
+    audited.ask(call(2))
+    audited.conversation.unreadable_from_upstream(b'{"id":%b,' % id.encode(), "not valid JSON")
+    (entry,) = audited.entries
+    assert (entry["id"], entry["answered"], entry["error_code"]) == (id, True, -32603)
+    assert (entry["answer_verdict"], entry["answer_why"]) == ("changed", "invalid")
+    audited.conversation.unreadable_from_upstream(b"nonsense", "not valid JSON")
+    assert [one["verdict"] for one in audited.entries] == ["forwarded", "dropped"]
 
 
 def test_a_tool_that_says_it_has_failed_is_an_error() -> None:

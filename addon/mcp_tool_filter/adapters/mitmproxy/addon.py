@@ -29,7 +29,7 @@ from mcp_tool_filter.adapters.mitmproxy.connections import (
     resume,
 )
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
-from mcp_tool_filter.adapters.mitmproxy.errors import error_answer
+from mcp_tool_filter.adapters.mitmproxy.errors import error_answer, reason_of
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
 from mcp_tool_filter.adapters.mitmproxy.flows import add_cors
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
@@ -132,6 +132,7 @@ class ToolFilter:
             ready=self._ready,
             ending=self.ending,
         )
+        self._requests = requests
         self._effects.fetch_tools = requests.fetch_tools
         answers = Answers(
             requests,
@@ -290,7 +291,10 @@ class ToolFilter:
     def _error_answer(self, flow: HTTPFlow, failure: Failure) -> ErrorAnswer:
         known = self._known.get(flow)
         if known is None:
-            return error_answer(flow, failure, None, None)
+            answer = error_answer(flow, failure, None, None)
+            if reason := reason_of(failure):
+                self._requests.tell_refused(flow, answer.response, reason)
+            return answer
         answer = error_answer(flow, failure, known.listener, known.exchange)
         add_cors(known.listener.cors, flow.request, answer.response)
         return answer

@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
 from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
 from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.verdict import Reason, Why
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -57,6 +58,17 @@ def error_answer(
             return _over_budget_answer(exchange)
         case Failure.CONNECT_FAILED | Failure.LOST:
             return _lost_answer(flow, listener, exchange)
+
+
+def reason_of(failure: Failure) -> Reason | None:
+    """Return why a request is refused, if it is the request that is at fault."""
+    match failure:
+        case Failure.REQUEST_MALFORMED:
+            return Reason(Why.MALFORMED, detail="not valid HTTP")
+        case Failure.REQUEST_TOO_LARGE:
+            return Reason(Why.OVERSIZED, detail="Request too large")
+        case _:
+            return None
 
 
 def invalid_answer(

@@ -116,6 +116,10 @@ class Requests:
 
     def _refuse_now(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
         refuse_now(flow, response)
+        self.tell_refused(flow, response, reason)
+
+    def tell_refused(self, flow: HTTPFlow, response: Response, reason: Reason) -> None:
+        """Tell the observers about a request that was refused before it could be judged."""
         if self._views.is_watched:
             self._views.meet(flow)
         verdict = Reply(response.content or b"", reason)
@@ -123,7 +127,7 @@ class Requests:
         if listener:
             listener.tell_refused(verdict, flow)
         else:  # we are still starting
-            self._watchers.log.tell(verdict)
+            self._watchers.tell_refused(verdict, flow)
 
     def judge(self, flow: HTTPFlow) -> Awaitable[None] | None:
         try:

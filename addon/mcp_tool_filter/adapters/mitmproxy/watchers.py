@@ -20,8 +20,9 @@ from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.exchange import Direction
-from mcp_tool_filter.policy.verdict import Forward
+from mcp_tool_filter.policy.exchange import Client, Direction
+from mcp_tool_filter.policy.snapshot import take_snapshot
+from mcp_tool_filter.policy.verdict import Forward, Reply
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.dashboard import Dashboard
@@ -92,6 +93,16 @@ class Watchers:
     def observer_for(self, name: str) -> Observer:
         """Return the observer of a listener's messages."""
         return partial(self._observe, name, self._views.statistics_of(name))
+
+    def tell_refused(self, verdict: Reply, flow: HTTPFlow) -> None:
+        """Tell of a request that is refused by its head while no tool is known yet."""
+        self.log.tell(verdict)
+        if self._watching:
+            nothing = take_snapshot([], deny=[])
+            client = Client()
+            self._watching.observe(
+                Judged(Direction.FROM_CLIENT, None, verdict, client, nothing, origin=flow)
+            )
 
     def _observe(self, name: str, counted: Statistics, judged: Judged) -> None:
         counted.note(judged, self._views.clock())

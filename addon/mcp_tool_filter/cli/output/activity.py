@@ -131,8 +131,14 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
     more = f" by {by}" if by else f": {entry['detail']}" if "detail" in entry else ""
     why = f" ({entry['why']}{more})" if entry.get("why") else ""
     match entry.get("verdict"):
+        case "changed" | "dropped" if entry.get("why") == "invalid":
+            return "invalid message from the upstream", Colour.YELLOW
         case "refused" | "dropped":
             return f"refused{why}", Colour.RED
+        case _ if entry.get("answer_why") == "invalid":
+            return "error: invalid message from the upstream", Colour.YELLOW
+        case _ if entry.get("answer_why") == "blocked":
+            return f"answer refused (blocked by {entry.get('answer_rule')})", Colour.RED
         case _ if "error_code" in entry:
             return f"error {entry['error_code']}", Colour.YELLOW
         case _ if entry.get("answered") is False:
@@ -144,7 +150,8 @@ def _verdict_of(entry: Entry) -> tuple[str, Colour | None]:
         case "changed":
             return f"ok, changed{why}", None
         case _ if "answer_why" in entry:
-            return f"ok, answer changed ({entry['answer_why']})", None
+            by = f" by {entry['answer_rule']}" if "answer_rule" in entry else ""
+            return f"ok, answer changed ({entry['answer_why']}{by})", None
         case _:
             return "ok", None
 

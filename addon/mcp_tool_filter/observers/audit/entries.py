@@ -25,8 +25,8 @@ from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, 
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import shown as shown_name
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Verdict, Why
-from mcp_tool_filter.protocol.messages import Notification, Request, Response
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
 
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -99,7 +99,7 @@ class Auditor:
             elif isinstance(message, (Request, Notification)):
                 self._note_request(one, message)
             elif not isinstance(one.verdict, Forward):  # the message could not be read
-                self._write(self._entry(one, self._now(), self._clock()))
+                self._note_unreadable(one)
 
     def note_log(self, effect: WriteLog) -> None:
         """Log what a rule has logged."""
@@ -179,7 +179,7 @@ class Auditor:
         entry["answer_bytes"] = judged.size or place.end - place.start
         entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
         if message.result is None:
-            entry["error_code"] = _error_code(message)
+            entry["error_code"] = _code_in(message.place.raw)
         else:
             if _is_tool_error(message):
                 entry["tool_error"] = True
@@ -188,11 +188,43 @@ class Auditor:
         if not isinstance(verdict, Forward):
             entry["answer_verdict"] = verdict_word(verdict)
             entry["answer_why"] = verdict.reason.why.value
+            if verdict.reason.rule:
+                entry["answer_rule"] = verdict.reason.rule
             if drift := verdict.reason.drift:
                 entry["drift"] = len(drift)
             if verdict.reason.why is Why.HIDDEN:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
+
+    def _note_unreadable(self, judged: Judged) -> None:
+        """Enter a message that cannot be read with the requests that it should have answered."""
+        verdict, is_noted = judged.verdict, False
+        if judged.direction is Direction.FROM_UPSTREAM and isinstance(verdict, Rewrite):
+            for text in (verdict.text, *verdict.owed):  # the errors that are sent instead
+                if opened := self._take(judged.client, text):
+                    entry = self._entry_of(opened)
+                    entry["answered"] = True
+                    entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
+                    entry["error_code"] = _code_in(text)
+                    entry["answer_verdict"] = verdict_word(verdict)
+                    entry["answer_why"] = verdict.reason.why.value
+                    self._write(entry)
+                    is_noted = True
+        if not is_noted:
+            self._write(self._entry(judged, self._now(), self._clock()))
+
+    def _take(self, client: Client, reply: bytes) -> _Open | None:
+        """Return the open request of a client that an answer of ours answers, and forget it."""
+        try:
+            id = orjson.dumps(orjson.loads(reply)["id"]).decode()
+        except (ValueError, KeyError, TypeError):
+            return None
+        for key, opened in self._open.items():
+            exchange, owner = opened[0], opened[5]
+            is_clients = owner is client or (owner.session is client.session is not None)
+            if is_clients and exchange.id is not None and id_value(exchange.id) == id_value(id):
+                return self._open.pop(key)
+        return None
 
     def _entry_of(self, opened: _Open) -> Entry:
         _, kept, now, clock, _, _ = opened
@@ -279,9 +311,9 @@ def _is_refused(verdict: Verdict) -> bool:
     return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
 
 
-def _error_code(message: Response) -> int | None:
+def _code_in(answer: bytes) -> int | None:
     try:
-        code = orjson.loads(message.place.raw)["error"]["code"]
+        code = orjson.loads(answer)["error"]["code"]
     except (ValueError, KeyError, TypeError):
         return None
     return code if isinstance(code, int) else None

@@ -106,6 +106,26 @@ def method_of(entry: Entry) -> str:
     return str(entry.get("method") or unnamed)
 
 
+def is_refused(entry: Entry) -> bool:
+    """Tell whether somebody did not get through; what the upstream says wrongly is no refusal.
+
+    >>> is_refused({"verdict": "refused"}), is_refused({"verdict": "dropped", "why": "invalid"})
+    (True, False)
+    """
+    return entry.get("verdict") in ("refused", "dropped") and entry.get("why") != "invalid"
+
+
+def has_failed(entry: Entry) -> bool:
+    """Tell whether a call that went through got an error: the upstream's, the tool's, or a rule's.
+
+    >>> has_failed({"error_code": -1}), has_failed({"answer_why": "blocked"}), has_failed({})
+    (True, True, False)
+    """
+    if "error_code" in entry or entry.get("status") is not None:
+        return True
+    return entry.get("tool_error") is True or entry.get("answer_why") == "blocked"
+
+
 _LARGEST = 2**63
 
 

@@ -11,6 +11,8 @@ from mcp_tool_filter.observers.audit.entry import (
     Entry,
     caller_of,
     count_in,
+    has_failed,
+    is_refused,
     method_of,
     milliseconds_in,
 )
@@ -54,7 +56,7 @@ class Summary:
         _count(self.sessions, caller_of(entry))
         name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
-        if entry.get("verdict") in ("refused", "dropped"):
+        if is_refused(entry):
             _count(self.refused, name)
         elif entry.get("method") == "tools/call":
             self._add_call(name, entry)
@@ -62,7 +64,7 @@ class Summary:
     def _add_call(self, tool: str, entry: Entry) -> None:
         _count(self.calls, tool)
         self.unanswered += entry.get("answered") is False
-        if "error_code" in entry or entry.get("tool_error") or "status" in entry:
+        if has_failed(entry):
             _count(self.errors, tool)
         took = milliseconds_in(entry, "upstream_ms")
         is_full = len(self.slowest) == _MOST_SLOWEST

@@ -250,6 +250,8 @@ function chart(label, marks, top) {
 
 function verdict(entry) {
   const why = entry.rule || entry.pattern || entry.why || "";
+  if (entry.answer_why === "blocked") return `answer refused (${entry.answer_rule})`;
+  if (entry.why === "invalid" || entry.answer_why === "invalid") return "invalid message";
   if (entry.error_code !== undefined) return `error ${entry.error_code}`;
   if (entry.answered === false) return entry.status ? `no answer (HTTP ${entry.status})` : "no answer";
   if (entry.tool_error) return "tool error";
