@@ -87,7 +87,7 @@ def test_a_clients_secret_is_read_from_a_variable(tmp_path: Path, secret: str) -
         (("x", "--client-secret", "a"), "needs --client-id"),
         (("x", "--client-id", "a", "--client-secret", "$NOT_SET"), "NOT_SET is not set"),
         (("x", "--unknown"), "--unknown"),
-        (("http://127.0.0.1:1/mcp", "--ca", "/none"), "/none"),
+        (("http://127.0.0.1:1/mcp", "--ca", "/none"), "--ca: '/none'"),
     ],
 )
 def test_mistakes_give_two_lines(tmp_path: Path, args: tuple[str, ...], said: str) -> None:

@@ -18,6 +18,7 @@ from mcp_tool_filter.adapters.oauth.store import LoginStore
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.output.terminal import columns, is_terminal
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
+from mcp_tool_filter.cli.settings.settings import in_our_words
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
 
@@ -34,7 +35,9 @@ def run(typed: Given) -> int:
     if not url:
         raise UsageError("Log in to which server?", why="mcp-tool-filter login URL")
     origin, path = split_upstream(with_scheme(url))
-    state = asyncio.run(_log_in(origin + path, _wishes(typed), store, "no-browser" in typed))
+    wishes = _wishes(typed)
+    with in_our_words():
+        state = asyncio.run(_log_in(origin + path, wishes, store, "no-browser" in typed))
     print(f"Logged in to {state.endpoint}")
     if is_terminal(sys.stdout):
         say(f"\nmcp-tool-filter --upstream {state.endpoint} --deny PATTERN")
