@@ -113,6 +113,18 @@ def test_signals_are_passed_on_and_the_commands_exit_code_is_ours(
         assert "Lost" not in client.stderr()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_command_that_waits_for_its_next_line_ends_after_ctrl_c(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Python servers do: SIGTERM ended them, 5 seconds later."""
+    script = "trap '' INT HUP; echo '{}' >&2; cat >/dev/null; exit 7"
+    with filtered("--", "sh", "-c", script, home=tmp_path) as client:
+        client.said_on_stderr("{}")
+        client.process.send_signal(number)
+        assert client.ends() == 7
+
+
 def test_a_command_that_a_signal_ended_exits_as_in_a_shell(tmp_path: Path) -> None:
     with filtered("--", *upstream(), home=tmp_path) as client:
         client.asks("ping")

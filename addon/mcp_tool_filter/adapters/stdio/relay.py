@@ -35,6 +35,7 @@ _READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
 _LAST_WORDS = 0.5  # seconds without output, if another process holds the ended child's stdout
+_AFTER_CTRL_C = 0.2  # seconds that a command has to end because of a signal alone
 _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
 
 
@@ -200,6 +201,8 @@ class Relay:
         self._child.send(number)
         if number == signal.SIGTERM:
             return self._see_out(0, self._patience.passed_on)
+        if not self._is_gone_within(_AFTER_CTRL_C):
+            self._child.close_stdin()  # Python servers wait for their next line first
         return self._see_out(self._patience.eof, self._patience.term)
 
     def _see_out(self, until_term: float, until_kill: float) -> int:
