@@ -35,6 +35,21 @@ async def test_a_cached_result_of_one_user_is_not_given_to_another(tmp_path: Pat
         assert len(between.upstream.asked) == len(users)
 
 
+async def test_a_result_cached_for_one_url_is_not_given_to_another(tmp_path: Path) -> None:
+    """Some servers know their users by the URL, and some origins have several servers."""
+
+    async def respond(request: RawRequest, peer: Peer) -> None:
+        said = {"jsonrpc": "2.0", "id": 1, "result": {"for": request.line.split()[1]}}
+        await peer.say(answer(json.dumps(said).encode()))
+
+    async with under_policy(tmp_path, respond=respond) as between:
+        paths = ["/mcp", "/mcp?token=a", "/mcp?token=b", "/other/mcp"]
+        for _ in range(2):
+            heard = [json.loads((await between.ask(GET, path=path)).body) for path in paths]
+            assert [one["result"]["for"] for one in heard] == paths
+        assert len(between.upstream.asked) == len(paths)
+
+
 ANSWERS = {
     "plain": b'{"jsonrpc":"2.0","id":1,"result":{"t":"sk-secret"}}',
     "escaped": b'{"jsonrpc":"2.0","id":1,"result":{"t":"s\\u006b-secret"}}',

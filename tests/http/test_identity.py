@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mcp_tool_filter.http.identity import has_usual_params, is_like_the_fetch
+from mcp_tool_filter.http.identity import (
+    asker_in,
+    credentials_in,
+    has_usual_params,
+    is_like_the_fetch,
+)
 from tests.make import asking, head, raw_head, request
 
 ORIGIN = "http://localhost:6274"
@@ -75,3 +82,32 @@ def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None
 
 def test_empty_params_do_not_identify_a_user() -> None:
     assert has_usual_params(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authorization", "cookie", "x-api-key", "apikey", "x-access-key", "cf-access-jwt-assertion"],
+)
+def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
+    one, other = (raw_head("POST", "/mcp", (name.title(), value)) for value in "ab")
+    assert credentials_in(one) != credentials_in(other)
+    assert credentials_in(raw_head("POST", "/mcp", ("X-User", "a"))) == b""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (("/mcp",), ("/mcp",), True),
+        (("/mcp?token=a",), ("/mcp?token=b",), False),
+        (("/mcp",), ("/other/mcp",), False),
+        (("/mcp", ("X-Forwarded-User", "a")), ("/mcp", ("X-Forwarded-User", "b")), False),
+        (("/mcp", ("X-Tenant", "a")), ("/mcp",), False),
+        (("/mcp", ("Accept-Language", "de")), ("/mcp", ("Accept-Language", "fr")), False),
+        (("/mcp", ("X-Request-Id", "1")), ("/mcp", ("X-Request-Id", "2")), True),
+        (("/mcp", ("X-Forwarded-For", "1.1.1.1")), ("/mcp",), True),
+        (("/mcp", ("Mcp-Param-Region", "eu")), ("/mcp", ("Mcp-Param-Region", "us")), True),
+        (("/mcp", ("Mcp-Session-Id", "1")), ("/mcp", ("Mcp-Session-Id", "2")), True),
+    ],
+)
+def test_who_may_get_the_answer_of_whom(one: Any, other: Any, is_same: bool) -> None:
+    assert (asker_in(raw_head("POST", *one)) == asker_in(raw_head("POST", *other))) is is_same

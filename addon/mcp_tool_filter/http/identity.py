@@ -27,15 +27,34 @@ _META = frozenset({
 _NONE: frozenset[bytes] = frozenset()
 
 
-_CREDENTIALS = re.compile(
-    rb"authorization|proxy-authorization|cookie|.*(?:api[-_]?key|token|secret|credential|auth).*"
+# Headers of gateways that differ with each request, or say how it came (not all X-Forwarded-…: some
+# name a user), and those that repeat the message.
+_NOT_OF_THE_ASKER = re.compile(
+    rb"forwarded|via|x-real-ip|x-forwarded-(?:for|host|port|proto|scheme|server)"
+    rb"|x-(?:request|correlation)-id|x-amzn-trace-id|x-cloud-trace-context|x-b3-.*|cf-ray"
+    rb"|mcp-param-.*"
 )
 
 
 def credentials_in(head: Head) -> bytes:
     """Return the headers that identify the asker to an upstream; equal for equal credentials."""
+    if not head.names.credentials:
+        return b""
     said = [(name.lower(), value) for name, value in head.headers]
-    return b"\n".join(b"%b: %b" % one for one in sorted(said) if _CREDENTIALS.fullmatch(one[0]))
+    return b"\n".join(b"%b: %b" % one for one in sorted(said) if one[0] in head.names.credentials)
+
+
+def asker_in(head: Head) -> bytes:
+    """Return all that an answer may depend on besides the message: an equal request of another
+    user differs in it, even if the user is identified by the URL.
+    """
+    told = sorted(
+        (name.lower(), value)
+        for name, value in head.headers
+        if name.lower() not in HARMLESS and not _NOT_OF_THE_ASKER.fullmatch(name.lower())
+    )
+    target = head.target.encode("utf-8", "surrogateescape")
+    return b"\n".join([target, *(name + b":" + value for name, value in told)])
 
 
 def is_like_the_fetch(

@@ -19,7 +19,7 @@ from mcp_tool_filter.http.head import (
     problem_in_body,
     problem_in_head,
 )
-from mcp_tool_filter.http.identity import credentials_in, identity_in, is_like_the_fetch
+from mcp_tool_filter.http.identity import asker_in, credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LegacyStream
 from mcp_tool_filter.http.mirrored import param_headers_after
 from mcp_tool_filter.http.one_upstream import OneUpstream
@@ -154,6 +154,7 @@ class JudgesRequests(OneUpstream):
     def _describe(self, client: Client, head: Head) -> None:
         """Add what only links need: the client's credentials and address."""
         client.identity = credentials_in(head)
+        client.asker = partial(asker_in, head)
         client.address = head.address
         client.claimed_session = head.said.session_id
         client.upstream_has_sessions = self.fetched.sessions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
@@ -70,6 +71,8 @@ class Client:
     """A keyed hash of its credentials; empty if it has none."""
     identity: bytes = field(default=b"", repr=False)
     """Its credentials as it sent them, if a link wants to know who asks."""
+    asker: Callable[[], bytes] = field(default=bytes, repr=False)
+    """Returns all that an answer may depend on besides the message."""
     address: str = ""
     """The address it connects from, if a link wants to know it."""
     claimed_session: str | None = None

@@ -337,6 +337,7 @@ class RulesLink:
             session_started=session.started,
             session=session.custom,
             credentials=client.identity,
+            asker=client.asker,
             upstream=self._upstream,
             revision=client.revision or "",
             filter=partial(judge_by_filter, situation=situation),

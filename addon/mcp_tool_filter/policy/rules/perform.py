@@ -181,7 +181,8 @@ def _look_up(run: Run, rule: Rule, action: Cache) -> Deciding[None]:
         return
     who = yield from run.credential()
     text = yield from run.text(action.key, rule.id)
-    key = _hashed("cache", about.upstream, about.revision, who, text)
+    asker = about.asker().decode("latin-1")
+    key = _hashed("cache", about.upstream, about.revision, who, asker, text)
     found = yield ReadCache(key, run.left())
     if isinstance(found, bytes):
         run.judgement.cached = found

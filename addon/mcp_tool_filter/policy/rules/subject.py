@@ -36,6 +36,8 @@ class Circumstances:
     """What users' own classes keep about the session."""
     credentials: bytes = b""
     """Authorization, cookies and API keys, as the client sent them."""
+    asker: Callable[[], bytes] = field(default=bytes, repr=False)
+    """Returns all that an answer may depend on besides the message."""
     upstream: str = ""
     """Origin and endpoint: what was cached for one is not for another."""
     revision: str = ""
