@@ -57,7 +57,9 @@ def test_the_summary_counts_all_entries(file: Path, capsys: pytest.CaptureFixtur
     assert summary["sessions"] == {"s1": 3, "s2": 1}
     assert (summary["unanswered"], summary["dropped"]) == (1, 3)
     assert summary["slowest"][0] == {"tool": "read", "ms": 80.0}
-    assert "slowest calls" in said([str(file)], capsys)
+    text = said([str(file)], capsys)
+    assert "slowest calls" in text
+    assert "3  s1: read 2, slow 1\n" in text
 
 
 def test_entries_before_a_given_time_can_be_left_out(

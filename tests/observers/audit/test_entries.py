@@ -127,6 +127,19 @@ def test_a_call_whose_answer_cannot_be_read_is_entered_with_the_error_that_its_c
     assert [one["verdict"] for one in audited.entries] == ["forwarded", "dropped"]
 
 
+@pytest.mark.parametrize("id", ["1", '"one"'])
+def test_a_call_that_its_client_cancels_is_entered_at_once(id: str) -> None:
+    """An upstream does not answer it; over stdio nothing else says that it is over."""
+    audited = Audited()
+    audited.ask(calling("read", id=id))
+    audited.ask(call(2))
+    for wanted in ("7", id):
+        said = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}'
+        audited.ask(said % wanted.encode())
+    (entry,) = audited.entries
+    assert (entry["id"], entry["answered"], entry["answer_why"]) == (id, False, "cancelled")
+
+
 def test_a_tool_that_says_it_has_failed_is_an_error() -> None:
     """Most failures of tools come so: they are results for JSON-RPC."""
     audited = Audited()

@@ -46,6 +46,18 @@ def test_lines_about_other_events_are_not_counted_as_messages() -> None:
     assert (summary.dropped, summary.entries) == (3, 0)
 
 
+def test_calls_are_counted_for_each_session_and_tool() -> None:
+    entries = [
+        call("read"),
+        call("read"),
+        call("write"),
+        call("read", session="t"),
+        call("rm", verdict="refused"),
+    ]
+    found = summarise(entries).as_json()["calls_by_session"]
+    assert found == {"s": {"read": 2, "write": 1}, "t": {"read": 1}}
+
+
 @pytest.mark.parametrize("number", [10**400, -1, float("nan"), float("inf"), True, "7", [], {}])
 @pytest.mark.parametrize("name", ["upstream_ms", "saved_bytes", "count"])
 def test_numbers_that_we_never_write_are_left_out(name: str, number: object) -> None:

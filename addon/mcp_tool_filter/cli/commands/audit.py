@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -234,7 +235,25 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
                 print(f"  {times:>7}  {shown(name)}")
             if (more := len(counts) - 20) > 0:
                 print(f"  and {more} more")
+    if summary.by_session:
+        print("\ncalls by session")
+        busiest = sorted(summary.by_session.items(), key=lambda one: -one[1].total())
+        for caller, calls in busiest[:20]:
+            print(f"  {calls.total():>7}  {shown(caller)}: {_most_called(calls)}")
+        if (more := len(busiest) - 20) > 0:
+            print(f"  and {more} more")
     if summary.slowest:
         print("\nslowest calls")
         for took, tool in reversed(summary.slowest):
             print(f"  {took:>9.1f} ms  {shown(tool)}")
+
+
+def _most_called(calls: Counter[str]) -> str:
+    """Return the tools that are called most, with their numbers.
+
+    >>> _most_called(Counter(read=2, write=1))
+    'read 2, write 1'
+    """
+    named = ", ".join(f"{shown(tool)} {times}" for tool, times in calls.most_common(5))
+    more = len(calls) - 5
+    return named + (f" and {more} more" if more > 0 else "")

@@ -160,6 +160,8 @@ def _why_unanswered(entry: Entry) -> str:
     if status := entry.get("status"):
         return f" (HTTP {status})"
     match entry.get("answer_why"):
+        case "cancelled":
+            return " (cancelled)"
         case "client_left":
             return " (the client left)"
         case "upstream_failed":

@@ -36,6 +36,7 @@ class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
 _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
 VERSION = 1
+_CANCELLED = "notifications/cancelled"
 _MOST_OPEN = 10_000
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 
@@ -151,10 +152,11 @@ class Auditor:
 
     def _note_request(self, judged: Judged, message: Request | Notification) -> None:
         verdict, exchange = judged.verdict, judged.exchange
-        if class_of(message.method) is Class.PASS and not (
-            self._includes_passed or _is_refused(verdict)
-        ):
-            return
+        if class_of(message.method) is Class.PASS:
+            if message.method == _CANCELLED and isinstance(verdict, (Forward, Rewrite)):
+                self._note_cancelled(judged, message)
+            if not (self._includes_passed or _is_refused(verdict)):
+                return
         now, clock = self._now(), self._clock()
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
             self._write(self._entry(judged, now, clock))
@@ -167,6 +169,14 @@ class Auditor:
         self._open[id(exchange)] = (exchange, kept, now, clock, judged.origin, judged.client)
         if len(self._open) > _MOST_OPEN:
             self._give_up_oldest()
+
+    def _note_cancelled(self, judged: Judged, message: Request | Notification) -> None:
+        """Enter a request whose client no longer waits: the upstream need not answer it."""
+        wanted = message.params.get("requestId") if message.params else None
+        if judged.direction is not Direction.FROM_CLIENT or wanted is None:
+            return
+        if opened := self._take(judged.client, message.place.cut(wanted)):
+            self._write_unanswered(opened, Unanswered("cancelled"))
 
     def _note_answer(self, judged: Judged, message: Response) -> None:
         exchange = judged.exchange
@@ -201,7 +211,7 @@ class Auditor:
         verdict, is_noted = judged.verdict, False
         if judged.direction is Direction.FROM_UPSTREAM and isinstance(verdict, Rewrite):
             for text in (verdict.text, *verdict.owed):  # the errors that are sent instead
-                if opened := self._take(judged.client, text):
+                if opened := self._take(judged.client, _id_in(text)):
                     entry = self._entry_of(opened)
                     entry["answered"] = True
                     entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
@@ -213,12 +223,8 @@ class Auditor:
         if not is_noted:
             self._write(self._entry(judged, self._now(), self._clock()))
 
-    def _take(self, client: Client, reply: bytes) -> _Open | None:
-        """Return the open request of a client that an answer of ours answers, and forget it."""
-        try:
-            id = orjson.dumps(orjson.loads(reply)["id"]).decode()
-        except (ValueError, KeyError, TypeError):
-            return None
+    def _take(self, client: Client, id: str) -> _Open | None:
+        """Return the open request of a client with this id, and forget it."""
         for key, opened in self._open.items():
             exchange, owner = opened[0], opened[5]
             is_clients = owner is client or (owner.session is client.session is not None)
@@ -309,6 +315,14 @@ def _is_tool_error(message: Response) -> bool:
 
 def _is_refused(verdict: Verdict) -> bool:
     return isinstance(verdict, Reply | Drop) and verdict.reason.why is not Why.CACHED
+
+
+def _id_in(reply: bytes) -> str:
+    """Return the id of an answer of ours, as JSON."""
+    try:
+        return orjson.dumps(orjson.loads(reply)["id"]).decode()
+    except (ValueError, KeyError, TypeError):
+        return "null"
 
 
 def _code_in(answer: bytes) -> int | None:

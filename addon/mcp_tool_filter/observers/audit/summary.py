@@ -19,6 +19,7 @@ from mcp_tool_filter.observers.audit.entry import (
 
 _MOST_SLOWEST = 10
 _MOST_NAMES = 10_000
+_MOST_TOOLS = 200  # of one session
 
 
 @dataclass(slots=True)
@@ -35,6 +36,9 @@ class Summary:
     errors: Counter[str] = field(default_factory=Counter)
     """Calls that the upstream, or the tool, answered with an error, by tool."""
     sessions: Counter[str] = field(default_factory=Counter)
+    """Entries, by session; where there is none, by address."""
+    by_session: dict[str, Counter[str]] = field(default_factory=dict)
+    """What each session has called, by tool."""
     unanswered: int = 0
     dropped: int = 0
     """Lines that could not be written."""
@@ -53,16 +57,19 @@ class Summary:
         time = str(entry.get("time", ""))
         self.first = min(filter(None, (self.first, time)), default="")
         self.last = max(self.last, time)
-        _count(self.sessions, caller_of(entry))
+        caller = caller_of(entry)
+        _count(self.sessions, caller)
         name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
         if is_refused(entry):
             _count(self.refused, name)
         elif entry.get("method") == "tools/call":
-            self._add_call(name, entry)
+            self._add_call(name, caller, entry)
 
-    def _add_call(self, tool: str, entry: Entry) -> None:
+    def _add_call(self, tool: str, caller: str, entry: Entry) -> None:
         _count(self.calls, tool)
+        if caller in self.by_session or len(self.by_session) < _MOST_NAMES:
+            _count(self.by_session.setdefault(caller, Counter()), tool, _MOST_TOOLS)
         self.unanswered += entry.get("answered") is False
         if has_failed(entry):
             _count(self.errors, tool)
@@ -81,6 +88,9 @@ class Summary:
             "refused": dict(self.refused.most_common()),
             "errors": dict((+self.errors).most_common()),
             "sessions": dict(self.sessions.most_common()),
+            "calls_by_session": {
+                caller: dict(calls.most_common()) for caller, calls in self.by_session.items()
+            },
             "unanswered": self.unanswered,
             "dropped": self.dropped,
             "saved_bytes": self.saved_bytes,
@@ -88,9 +98,9 @@ class Summary:
         }
 
 
-def _count(counter: Counter[str], name: str) -> None:
+def _count(counter: Counter[str], name: str, most: int = _MOST_NAMES) -> None:
     """Count, but limit the number of names, because clients choose them."""
-    if name in counter or len(counter) < _MOST_NAMES:
+    if name in counter or len(counter) < most:
         counter[name] += 1
 
 
