@@ -123,6 +123,9 @@ def test_other_commands_use_the_login(tmp_path: Path) -> None:
         listing = ("--upstream", upstream.url, "--list-tools", "--format", "names")
         status, _, err = run(*listing, home=tmp_path)
         assert (status, "HTTP 401" in err) == (1, True)
+        hint = f"Hint: Log in with your browser: mcp-tool-filter login {upstream.url}\n"
+        assert err.endswith(hint)
+        assert run("--stdio", "-u", upstream.url, home=tmp_path)[2].endswith(hint)
         status, out, _ = run("doctor", "-u", upstream.url, "--port", "0", home=tmp_path)
         assert f"Log in with your browser: mcp-tool-filter login {upstream.url}" in out
         assert run("login", upstream.url, home=tmp_path)[0] == 0

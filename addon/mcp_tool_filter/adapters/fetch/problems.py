@@ -27,7 +27,11 @@ async def fetch_problem(error: Exception, target: Target) -> FetchFailed:
     failed."""
     why = _why(error, target)
     if isinstance(error, Refused) and await _wants_login(error, target):
-        return ListsAfterLogin(why=why, path=error.path or target.endpoint or "/mcp")
+        path = error.path or target.endpoint or "/mcp"
+        hint = (
+            f"Log in with your browser: mcp-tool-filter login {target.url}{path.partition('?')[0]}"
+        )
+        return ListsAfterLogin(why=why, path=path, hint=hint)
     return FetchFailed(why=why)
 
 
