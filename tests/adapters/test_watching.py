@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from mcp_tool_filter.policy.rule_effects import WriteLog
 from tests.make import answering, asking, calling
 
 
-def audit(file: Path) -> Audit:
-    found = parse_config(deny=["x"], audit_log=str(file)).audit
+def audit(file: Path, fsync: str = "interval") -> Audit:
+    found = parse_config(deny=["x"], audit_log=str(file), audit_fsync=fsync).audit
     assert found
     return found
 
@@ -65,6 +66,22 @@ def test_the_audit_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
     watching.close()
     entries = [json.loads(line) for line in file.read_bytes().splitlines()]
     assert told(entries) == told(shown) == CALLS
+
+
+@pytest.mark.parametrize(
+    ("fsync", "is_shown", "waits"),
+    [("interval", False, True), ("always", False, False), ("interval", True, False)],
+)
+def test_only_entries_that_nobody_waits_for_are_made_later(
+    tmp_path: Path, fsync: str, is_shown: bool, waits: bool
+) -> None:
+    waiting: list[Callable[[], None]] = []
+    shown: list[Entry] = []
+    sinks = [shown.append] if is_shown else []
+    watching = Watching(audit(tmp_path / "audit.jsonl", fsync), sinks, soon=waiting.append)
+    talk(watching)
+    watching.close()
+    assert bool(waiting) == waits
 
 
 def test_a_rules_log_line_is_audited_and_not_shown_twice(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,11 @@ from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.contents import Arguments
 from mcp_tool_filter.observers.audit.entries import Auditor, EndOf
 from mcp_tool_filter.observers.audit.entry import Entry
+from mcp_tool_filter.observers.audit.gathering import Soon
 from mcp_tool_filter.policy.config import Audit
 
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
-
-log = logging.getLogger(__name__)
 
 type Sink = Callable[[Entry], None]
 """Gets an entry for each message that matters: the terminal, the audit log, the metrics."""
@@ -37,9 +35,11 @@ class Watching:
         metrics_port: int | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
         say: Callable[[str], None] = lambda _text: None,
+        soon: Soon | None = None,
     ) -> None:
         """``say`` gets the address of the metrics if the user cannot know it.
 
+        ``soon`` delays what only the audit log gets. If it is None, nothing waits.
         ``names_of`` and ``upstream_of`` name what a message comes from; see ``Auditor``.
         """
         self._say = say
@@ -47,15 +47,17 @@ class Watching:
         self._count = self._serve_metrics(metrics_port, state)
         self._kept = self._open_log(audit)
         self._sinks = [*sinks, *self._kept]
+        is_kept_only = self._sinks == self._kept and not self._count
+        may_wait = is_kept_only and audit is not None and audit.fsync != "always"
         self._auditor = Auditor(
-            self._kept[0] if self._sinks == self._kept and not self._count else self._tell,
+            self._kept[0] if is_kept_only else self._tell,
             instance=secrets.token_hex(4),
             names_of=names_of,
             upstream_of=upstream_of,
             arguments=Arguments(audit.arguments) if audit else Arguments.NONE,
             includes_passed=self._count is not None,
+            soon=soon if may_wait else None,
         )
-        self._has_failed = False
 
     def _open_log(self, audit: Audit | None) -> list[Sink]:
         if audit is None:
@@ -87,12 +89,7 @@ class Watching:
         return metrics.show
 
     def observe(self, judged: Judged) -> None:
-        try:
-            self._auditor.note(judged)
-        except Exception:
-            if not self._has_failed:
-                self._has_failed = True
-                log.exception("cannot report what happened to a message")
+        self._auditor.note(judged)
 
     def give_up(self, end_of: EndOf) -> None:
         """Tell of requests that will not be answered; ``end_of`` knows them."""

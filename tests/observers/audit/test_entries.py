@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,13 @@ from mcp_tool_filter.observers.audit import entries as module
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents
 from mcp_tool_filter.observers.audit.entries import Auditor, Unanswered
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue
+from mcp_tool_filter.observers.audit.gathering import Soon
+from mcp_tool_filter.observers.audit.words import LONGEST
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client, Session
+from mcp_tool_filter.policy.rule_effects import WriteLog
+from mcp_tool_filter.policy.snapshot import shown
+from mcp_tool_filter.policy.verdict import Reason, Rewrite, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
 from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
@@ -27,9 +33,9 @@ from tests.make import answering, calling
 class Audited:
     """One conversation, and the entries that became of it."""
 
-    def __init__(self, arguments: Arguments = Arguments.HASH) -> None:
+    def __init__(self, arguments: Arguments = Arguments.HASH, soon: Soon | None = None) -> None:
         self.entries: list[Entry] = []
-        self.auditor = Auditor(self.entries.append, instance="one", arguments=arguments)
+        self.auditor = Auditor(self.entries.append, instance="one", arguments=arguments, soon=soon)
         policy = PolicyInForce(config=parse_config(deny=["^rm"]), fetched=example("read", "rm"))
         policy.observe = self.auditor.note
         client = Client(session=Session(id="s-1", revision="2025-06-18"))
@@ -159,6 +165,113 @@ def test_sessions_without_an_id_are_told_apart() -> None:
         Conversation(policy, Client(session=session)).from_client(call(1, "rm"))
     assert None not in seen
     assert seen[0] == seen[1] != seen[2]
+
+
+def never(_make: Callable[[], None]) -> None:
+    """Make no entries later."""
+
+
+def test_entries_are_made_together_and_in_order() -> None:
+    waiting: list[Callable[[], None]] = []
+    audited = Audited(soon=waiting.append)
+    for id in range(3):
+        audited.ask(call(id))
+        audited.ask(call(id, "rm"))
+        audited.hear(answer(id))
+    assert audited.entries == []
+    (make,) = waiting
+    make()
+    ids = [(entry["id"], entry["verdict"]) for entry in audited.entries]
+    assert ids == [(str(id), verdict) for id in range(3) for verdict in ("refused", "forwarded")]
+    audited.ask(call(3))
+    assert len(waiting) == 2
+
+
+def test_the_number_of_messages_without_entries_is_bounded() -> None:
+    audited = Audited(soon=never)
+    for id in range(1000):
+        audited.ask(call(id, "rm"))
+    assert len(audited.entries) > 900
+
+
+@pytest.mark.parametrize("name", ["read", "rm"])
+def test_a_long_message_does_not_wait_for_its_entry(name: str) -> None:
+    """Many of them would take much memory."""
+    audited = Audited(soon=never)
+    audited.ask(call(1, "rm"))
+    audited.ask(call(2, name, text="x" * 5000))
+    audited.hear(answer(2, "y" * 5000))
+    assert [entry["id"] for entry in audited.entries] == ["1", "2"]
+
+
+def test_waiting_messages_are_entered_at_the_end() -> None:
+    audited = Audited(soon=never)
+    audited.ask(call(1))
+    audited.ask(call(2))
+    audited.hear(answer(2))
+    audited.auditor.close()
+    entries = [(entry["id"], entry["answered"]) for entry in audited.entries]
+    assert entries == [("2", True), ("1", False)]
+
+
+def test_a_waiting_answer_counts_as_an_answer() -> None:
+    audited = Audited(soon=never)
+    audited.ask(call(1))
+    audited.hear(answer(1))
+    audited.auditor.give_up(lambda _origin, _client, _age: Unanswered("left"))
+    assert [entry["answered"] for entry in audited.entries] == [True]
+
+
+def test_what_a_rule_logs_comes_after_earlier_messages() -> None:
+    audited = Audited(soon=never)
+    audited.ask(call(1, "rm"))
+    audited.auditor.note_log(WriteLog("warn", "look here", "r"))
+    assert [entry.get("event") for entry in audited.entries] == [None, "rule"]
+
+
+def test_times_are_those_of_the_messages_not_of_their_entries() -> None:
+    clock = iter(float(second) for second in range(100))
+    waiting: list[Callable[[], None]] = []
+    audited = Audited(soon=waiting.append)
+    gathering = audited.auditor._gathering
+    gathering._now = gathering._clock = clock.__next__
+    audited.ask(call(1))
+    audited.hear(answer(1))
+    (make,) = waiting
+    for _ in range(50):
+        next(clock)
+    make()
+    (entry,) = audited.entries
+    assert (entry["time"], entry["upstream_ms"]) == ("1970-01-01T00:00:00.000Z", 2000.0)
+
+
+def test_the_verdict_is_the_observed_one() -> None:
+    """Later, a request may get the header of a trace."""
+    audited = Audited()
+    judged = audited.conversation.from_client(call(1))
+    assert isinstance(judged, Judged)
+    judged.verdict = Rewrite(call(1), Reason(Why.CHANGED))
+    audited.hear(answer(1))
+    assert audited.entries[0]["verdict"] == "forwarded"
+
+
+@pytest.mark.parametrize("name", ["rm", "read"])
+def test_no_long_name_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients choose names, and there is a cache that keeps what it is asked."""
+    asked: list[str] = []
+
+    def recorded(text: str) -> str:
+        asked.append(text)
+        return shown(text)
+
+    monkeypatch.setattr(module, "shown", recorded)
+    audited = Audited()
+    audited.conversation.client.session = None
+    audited.conversation.client.said_revision = "2025" * 10_000
+    audited.ask(call(1, name + "x" * 100_000))
+    audited.auditor.close()
+    assert str(audited.entries[0]["tool"]).endswith("…")
+    assert max(map(len, asked)) <= LONGEST
 
 
 def test_the_number_of_held_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

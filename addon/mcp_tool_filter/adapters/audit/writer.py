@@ -28,7 +28,14 @@ from threading import Event, Thread
 import orjson
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, hash_of, link, may_begin_log, render
+from mcp_tool_filter.observers.audit.chain import (
+    START,
+    hash_of,
+    link,
+    link_all,
+    may_begin_log,
+    render,
+)
 from mcp_tool_filter.observers.audit.entry import Entry, Timestamps, held_by
 
 log = logging.getLogger(__name__)
@@ -36,7 +43,7 @@ log = logging.getLogger(__name__)
 _MOST_QUEUED = 10_000
 _MOST_HELD = 64 * 1024 * 1024  # characters of arguments and results in it
 _HURRY = 2_500  # with so many entries, the thread does not wait for more
-_MOMENT = 0.1  # seconds that entries wait in the queue: what is lost if we are killed
+_MOMENT = 0.05  # seconds that entries wait in the queue; before, they wait as long to be made
 _LONGEST_WAIT = 1.0  # seconds between syncs to disk, and between retries after a failure
 _LONGEST_LINE = 1024 * 1024
 
@@ -104,18 +111,19 @@ class AuditWriter:
 
     def write(self, entry: Entry) -> None:
         """Queue an entry; drop and count it if the queue is full."""
-        queue, size = self._queue, 0
-        queued: _Queued = entry
-        try:
-            queued = orjson.dumps(entry)
-        except TypeError:  # a part of it must be made in the thread
-            size = held_by(entry)
-        is_full = len(queue) >= _MOST_QUEUED
-        if is_full or (size and self._taken - self._given + size > _MOST_HELD):
+        queue = self._queue
+        if len(queue) >= _MOST_QUEUED:
             self._lost += 1
             return
-        self._taken += size
-        queue.append(queued)
+        try:
+            queue.append(orjson.dumps(entry))
+        except TypeError:  # a part of it must be made in the thread
+            size = held_by(entry)
+            if self._taken - self._given + size > _MOST_HELD:
+                self._lost += 1
+                return
+            self._taken += size
+            queue.append(entry)
         if not self._is_woken:  # wake the thread only once for several entries
             self._is_woken = True
             self._wake.set()
@@ -174,14 +182,10 @@ class AuditWriter:
         if not entries:
             self._rotate_if_due()
             return
-        lines: list[bytes] = []
-        before = self._before
-        for entry in entries:
-            line = link(entry if isinstance(entry, bytes) else render(entry), before)
-            before = hash_of(line)
-            lines.append(line + b"\n")
-        self._put(b"".join(lines))
-        self._before = before
+        rendered = [one if isinstance(one, bytes) else render(one) for one in entries]
+        lines, last = link_all(rendered, self._before)
+        self._put(lines)
+        self._before = last
         self._forget(entries)  # they are written, whatever happens now
         if self._has_failed:
             self._has_failed = False

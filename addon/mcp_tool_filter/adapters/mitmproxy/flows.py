@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import itemgetter
 
 from mitmproxy.connection import Client
@@ -196,9 +197,14 @@ def secure_answer_head(response: Response, upstream: UpstreamNames | None) -> bo
 
 def client_address(flow: object) -> str:
     """Return the address of a flow's client, such as 127.0.0.1:50000."""
-    if not isinstance(flow, HTTPFlow) or flow.client_conn.peername is None:
+    return _address(flow.client_conn.peername) if isinstance(flow, HTTPFlow) else ""
+
+
+@lru_cache(1000)  # a client asks more than once
+def _address(peername: tuple[str, int] | None) -> str:
+    if peername is None:
         return ""
-    host, port = flow.client_conn.peername[:2]
+    host, port = peername[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

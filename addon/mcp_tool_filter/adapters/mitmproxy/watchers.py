@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.watching import Sink, Watching
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
+_MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
+
 
 class Watchers:
     """The observers; ``on_end`` is called after the last message, if anything gets entries."""
@@ -80,6 +82,7 @@ class Watchers:
             metrics_port=config.metrics_port,
             state=self._state,
             say=self._warn,
+            soon=_in_a_moment,
         )
         from mcp_tool_filter.adapters.mitmproxy.unanswered import UnansweredRequests
 
@@ -142,6 +145,10 @@ class Watchers:
         if self._watching:
             self._watching.close()
             self._on_end()
+
+
+def _in_a_moment(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(_MOMENT, call)
 
 
 def _trace_headers(flow: HTTPFlow) -> dict[str, str]:

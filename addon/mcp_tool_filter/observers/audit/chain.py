@@ -60,6 +60,17 @@ def link(rendered: bytes, before: str) -> bytes:
     return b'%b,"prev":"%b"}' % (rendered[:-1], before.encode())
 
 
+def link_all(rendered: Iterable[bytes], before: str) -> tuple[bytes, str]:
+    """Return entries as lines, each linked to the one before it, and the hash of the last line."""
+    lines = []
+    for one in rendered:
+        line = link(one, before)
+        before = hash_of(line)
+        lines.append(line)
+    lines.append(b"")  # the last one has an end, too
+    return b"\n".join(lines), before
+
+
 def _anyhow(part: object) -> object:
     """Render anything unexpected too, because a missing line would say less."""
     return part.made() if isinstance(part, LazyValue) else repr(part)

@@ -3,13 +3,12 @@
 A forwarded request is logged when its answer has come, with the time that took; a request that we
 refuse or answer ourselves is logged at once. Unanswered requests are logged at the end.
 
-Messages wait while we make entries, so we do little for each, and nothing twice.
+Messages are gathered first (``gathering``), and little is done for each.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,8 +21,10 @@ from mcp_tool_filter.observers.audit.classes import Class
 from mcp_tool_filter.observers.audit.classes import class_of as class_of_method
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, milliseconds
+from mcp_tool_filter.observers.audit.gathering import Gathering, Noted, Soon
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
+from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
@@ -31,7 +32,8 @@ from mcp_tool_filter.protocol.messages import Notification, Request, Response, i
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
-# Each message asks for the same values, and a cache hit runs no Python code.
+# Each message asks for the same values, and a cache hit runs no Python code. A client chooses what
+# they are asked, and they keep it: cut it first.
 class_of, shown = lru_cache(1000)(class_of_method), lru_cache(1000)(shown_name)
 _WORDS = {word: str(word) for word in (*Direction, *Via, *Class)}
 
@@ -41,8 +43,8 @@ _MOST_OPEN = 10_000
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
 
 
-type _Open = tuple[Exchange, Judged | Entry, float, float, object, Client]
-"""A request that waits for its answer: as observed or already as an entry, the time, and its
+type _Open = tuple[Exchange, Noted | Entry, float, object, Client]
+"""A request that waits for its answer: as noted or already as an entry, the time, and its
 sender."""
 
 
@@ -74,11 +76,12 @@ class Auditor:
         upstream_of: Callable[[object], str] | None = None,
         arguments: Arguments = Arguments.HASH,
         includes_passed: bool = False,
+        soon: Soon | None = None,
     ) -> None:
         """``names_of`` names the client behind an origin, and what the host calls its flow.
 
         ``upstream_of`` names its upstream, where there are many. ``includes_passed`` makes entries
-        of messages of class pass, too.
+        of messages of class pass, too. Entries are made ``soon``, or at once.
         """
         self._write = write
         self._instance = instance
@@ -89,21 +92,26 @@ class Auditor:
         self._contents = Contents(arguments)
         self._includes_passed = includes_passed
         self._timestamps = Timestamps()
-        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._gathering = Gathering(self._enter, now, clock, soon)
+        self._open: dict[int, _Open] = {}  # the oldest comes first
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
-        for one in judged.members or (judged,):
-            message = one.message
-            if isinstance(message, Response):
-                self._note_answer(one, message)
-            elif isinstance(message, (Request, Notification)):
-                self._note_request(one, message)
-            elif not isinstance(one.verdict, Forward):  # the message could not be read
-                self._note_unreadable(one)
+        self._gathering.note(judged)
+
+    def _enter(self, noted: Noted) -> None:
+        judged, verdict, _, _ = noted
+        message = judged.message
+        if isinstance(message, Response):
+            self._enter_answer(noted, message)
+        elif isinstance(message, (Request, Notification)):
+            self._enter_request(noted, message)
+        elif not isinstance(verdict, Forward):  # the message could not be read
+            self._enter_unreadable(noted)
 
     def note_log(self, effect: WriteLog) -> None:
         """Log what a rule has logged."""
+        self._gathering.flush()  # of earlier messages
         session = effect.session
         entry: Entry = {
             "v": VERSION,
@@ -125,21 +133,23 @@ class Auditor:
 
     def close(self) -> None:
         """Log the unanswered requests."""
+        self._gathering.flush()
         while self._open:
             self._give_up_oldest()
 
     def give_up(self, end_of: EndOf) -> None:
         """Enter what will not be answered any more; call this now and then."""
+        self._gathering.flush()
         now = self._clock()
         for key, opened in list(self._open.items()):
-            _, _, _, since, origin, client = opened
+            _, _, since, origin, client = opened
             if (end := end_of(origin, client, now - since)) is not None:
                 del self._open[key]
                 self._write_unanswered(opened, end)
 
     def _give_up_oldest(self) -> None:
-        _, opened = self._open.popitem(last=False)
-        self._write_unanswered(opened, Unanswered())
+        oldest = next(iter(self._open))
+        self._write_unanswered(self._open.pop(oldest), Unanswered())
 
     def _write_unanswered(self, opened: _Open, end: Unanswered) -> None:
         entry = self._entry_of(opened)
@@ -150,27 +160,27 @@ class Auditor:
             entry["status"] = end.status
         self._write(entry)
 
-    def _note_request(self, judged: Judged, message: Request | Notification) -> None:
-        verdict, exchange = judged.verdict, judged.exchange
-        if class_of(message.method) is Class.PASS:
+    def _enter_request(self, noted: Noted, message: Request | Notification) -> None:
+        judged, verdict, _, clock = noted
+        exchange = judged.exchange
+        if class_of(message.method[:LONGEST]) is Class.PASS:
             if message.method == _CANCELLED and isinstance(verdict, (Forward, Rewrite)):
-                self._note_cancelled(judged, message)
+                self._enter_cancelled(judged, message)
             if not (self._includes_passed or _is_refused(verdict)):
                 return
-        now, clock = self._now(), self._clock()
         if exchange is None or exchange.id is None or isinstance(verdict, (Reply, Drop)):
-            self._write(self._entry(judged, now, clock))
+            self._write(self._entry(noted))
             return
-        kept: Judged | Entry = judged
+        kept: Noted | Entry = noted
         if len(message.place.text) > _LONGEST_HELD:  # the message, or its batch
-            kept = self._entry(judged, now, clock)
+            kept = self._entry(noted)
             if isinstance(arguments := kept.get("arguments"), LazyValue):
                 arguments.made()  # make it now: the answer may take long, or never come
-        self._open[id(exchange)] = (exchange, kept, now, clock, judged.origin, judged.client)
+        self._open[id(exchange)] = (exchange, kept, clock, judged.origin, judged.client)
         if len(self._open) > _MOST_OPEN:
             self._give_up_oldest()
 
-    def _note_cancelled(self, judged: Judged, message: Request | Notification) -> None:
+    def _enter_cancelled(self, judged: Judged, message: Request | Notification) -> None:
         """Enter a request whose client no longer waits: the upstream need not answer it."""
         wanted = message.params.get("requestId") if message.params else None
         if judged.direction is not Direction.FROM_CLIENT or wanted is None:
@@ -178,16 +188,17 @@ class Auditor:
         if opened := self._take(judged.client, message.place.cut(wanted)):
             self._write_unanswered(opened, Unanswered("cancelled"))
 
-    def _note_answer(self, judged: Judged, message: Response) -> None:
+    def _enter_answer(self, noted: Noted, message: Response) -> None:
+        judged, verdict, _, clock = noted
         exchange = judged.exchange
         opened = self._open.pop(id(exchange), None) if exchange else None
         if opened is None:
             return
         entry = self._entry_of(opened)
-        place, verdict = message.place, judged.verdict
+        place = message.place
         entry["answered"] = True
         entry["answer_bytes"] = judged.size or place.end - place.start
-        entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
+        entry["upstream_ms"] = milliseconds(clock - opened[2])
         if message.result is None:
             entry["error_code"] = _code_in(message.place.raw)
         else:
@@ -206,38 +217,40 @@ class Auditor:
                 entry["saved_bytes"] = judged.snapshot.denied_bytes
         self._write(entry)
 
-    def _note_unreadable(self, judged: Judged) -> None:
+    def _enter_unreadable(self, noted: Noted) -> None:
         """Enter a message that cannot be read with the requests that it should have answered."""
-        verdict, is_noted = judged.verdict, False
+        judged, verdict, _, clock = noted
+        is_entered = False
         if judged.direction is Direction.FROM_UPSTREAM and isinstance(verdict, Rewrite):
             for text in (verdict.text, *verdict.owed):  # the errors that are sent instead
                 if opened := self._take(judged.client, _id_in(text)):
                     entry = self._entry_of(opened)
                     entry["answered"] = True
-                    entry["upstream_ms"] = milliseconds(self._clock() - opened[3])
+                    entry["upstream_ms"] = milliseconds(clock - opened[2])
                     entry["error_code"] = _code_in(text)
                     entry["answer_verdict"] = verdict_word(verdict)
                     entry["answer_why"] = verdict.reason.why.value
                     self._write(entry)
-                    is_noted = True
-        if not is_noted:
-            self._write(self._entry(judged, self._now(), self._clock()))
+                    is_entered = True
+        if not is_entered:
+            self._write(self._entry(noted))
 
     def _take(self, client: Client, id: str) -> _Open | None:
         """Return the open request of a client with this id, and forget it."""
         for key, opened in self._open.items():
-            exchange, owner = opened[0], opened[5]
+            exchange, owner = opened[0], opened[4]
             is_clients = owner is client or (owner.session is client.session is not None)
             if is_clients and exchange.id is not None and id_value(exchange.id) == id_value(id):
                 return self._open.pop(key)
         return None
 
     def _entry_of(self, opened: _Open) -> Entry:
-        _, kept, now, clock, _, _ = opened
-        return kept if isinstance(kept, dict) else self._entry(kept, now, clock)
+        _, kept, _, _, _ = opened
+        return kept if isinstance(kept, dict) else self._entry(kept)
 
-    def _entry(self, judged: Judged, now: float, clock: float) -> Entry:
+    def _entry(self, noted: Noted) -> Entry:
         """Return the entry for a request or notification, or for an unreadable message."""
+        judged, verdict, now, clock = noted
         client, origin, message = judged.client, judged.origin, judged.message
         session = _session_of(client)
         revision = client.revision  # as the upstream states it
@@ -252,7 +265,7 @@ class Auditor:
             "client": address,
             "from": _WORDS[judged.direction],
             "transport": _WORDS[client.via],
-            "revision": None if revision is None else shown(revision),
+            "revision": None if revision is None else shown(revision[:LONGEST]),
             "bytes": judged.size,
         }
         if flow:
@@ -263,41 +276,43 @@ class Auditor:
             self._add_message(entry, message, judged.exchange)
         else:
             entry["class"] = "log"
-        self._add_verdict(entry, judged, clock)
+        if exchange := judged.exchange:
+            entry["own_ms"] = milliseconds(clock - exchange.asked_at)
+        if isinstance(verdict, Forward):
+            entry["verdict"] = "forwarded"
+        else:
+            self._add_verdict(entry, verdict, judged.snapshot)
         return entry
 
     def _add_message(
         self, entry: Entry, message: Request | Notification, exchange: Exchange | None
     ) -> None:
-        method = message.method
-        entry["method"] = shown(method[:LONGEST])
+        method = message.method[:LONGEST]
+        entry["method"] = shown(method)
         entry["class"] = _WORDS[class_of(method)]
         if isinstance(message, Request):
             entry["id"] = message.id[:LONGEST]
         if exchange and exchange.tool is not None:
-            entry["tool"] = shown(exchange.tool)
+            entry["tool"] = shown(exchange.tool[:LONGEST])
         elif subject := subject_of(message):
             kind, name = subject
             entry[kind] = name
         if message.params and (part := self._contents.shown(message.place, message.params)):
             entry["arguments"] = part
 
-    def _add_verdict(self, entry: Entry, judged: Judged, clock: float) -> None:
-        verdict, exchange = judged.verdict, judged.exchange
-        if exchange:
-            entry["own_ms"] = milliseconds(clock - exchange.asked_at)
+    def _add_verdict(
+        self, entry: Entry, verdict: Rewrite | Reply | Drop, snapshot: Snapshot
+    ) -> None:
         entry["verdict"] = verdict_word(verdict)
-        if isinstance(verdict, Forward):
-            return
         reason = verdict.reason
         if reason.why in (Why.CACHED, Why.HIDDEN):
-            entry["saved_bytes"] = judged.snapshot.denied_bytes
+            entry["saved_bytes"] = snapshot.denied_bytes
         entry["why"] = reason.why.value
         if reason.why is Why.FORBIDDEN and reason.detail:
             entry["detail"] = reason.detail
         if reason.rule:
             entry["rule"] = reason.rule
-        if pattern := pattern_of(reason, judged.snapshot):
+        if pattern := pattern_of(reason, snapshot):
             entry["pattern"] = pattern
 
 
