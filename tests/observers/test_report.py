@@ -42,7 +42,7 @@ def test_a_pattern_that_matches_nothing_gets_a_warning() -> None:
 
 def test_a_tool_that_cannot_be_exposed_gets_a_warning() -> None:
     broken = snapshot_of(answering('{"tools":[1]}'))
-    assert "Warning: a tool that is no object: not exposed" in render_report(WHO, broken)
+    assert "Warning: a tool that is not an object: not exposed" in render_report(WHO, broken)
 
 
 def test_unusual_names_are_escaped_for_the_terminal() -> None:

@@ -105,7 +105,7 @@ def test_an_allowed_tool_may_mention_a_denied_one() -> None:
             "the upstream changed the tool a: still serving the version seen at start-up",
         ),
         (definition("new"), NEW_TOOL),
-        (b"1", "the upstream sent a tool that is no object: not exposed"),
+        (b"1", "the upstream sent a tool that is not an object: not exposed"),
     ],
 )
 def test_drift_lists_later_differences_from_the_snapshot(raw: bytes, sentence: str | None) -> None:

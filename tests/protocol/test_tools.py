@@ -214,9 +214,9 @@ TWO_WAYS = "a tool with a key that could be read in two ways"
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        ("[]", "a tool that is no object"),
-        ('"a"', "a tool that is no object"),
-        ("null", "a tool that is no object"),
+        ("[]", "a tool that is not an object"),
+        ('"a"', "a tool that is not an object"),
+        ("null", "a tool that is not an object"),
         ("{}", "a tool without a name"),
         ('{"inputSchema":{}}', "a tool without a name"),
         ('{"Name":"a","inputSchema":{}}', "a tool without a name"),

@@ -129,7 +129,7 @@ def problem_in_fields(head: Head) -> str | None:
     if head.method not in _METHODS:
         return "a method that no MCP client needs"
     if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
-        return "a target that is no path"
+        return "a target that is not a path"
     said = b"".join(chain.from_iterable(head.headers))
     if b"\r" in said or b"\n" in said or b"\0" in said:
         return "a control character in a header"

@@ -141,7 +141,7 @@ def _object(document: bytes) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         raise ProtocolError("A metadata document is not JSON") from None
     if not isinstance(found, dict):
-        raise ProtocolError("A metadata document is no JSON object")
+        raise ProtocolError("A metadata document is not a JSON object")
     return found
 
 

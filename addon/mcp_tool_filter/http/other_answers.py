@@ -25,7 +25,7 @@ _READABLE = frozenset({
 def refuse_partial(status: int, content_type: str) -> None:
     """Raise ProtocolError for a partial answer, or one in a charset that we do not read."""
     if status == 206:
-        raise ProtocolError("a part of an answer that nobody asked for in parts")
+        raise ProtocolError("a partial answer that was not requested")
     if not _READABLE.issuperset(charsets_in(content_type)):
         raise ProtocolError("a charset that is not accepted")
 

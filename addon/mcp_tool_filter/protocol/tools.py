@@ -122,7 +122,7 @@ def parse_list_request(message: Request) -> ListRequest:
     if params is None:
         return ListRequest(message.id, has_cursor=False, revision=None)
     if params.members is None:
-        raise ProtocolError("a tools/list whose params are no object")
+        raise ProtocolError("a tools/list whose params are not an object")
     refuse_misreadable(params.members, _LIST_PARAMS)
     meta, cursor = params.named.get("_meta"), params.named.get("cursor")
     revision = meta.named.get("io.modelcontextprotocol/protocolVersion") if meta else None
@@ -339,7 +339,7 @@ def _definition(text: str, element: Value) -> Definition:
 
 def _problem(text: str, element: Value, keys: list[str]) -> str | None:
     if element.members is None:
-        return "a tool that is no object"
+        return "a tool that is not an object"
     different = set(keys)
     if len(different) != len(keys) or any(map(is_misleading, different - _USUAL_KEYS)):
         return "a tool with a key that could be read in two ways"

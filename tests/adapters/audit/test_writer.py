@@ -246,7 +246,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -
     notes.chmod(0o644)
     with pytest.raises(StartError) as error:
         AuditWriter(AuditFile(path=notes))
-    assert error.value.why == "It has something else in it than an audit log"
+    assert error.value.why == "It contains something other than an audit log"
     assert (notes.read_text(), stat.S_IMODE(notes.stat().st_mode)) == ("milk\n", 0o644)
 
 

@@ -202,7 +202,7 @@ async def test_no_output_or_recording_contains_a_secret(tmp_path: Path, host: st
             more = ("-w", str(recording), "--set", "flow_detail=4", "-v")
             hosted = tool("mitmdump", *args, *more, home=tmp_path, environment=environment)
         async with hosted as it:
-            await it.says("Login: requests without credentials of their own use yours")
+            await it.says("Login: requests without their own credentials use yours")
             await it.listening()
             async with raw_client(it.port) as client:
                 for _ in range(2):

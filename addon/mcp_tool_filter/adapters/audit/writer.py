@@ -253,7 +253,7 @@ class AuditWriter:
             if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
                 raise OSError(errno.EINVAL, "It is not a regular file")
             if not may_begin_log(os.pread(handle, _LONGEST_LINE, 0)):
-                raise OSError(errno.EINVAL, "It has something else in it than an audit log")
+                raise OSError(errno.EINVAL, "It contains something other than an audit log")
             os.fchmod(handle, 0o600)
             _lock(handle, path)
             self._size = os.fstat(handle).st_size

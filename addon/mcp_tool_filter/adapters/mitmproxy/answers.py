@@ -112,7 +112,7 @@ class Answers:
     def _judge_new_head(self, flow: HTTPFlow, response: Response, known: Known) -> None:
         status = response.status_code
         if status == 101 and not is_websocket(head_of(flow.request)):
-            raise ProtocolError("an upgrade that nobody asked for")
+            raise ProtocolError("an upgrade that was not requested")
         response.stream = False  # another addon may have set it
         listener, exchange = known.listener, known.exchange
         stays = secure_answer_head(response, None if listener.is_forward else listener.names)
@@ -131,7 +131,7 @@ class Answers:
 
     def _open_stream(self, flow: HTTPFlow, response: Response, known: Known) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise ProtocolError("an event stream in a coding that nobody asked for")
+            raise ProtocolError("an event stream in a coding that was not requested")
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
         frame_as_stream(flow, response)
         send = injector(flow) if flow.request.method == "GET" else None
@@ -229,7 +229,7 @@ class Answers:
     ) -> Decision[Answered | None]:
         raw = response.raw_content
         if response.stream or raw is None:
-            raise ProtocolError("an answer went by before it could be judged")
+            raise ProtocolError("an answer passed before it could be judged")
         return known.listener.judge_answer(
             known.exchange,
             response.status_code,
@@ -289,10 +289,10 @@ class Answers:
 
     def judge_changed_head(self, response: Response, known: Known) -> None:
         if response.status_code == 101:
-            raise ProtocolError("an upgrade that nobody asked for")
+            raise ProtocolError("an upgrade that was not requested")
         coding = response.headers.get("content-encoding", "identity")
         if known.stream and coding.strip().lower() != "identity":
-            raise ProtocolError("an event stream in a coding that nobody asked for")
+            raise ProtocolError("an event stream in a coding that was not requested")
         listener = known.listener
         # Through a forward proxy every URL leads to us; and we have chosen a login's redirect
         # ourselves.

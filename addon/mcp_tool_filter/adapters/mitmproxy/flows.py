@@ -174,7 +174,7 @@ def secure_answer_head(response: Response, upstream: UpstreamNames | None) -> bo
     """
     coding = response.headers.get("transfer-encoding", "").lower()
     if coding not in ("", "chunked", "identity"):
-        raise ProtocolError("a transfer coding that nobody asked for")
+        raise ProtocolError("a transfer coding that was not requested")
     fields = response.headers.fields
     values = [value for _, value in fields]
     if max(map(len, values), default=0) > LONGEST_VALUE or len(values) > MOST_HEADERS:

@@ -173,13 +173,13 @@ class Interception:
         if response.status_code == 101:
             asked = flow.request.headers.get("upgrade", "").strip().lower()
             if not asked or response.headers.get("upgrade", "").strip().lower() != asked:
-                raise ProtocolError("an upgrade that nobody asked for")
+                raise ProtocolError("an upgrade that was not requested")
             return None
         kind = response.headers.get("content-type", "")
         if flow.request.method != "GET" or not may_be_event_stream(kind):
             return None
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            raise ProtocolError("an event stream in a coding that nobody asked for")
+            raise ProtocolError("an event stream in a coding that was not requested")
         return self._peek(flow)
 
     def look_at_message(self, flow: HTTPFlow) -> None:

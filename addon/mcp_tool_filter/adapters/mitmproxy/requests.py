@@ -183,7 +183,7 @@ class Requests:
         request = real_request(flow) if self._hidden.was_on else flow.request
         raw = request.raw_content
         if request.stream or raw is None:
-            raise ProtocolError("a body went by before it could be judged")
+            raise ProtocolError("a body passed before it could be judged")
         head = head_of(request, flow.client_conn)
         if through := self._through.asked(flow, head):
             return self._log_in_through(flow, through, listener, head, raw, _asked_in(flow))

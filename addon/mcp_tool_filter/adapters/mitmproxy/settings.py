@@ -88,7 +88,7 @@ def refuse_no_mode(options: Options) -> None:
     if not was_set(options, "mode"):
         why = (
             "--mode reverse:http://host:port filters one MCP server; --mode regular filters all"
-            " that clients reach through the proxy"
+            " servers that clients reach through the proxy"
         )
         raise StartError("There is no --mode", why=why)
 

@@ -248,7 +248,7 @@ class Startup:
             self.stop(str(error))
         except Exception:
             log.exception("cannot start")
-            self.stop("Error: The tool filter cannot start\nThis is a bug of ours")
+            self.stop("Error: The tool filter cannot start\nThis is a bug in mcp-tool-filter")
 
     async def _open(self, mode: ReverseMode) -> None:
         listener = await self._listeners.open(mode, ctx.options)
@@ -263,7 +263,7 @@ class Startup:
         self._through.open(mode, listener, has_login=has_login)
         self._report(render_report(who, listener.snapshot, self._rules.names))
         if has_login:
-            self._report("  Login: requests without credentials of their own use yours")
+            self._report("  Login: requests without their own credentials use yours")
         if self._is_fast:
             return_free_memory()
 

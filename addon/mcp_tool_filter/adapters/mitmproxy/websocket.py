@@ -109,7 +109,7 @@ def judge_or_drop(socket: Socket | None, flow: HTTPFlow, message: WebSocketMessa
     """Judge a message; drop it if it cannot be judged."""
     try:
         if socket is None:
-            raise ProtocolError("a WebSocket that nobody asked for")
+            raise ProtocolError("a WebSocket that was not requested")
         socket.judge(flow, message)
     except Exception:
         log.exception("cannot judge a WebSocket message")

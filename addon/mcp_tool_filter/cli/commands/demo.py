@@ -77,7 +77,7 @@ async def _running(settings: Settings) -> AsyncIterator[str]:
     if task.done():
         waiting.cancel()
         task.result()
-        raise StartError("The filter has ended", why="This is a bug of ours")
+        raise StartError("The filter has ended", why="This is a bug in mcp-tool-filter")
     host, port, *_ = master.addons.get("proxyserver").listen_addrs()[0]
     try:
         yield f"http://{host}:{port}{PATH}"

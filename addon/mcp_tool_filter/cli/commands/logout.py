@@ -22,7 +22,7 @@ def run(typed: Given) -> int:
         raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
     for state in list(store.all()) if ends_all else [_find(url, store)]:
         if problem := asyncio.run(drop(state, store)):
-            say(f"The authorization server was not told: {problem}")
+            say(f"The authorization server was not notified: {problem}")
         print(f"Logged out of {state.endpoint}")
     return 0
 

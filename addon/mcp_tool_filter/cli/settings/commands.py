@@ -336,7 +336,7 @@ _ALL: Final = (
             Flag("follow", "print entries as they are written", short="f"),
             FLAGS["upstream"],
             Flag("last", "with verify: the log must still have the line with this hash", "HASH"),
-            Flag("after", "with verify: the last hash of older files that are no longer kept",
+            Flag("after", "with verify: the last hash of older files that you have removed",
                  "HASH"),
             Flag("policy", "with suggest: print a rules file that allows the calls in the log"),
         ),

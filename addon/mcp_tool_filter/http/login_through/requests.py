@@ -113,7 +113,7 @@ def come_back(path: str, query: str, between: Between, now: float) -> tuple[str,
     given = dict(fields)
     login = between.registrations.come_back(path, given.get("state", ""), now)
     if login is None:
-        raise ProtocolError("This login was not begun here, or is over")
+        raise ProtocolError("This login was not started here, or has ended")
     if given.get("iss") != between.server.issuer:  # as raw strings (RFC 9207, 2.4)
         raise ProtocolError("The answer is from another authorization server")
     is_first = "code" in given and between.registrations.note_login(login.registration)
