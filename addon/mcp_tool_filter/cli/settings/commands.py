@@ -115,7 +115,7 @@ _ALL: Final = (
         usage=("run [--deny PATTERN] [FLAGS] -- CLIENT ARGS",),
         about="Starts a client, such as claude or codex, and sends its traffic through the filter."
         " The filter checks MCP messages to any URL; logins work. All other traffic passes"
-        " untouched. At the end, run lists the servers in the client's files that did not come"
+        " untouched. At the end, it lists the servers in the client's files that did not come"
         " through the filter. It does not filter servers that the client starts as commands: use"
         " wrap for these.",
         flags=(
@@ -149,8 +149,8 @@ _ALL: Final = (
         ),
         about="Checks Python and mitmproxy, the patterns and other settings, the port, the"
         " connection to the upstream, its transport and revision, the credentials, and its tools."
-        " With --client, it shows which of the client's servers run can filter, and which ones"
-        " came through the filter in the last run.",
+        " With --client, it shows which of the client's servers the command run can filter, and"
+        " which ones came through the filter last time.",
         flags=(
             _JSON,
             Flag("client", "look at the servers in this client's files", "CLIENT",
