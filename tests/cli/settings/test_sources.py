@@ -80,6 +80,13 @@ def test_a_file_that_is_not_utf_8_gives_one_sentence(tmp_path: Path) -> None:
     assert complaint("--config", str(file)) == wanted
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_crlf(tmp_path: Path) -> None:
+    """Editors on Windows write both."""
+    file = tmp_path / "filter.toml"
+    file.write_bytes(b'\xef\xbb\xbfdeny = ["^a"]\r\nport = 1\r\n')
+    assert read_file(str(file)) == {"deny": ["^a"], "port": ["1"]}
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert "No such file" in complaint("--config", str(tmp_path / "none.toml"))
 

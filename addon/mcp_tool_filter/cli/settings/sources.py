@@ -53,7 +53,7 @@ def read_file(path: str) -> Given:
 
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file)
+            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write the mark
     except OSError as error:
         raise UsageError(f"Cannot read the config file {path}", why=str(error.strerror)) from None
     except UnicodeDecodeError:
