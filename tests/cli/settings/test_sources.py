@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_tool_filter.cli.settings.sources import read_file
 from tests.cli.settings.reading import complaint, settings
 
 
