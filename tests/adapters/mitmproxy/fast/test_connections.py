@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from unittest.mock import Mock
@@ -207,3 +208,19 @@ async def test_all_received_data_is_read_at_once() -> None:
     reader.feed_eof()
     found = first, len(await reader.read(-1)), len(await reader.read(65535))
     assert found == (200_000, 10, 0)
+
+
+async def test_who_makes_much_work_lets_others_go_first_and_is_read_in_smaller_pieces() -> None:
+    """A client could send thousands of tiny frames, which take a second for each 256 KB."""
+    turns: list[int] = []
+    reader = GreedyReader()
+    reader.feed_data(b"x" * 1_000_000)
+    sizes = [len(await reader.read(65535))]
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    for _ in range(4):
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.03:
+            pass  # work
+        sizes.append(len(await reader.read(65535)))
+    assert sizes == [256 * 1024, 64 * 1024, 16 * 1024, 8 * 1024, 8 * 1024]
+    assert turns == [1]

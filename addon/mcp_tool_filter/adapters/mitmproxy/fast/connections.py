@@ -14,9 +14,10 @@ carries them out without waiting, it keeps its reader in ``transports``, and a l
 from __future__ import annotations
 
 import logging
-from asyncio import StreamReader
+from asyncio import StreamReader, sleep
 from collections import deque
 from collections.abc import Awaitable, Generator
+from time import thread_time
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -36,6 +37,8 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import close_after_error
 log = logging.getLogger(__name__)
 
 _MOST_READ = 256 * 1024  # bytes, as many as asyncio reads from a socket
+_LEAST_READ = 8 * 1024  # bytes; fewer never take long
+_LONGEST_TURN = 0.02  # seconds of computing; waiting for a slow peer does not count
 _LARGE = 64 * 1024  # bytes; copying so many would cost more than sending them separately
 
 type Steps = Generator[commands.Command, Any, None]
@@ -108,10 +111,22 @@ class QuickConnectionHandler(ProxyConnectionHandler):
 
 class GreedyReader(StreamReader):
     """Returns all available bytes at once: mitmproxy would read 64 KB at a time, at a high cost
-    each."""
+    each. If they take long (thousands of tiny frames), it lets other connections go first and then
+    returns fewer."""
+
+    _most = _MOST_READ
+    _given_at = 0.0  # when it returned the last bytes, if they were many
 
     async def read(self, n: int = -1) -> bytes:
-        return await super().read(n if n < 0 else max(n, _MOST_READ))
+        if self._given_at:
+            if thread_time() - self._given_at > _LONGEST_TURN:
+                self._most = max(_LEAST_READ, self._most // 4)
+                await sleep(0)
+            elif self._most < _MOST_READ:
+                self._most *= 2
+        data = await super().read(n if n < 0 else self._most)
+        self._given_at = thread_time() if len(data) >= _LEAST_READ else 0.0
+        return data
 
 
 class _Shortened:
