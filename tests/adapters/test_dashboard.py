@@ -94,7 +94,11 @@ def test_the_number_of_steps_back_is_bounded() -> None:
 def test_a_request_of_the_page_must_have_lists_of_names() -> None:
     """Both servers of the page answer these exceptions with 400."""
     board = Edited("^delete_").board
-    cases: list[dict[str, object]] = [{}, {"deny": "^rm$"}, {"deny": [1]}, {"deny": None}]
+    cases: list[dict[str, object]] = [{}, {"deny": "^rm$"}, {"deny": ["^rm$", 1]}, {"deny": None}]
     for said in cases:
         with pytest.raises((KeyError, TypeError)):
             CHANGES["apply"](board, said)
+    assert CHANGES["apply"](board, {"deny": ["^rm$"]}) == {"problem": ""}
+    assert CHANGES["preview"](board, {"hide": [], "show": ["rm"]})["deny"] == []
+    assert CHANGES["undo"](board, {}) == {"problem": ""}
+    assert board.state()["deny"] == ["^delete_"]

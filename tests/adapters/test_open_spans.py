@@ -63,10 +63,11 @@ def test_all_of_stdio_is_one_client() -> None:
 def test_a_cancellation_takes_the_clients_own_request_only() -> None:
     client = Client()
     of_others, of_upstream, own = asked(Client()), asked_by_upstream(client), asked(client)
-    kept = keeping(of_others, of_upstream, own)
+    another = asked(client, "2")
+    kept = keeping(of_others, of_upstream, another, own)
     assert kept.take_of_client(client, "1.0") is own
     assert kept.take_of_client(client, "1") is None
-    assert len(kept) == 2
+    assert len(kept) == 3
 
 
 def test_a_client_that_leaves_takes_its_requests_of_both_directions() -> None:

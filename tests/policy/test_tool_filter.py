@@ -142,6 +142,15 @@ def test_a_tool_that_appears_later_is_not_exposed_and_noticed() -> None:
     assert verdict.reason.drift == (NEW_TOOL,)
 
 
+def test_an_exposed_tool_that_is_listed_twice_is_noticed() -> None:
+    """Clients may take either definition; of tools that are hidden, nothing is said."""
+    verdict = decide_listing(message(listing("read_file", "read_file", "rm_rf", "rm_rf")), TOOLS)
+    assert text_of(verdict) == listing("read_file")
+    assert isinstance(verdict, Rewrite)
+    (twice,) = verdict.reason.drift
+    assert "read_file" in twice
+
+
 def test_a_tool_that_changes_keeps_its_definition_and_is_noticed() -> None:
     changed = answering('{"tools":[' + definition("read_file", ',"title":"x"').decode() + "]}")
     verdict = decide_listing(message(changed), TOOLS)

@@ -15,7 +15,7 @@ from mcp_tool_filter.adapters.effects.rehearsed import (
 )
 from mcp_tool_filter.policy.rules.judgement import Evaluated
 from mcp_tool_filter.protocol.messages import Request, Response, parse_message
-from tests.policy.rules.judging import call, result, rules, single
+from tests.policy.rules.judging import call, request, result, rules, single
 
 POLICY = """
 - {id: tell, conditions: [tool_equals: told], actions: [log: {message: hello}]}
@@ -73,6 +73,13 @@ def test_a_response_is_judged_with_the_request_that_it_answers() -> None:
     told = rehearse(Rehearsal(policy), said, asked=asked, from_client=False)
     assert (told.word, told.rule) == ("block", "r")
     assert rehearse(Rehearsal(policy), said, from_client=False).word == "pass"
+
+
+def test_a_message_is_the_clients_unless_it_is_said_to_be_the_upstreams() -> None:
+    rehearsal = Rehearsal(rules("- {id: r, conditions: [from: server], actions: [block: 'no']}"))
+    ping = single(request("ping"))
+    assert rehearse(rehearsal, ping).word == "pass"
+    assert rehearse(rehearsal, ping, from_client=False).word == "block"
 
 
 def test_a_reason_that_clients_are_not_told_is_shown() -> None:

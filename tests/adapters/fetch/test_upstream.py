@@ -98,6 +98,13 @@ async def test_a_session_given_with_a_refused_probe_is_closed_too() -> None:
     assert sorted(closed) == [["unwanted"], ["wanted"]]
 
 
+async def test_a_session_given_by_a_stateless_upstream_is_closed_too() -> None:
+    say = stateless(tool_list("a"))
+    _, upstream = await run(dialogue(lambda request: with_session(say(request), "unwanted")))
+    closed = [r.all("mcp-session-id") for r in upstream.requests if r.line[:6] == "DELETE"]
+    assert ["unwanted"] in closed
+
+
 async def test_an_upstream_may_refuse_to_close_its_session() -> None:
     say = streamable(tool_list("a"), session="s1")
     stubborn = dialogue(lambda r: NOT_ALLOWED if r.line[:6] == "DELETE" else say(r))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
+from mcp_tool_filter.adapters.oauth.errors import LoggedOut, LoginFailed, RenewalFailed
 
 URL = "https://mcp.example/mcp"
 
@@ -14,6 +14,11 @@ def test_a_login_that_is_over_says_what_to_type() -> None:
     assert str(LoggedOut(URL, "has expired")) == (
         f"Error: The login to {URL} has expired\nType: mcp-tool-filter login {URL}"
     )
+
+
+def test_a_login_that_fails_says_why() -> None:
+    failed = LoginFailed(URL, why="It asks for no login")
+    assert str(failed) == f"Error: Cannot log in to {URL}\nIt asks for no login"
 
 
 def test_clients_get_one_sentence() -> None:

@@ -86,6 +86,12 @@ def test_a_keyring_that_refuses_is_reported_in_one_short_line(backend: Backend) 
         keyring_box.remove("n")
 
 
+def test_a_keyring_that_gives_no_reason_is_named_by_its_error(backend: Backend) -> None:
+    backend.problem = ""
+    with pytest.raises(KeyringFailed, match="KeyringError"):
+        keyring_box.check()
+
+
 def test_without_the_package_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

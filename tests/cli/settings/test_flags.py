@@ -68,6 +68,8 @@ def test_a_pattern_that_begins_with_a_dash_can_be_given() -> None:
 
 def test_flags_that_can_be_repeated_keep_their_order() -> None:
     assert parse_flags(["-d", "^b", "--deny", "^a"]) == {"deny": ["^b", "^a"]}
+    headers = ["-H", "X-B: 1", "--header", "X-A: 2"]
+    assert parse_flags(headers) == {"header": ["X-B: 1", "X-A: 2"]}
 
 
 @pytest.mark.parametrize("name", FLAGS)

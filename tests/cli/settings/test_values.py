@@ -10,6 +10,7 @@ from mcp_tool_filter.cli.settings.values import (
     is_on,
     one_of,
     parse_count,
+    parse_port,
     parse_variable,
     split_command,
 )
@@ -48,6 +49,13 @@ def test_an_invalid_upstream_is_refused_without_showing_a_password(url: str, par
         read_settings(["--upstream", url], {})
     assert part in str(raised.value)
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["65536", "99999", "100000", "-1", "", "http", "1.0"])
+def test_a_port_is_a_number_from_0_to_65535(text: str) -> None:
+    assert (parse_port("0"), parse_port("65535")) == (0, 65535)
+    with pytest.raises(UsageError, match=f"--port cannot be {text}"):
+        parse_port(text)
 
 
 @pytest.mark.parametrize(
