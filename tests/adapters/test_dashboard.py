@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,9 +17,10 @@ from mcp_tool_filter.policy.config import parse_config
 class Edited:
     """A filter whose patterns a dashboard edits."""
 
-    def __init__(self, *deny: str) -> None:
+    def __init__(self, *deny: str, allow: Sequence[str] = ()) -> None:
+        config = parse_config(deny=deny or None, allow=allow or None)
         self.policy = PolicyInForce(
-            config=parse_config(deny=deny), fetched=example("read_file", "delete_file", "rm")
+            config=config, fetched=example("read_file", "delete_file", "rm")
         )
         self.board = Dashboard(
             overview=lambda: {"listeners": []},
@@ -52,6 +54,24 @@ def test_the_command_that_keeps_the_current_patterns_can_be_pasted_into_a_shell(
     command = edited.board.state()["command"]
     assert isinstance(command, str)
     assert shlex.split(command) == ["--deny", "^it's", "--deny", "^rm$"]
+
+
+def test_the_last_hidden_tool_can_be_shown_and_hidden_again() -> None:
+    """Without any pattern the edit was refused: an empty deny list is a mistake."""
+    edited = Edited("^rm$")
+    shown = edited.board.preview(hide=[], show=["rm"])
+    assert shown == {"deny": ["(?!)"], "command": "--deny '(?!)'"}
+    assert edited.board.apply(["(?!)"]) == {"problem": ""}
+    assert edited.board.preview(hide=["rm"], show=[])["deny"] == ["^rm$"]
+    assert edited.board.undo() == {"problem": ""}
+    assert edited.deny == ["^rm$"]
+
+
+def test_an_edit_can_be_undone_where_there_was_no_pattern_before() -> None:
+    edited = Edited(allow=["^read"])
+    assert edited.board.apply(["^read_file$"]) == {"problem": ""}
+    assert edited.board.undo() == {"problem": ""}
+    assert edited.deny == ["(?!)"]
 
 
 def test_an_edit_can_be_undone_step_by_step() -> None:

@@ -65,6 +65,50 @@ async def test_the_dashboard_shows_and_changes_the_filter(tmp_path: Path) -> Non
                 assert b"Tool not found" not in (await client.ask(post(CALL % b"read"))).body
 
 
+async def test_a_tool_that_a_glob_hides_can_be_shown_and_hidden_again(tmp_path: Path) -> None:
+    """The glob stayed in force, and to undo the change made it a regex: r* is another one."""
+    async with mcp_upstream(tools=[tool("rm"), tool("read"), tool("write")]) as upstream:
+        flags = ["-u", upstream.url, "--deny-glob", "r*", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, path = await address_of(it)
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+
+            def change(name: str, **said: object) -> dict[str, object]:
+                answer = asked(port, f"/mcp/{name}", "POST", json.dumps(said), Cookie=cookie)
+                return dict(json.loads(answer[1]))
+
+            def exposed() -> set[str]:
+                state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+                return {one["id"] for one in state["listeners"][0]["tools"] if one["exposed"]}
+
+            preview = change("preview", hide=[], show=["rm"])
+            assert preview == {"deny": ["^read$"], "command": "--deny '^read$'"}
+            assert change("apply", deny=["^read$"]) == {"problem": ""}
+            assert exposed() == {"rm", "write"}
+            assert change("undo") == {"problem": ""}
+            assert exposed() == {"write"}
+            assert "Unsafe regex" in str(change("apply", deny=["(a+)+"])["problem"])
+            assert exposed() == {"write"}
+
+
+async def test_a_bad_edit_leaves_globs_in_force(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=[tool("rm"), tool("write")]) as upstream:
+        flags = ["-u", upstream.url, "--deny-glob", "r*", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it, raw_client(await it.serving()) as client:
+            port, path = await address_of(it)
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+            bad = json.dumps({"deny": ["(a+)+"]})
+            asked(port, "/mcp/apply", "POST", bad, Cookie=cookie)
+            state = json.loads(asked(port, "/mcp/state", Cookie=cookie)[1])
+            assert len(state["deny"]) == 1
+            assert b"Tool not found" in (await client.ask(post(CALL % b"rm"))).body
+            good = json.dumps({"deny": ["^write$"]})
+            asked(port, "/mcp/apply", "POST", good, Cookie=cookie)
+            assert b"Tool not found" in (await client.ask(post(CALL % b"write"))).body
+            assert b"Tool not found" not in (await client.ask(post(CALL % b"rm"))).body
+
+
 @pytest.mark.parametrize(
     ("path", "headers"),
     [

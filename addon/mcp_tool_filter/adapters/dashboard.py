@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mcp_tool_filter.observers.timeline import Timeline
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.switches import switched
+from mcp_tool_filter.policy.switches import NOTHING, switched
 
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot
@@ -93,13 +93,13 @@ class Dashboard:
         """Restore the patterns before the last change."""
         if not self._before:
             return {"problem": "There is nothing to undo"}
-        problem = self._edit(self._before[-1])
+        problem = self._edit(self._before[-1] or [NOTHING])
         if not problem:
             self._before.pop()
         return {"problem": problem}
 
     def _deny(self) -> list[str]:
-        return [pattern.text for pattern in self._config().deny]
+        return [pattern.regex for pattern in self._config().deny]
 
 
 def _names_in(snapshot: Snapshot) -> list[str]:

@@ -54,6 +54,11 @@ class Pattern:
             return self.option != "allow"
 
     @property
+    def regex(self) -> str:
+        """The pattern as a JavaScript regex, also where a glob was typed."""
+        return render_glob(self.text) if self.option == DENY_GLOB else self.text
+
+    @property
     def hint(self) -> str | None:
         """What the user may have meant instead, if the pattern is odd."""
         return None if self.option == DENY_GLOB else hint(self.text)

@@ -13,6 +13,9 @@ from collections.abc import Collection, Sequence
 from mcp_tool_filter.policy.exact import deny_for
 from mcp_tool_filter.policy.patterns import Pattern
 
+NOTHING = "(?!)"
+"""Matches no name: to deny nothing on purpose."""
+
 
 def switched(
     deny: Sequence[Pattern], names: Sequence[str], hide: Collection[str], show: Collection[str]
@@ -20,17 +23,20 @@ def switched(
     """Return deny patterns that hide and show these tools as well, and no other of ``names``.
 
     A pattern that matches a tool to be shown is replaced by one for the others that it matches.
+    Where nothing is left to hide, the pattern that says so stands: no pattern at all is a mistake.
     """
     patterns: list[str] = []
     hidden: set[str] = set()
     for pattern in deny:
+        if pattern.text == NOTHING:
+            continue
         matched = [name for name in names if pattern.matches(name)]
         kept = [name for name in matched if name not in show]
         if len(kept) == len(matched):
-            patterns.append(pattern.text)
+            patterns.append(pattern.regex)
         elif kept:
             patterns.append(deny_for(kept, names))
         hidden.update(kept)
     if more := [name for name in names if name in hide and name not in hidden]:
         patterns.append(deny_for(more, names))
-    return patterns
+    return patterns or ([NOTHING] if deny else [])

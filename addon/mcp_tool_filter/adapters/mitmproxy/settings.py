@@ -79,6 +79,11 @@ def was_set(options: Options, name: str) -> bool:
     return options._options[name].value is not optmanager.unset
 
 
+def forget(options: Options, name: str) -> None:
+    """Reset an option as if nobody had set it; nobody is told."""
+    options._options[name].reset()
+
+
 def refuse_no_mode(options: Options) -> None:
     """Raise StartError if no mode was chosen.
 

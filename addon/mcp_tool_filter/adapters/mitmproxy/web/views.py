@@ -28,7 +28,7 @@ from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Injected,
 )
-from mcp_tool_filter.adapters.mitmproxy.settings import was_set
+from mcp_tool_filter.adapters.mitmproxy.settings import forget, was_set
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
 from mcp_tool_filter.adapters.mitmproxy.web.overview import (
     ListenerLines,
@@ -277,10 +277,18 @@ def _sentence_about(judged: Judged) -> str:
 
 def _edit_deny(deny: list[str]) -> str:
     """Edit the option as mitmweb's own page does; return the reason for a refusal, or an empty
-    text."""
+    text.
+
+    The patterns replace globs, too: these would still hide what is to be shown.
+    """
+    globs = list(ctx.options.deny_glob)
     try:
+        if globs:
+            forget(ctx.options, "deny_glob")
         ctx.options.update(deny=deny)
     except OptionsError as error:
+        if globs:
+            ctx.options.update(deny_glob=globs)
         return str(error)
     return ""
 
