@@ -123,6 +123,23 @@ async def test_addresses_named_by_a_client_are_never_requested(tmp_path: Path) -
             assert asked == []
 
 
+@pytest.mark.parametrize("path", ["/register", "/token", "/token?a=b", "/authorize"])
+async def test_a_message_is_no_login_on_any_path(path: str, tmp_path: Path) -> None:
+    """The authorization server may serve MCP, too."""
+    async with between(tmp_path) as it:
+        await it.register()
+        before = len(it.upstream.registrations), len(it.upstream.token_requests)
+        call = {
+            "jsonrpc": "2.0",
+            "id": 7,
+            "method": "tools/call",
+            "params": {"name": "delete_file"},
+        }
+        got = await it.client.ask(post(json.dumps(call).encode(), path=path))
+        assert json.loads(got.body)["error"]["message"] == "Tool not found: delete_file"
+        assert (len(it.upstream.registrations), len(it.upstream.token_requests)) == before
+
+
 async def test_a_refused_token_request_says_why(tmp_path: Path) -> None:
     async with between(tmp_path, elsewhere=True) as it:
         await it.register()

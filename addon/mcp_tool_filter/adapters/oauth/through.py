@@ -27,6 +27,7 @@ from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_lo
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.interception.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_paths import is_login_document
 from mcp_tool_filter.http.login_through.documents import (
@@ -133,6 +134,8 @@ class Through:
             return await self._come_back(path, query, self._between(found, ours))
         if found is None or not self._stands_for(found.server):
             return None
+        if body and kind_of_body(body) is not TrafficKind.OTHER:
+            return None  # no login: the filter judges it, like a message to any other path
         if _is_server_document(head.target):
             return self._metadata(found, path, ours)
         if head.method != _ENDPOINTS[path]:
