@@ -1,0 +1,96 @@
+"""With the shortcuts of ``fast`` and without them, both sides hear the same, whatever is said.
+
+python -m tests.attacks.test_shortcuts 0 10000     tries more, for as long as it takes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.attacks.hosts import hosted
+from tests.attacks.made_up import Talk, talk
+from tests.attacks.readings import shows
+from tests.attacks.stage import DENIED, MARK, PATIENCE, Link, Upstream, listening
+from tests.raw_client import raw_client
+from tests.raw_upstream import RawRequest, answer
+
+A_FEW = range(150)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the client and the upstream have heard. (Where chunks end has no meaning.)"""
+
+    client: bytes
+    upstream: list[tuple[bytes, bytes]]
+
+
+@dataclass
+class Side:
+    port: int
+    upstream: Upstream
+
+    async def play(self, one: Talk) -> Heard:
+        self.upstream.forget()
+        answers = iter(one.answers)
+
+        async def respond(request: RawRequest, link: Link) -> None:
+            known = not request.line.startswith("GET /end ")
+            for piece in next(answers) if known else [answer(b"the end")]:
+                await link.say(piece)
+                await asyncio.sleep(0)
+
+        self.upstream.respond = respond
+        heard = bytearray()
+        async with asyncio.timeout(PATIENCE), raw_client(self.port) as client:
+            with suppress(ConnectionError):  # it has hung up on what it cannot read
+                for piece in one.asked:
+                    await client.say(piece)
+                    await asyncio.sleep(0)
+            with suppress(ConnectionError):
+                while data := await client.reader.read(65536):
+                    heard += data
+        await self.upstream.settled()
+        own = b"127.0.0.1:%d" % self.upstream.port
+        asked = [(each.head.replace(own, b"us"), each.body) for each in self.upstream.requests]
+        return Heard(_without_chunk_sizes(bytes(heard)), asked)
+
+
+def _without_chunk_sizes(raw: bytes) -> bytes:
+    return re.sub(rb"(?<=\r\n)[0-9a-f]+\r\n|\r\n(?=[0-9a-f]+\r\n)", b"", raw)
+
+
+async def differences(home: Path, numbers: Sequence[int]) -> list[str]:
+    """Let both play each talk; tell what went past us, and which they heard differently."""
+    found = []
+    async with AsyncExitStack() as stack:
+        sides = []
+        for fast in ("true", "false"):
+            upstream = await stack.enter_async_context(listening())
+            options = (f"fast={fast}", "fail_fast=false")
+            running = hosted("mitmdump", upstream.url, home / fast, *options)
+            sides.append(Side((await stack.enter_async_context(running)).port, upstream))
+        for number in numbers:
+            quick, slow = await asyncio.gather(*(side.play(talk(number)) for side in sides))
+            if quick != slow:
+                found.append(f"{number}: {quick} {slow}")
+            if shows(quick.client, MARK) or any(shows(body, DENIED) for _, body in quick.upstream):
+                found.append(f"{number} went past us: {quick}")
+    return found
+
+
+async def test_both_sides_hear_the_same_with_shortcuts_and_without(tmp_path: Path) -> None:
+    assert await differences(tmp_path, A_FEW) == []
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as home:
+        first, last = map(int, sys.argv[1:3])
+        print(*asyncio.run(differences(Path(home), range(first, last))), sep="\n")  # noqa: T201 - a command
