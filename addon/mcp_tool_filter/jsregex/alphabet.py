@@ -53,3 +53,8 @@ class Alphabet:
             first, last = bisect_right(self._cuts, low), bisect_right(self._cuts, high)
             bits |= (2 << last) - (1 << first)
         return bits
+
+
+def bits_of(number: int) -> list[int]:
+    """Return which bits of a number are set, the lowest first."""
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]

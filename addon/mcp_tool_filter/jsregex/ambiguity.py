@@ -24,6 +24,7 @@ from collections import Counter
 from itertools import combinations, product
 from math import inf, log, prod
 
+from mcp_tool_filter.jsregex.alphabet import bits_of
 from mcp_tool_filter.jsregex.positions import SMALL, Automaton, TooLarge, follow
 from mcp_tool_filter.jsregex.program import code_size
 from mcp_tool_filter.jsregex.sharing import can_share
@@ -259,7 +260,7 @@ def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
         }
         for position, following in enumerate(automaton.following)
     ]
-    letters = [_bits(letters) for letters in automaton.letters]
+    letters = [bits_of(letters) for letters in automaton.letters]
     always = dict.fromkeys(loop_of, 1)
     reached: dict[int, int] = automaton.first | always
     before: dict[int, int] = {}
@@ -277,10 +278,6 @@ def _most_ways(automaton: Automaton, loops: list[set[int]]) -> int:
         most = max([most, *best.values()])
         before, reached = reached, always | best
     return most
-
-
-def _bits(number: int) -> list[int]:
-    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
 
 
 def _always_succeeds(automaton: Automaton, position: int) -> bool:

@@ -20,6 +20,7 @@ import collections.abc
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mcp_tool_filter.jsregex.alphabet import bits_of
 from mcp_tool_filter.jsregex.charset import CharSet
 from mcp_tool_filter.jsregex.tree import (
     Choice,
@@ -178,7 +179,7 @@ def find_unneeded(
             held |= captures
         for onward in steps_after(place, code[place]):
             left_over[onward] |= held & ~needed[onward]
-    return tuple(tuple(_bits(registers)) for registers in left_over)
+    return tuple(tuple(bits_of(registers)) for registers in left_over)
 
 
 def steps_after(place: int, step: Step) -> tuple[int, ...]:
@@ -199,10 +200,6 @@ def _referred_to(program: Program) -> int:
     for look in program.looks:
         registers |= _referred_to(look)
     return registers
-
-
-def _bits(number: int) -> list[int]:
-    return [bit for bit in range(number.bit_length()) if number >> bit & 1]
 
 
 class _Compiler:

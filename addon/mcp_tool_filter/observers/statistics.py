@@ -16,6 +16,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.observers.bounded import count_bounded
 from mcp_tool_filter.policy.exchange import Direction
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite, Why
@@ -69,7 +70,7 @@ class Statistics:
                 if tool in self.calls:  # the keys are names as they are shown
                     self.calls[tool] += 1
                 else:
-                    _count(self.calls, shown(tool))
+                    count_bounded(self.calls, shown(tool), most=_MOST_NAMES)
 
     def _note_reason(self, reason: Reason, snapshot: Snapshot, now: float) -> None:
         match reason.why:
@@ -84,12 +85,6 @@ class Statistics:
                 self.refused += 1
                 names = [shown(tool) for tool in reason.tools]
                 for name in names:
-                    _count(self.refused_calls, name)
+                    count_bounded(self.refused_calls, name, most=_MOST_NAMES)
                 for name in names or ("",):
                     self.refusals.appendleft(RefusedMessage(now, reason.why, name, reason.detail))
-
-
-def _count(counter: Counter[str], name: str) -> None:
-    """Count, but limit the number of names, because clients choose them."""
-    if name in counter or len(counter) < _MOST_NAMES:
-        counter[name] += 1

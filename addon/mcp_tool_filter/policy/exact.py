@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from mcp_tool_filter.policy.patterns import parse_pattern
 
@@ -38,15 +39,15 @@ def _is_right(pattern: str, hidden: Collection[str], names: Collection[str]) -> 
 def _exactly(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"^{_escaped(names[0])}$"
-    begin = _common_beginning(names)
+    begin = common_beginning(min(names), max(names))
     ends = "|".join(_escaped(name[len(begin) :]) for name in names)
     return f"^{_escaped(begin)}(?:{ends})$"
 
 
-def _common_beginning(names: Sequence[str]) -> str:
-    first, last = min(names), max(names)
-    same = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
-    return first if same is None else first[:same]
+def common_beginning(one: str, other: str) -> str:
+    """Return the longest text with which both begin."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(char for char, _ in same)
 
 
 def _by_beginnings(hidden: Sequence[str], kept: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a decision rests on besides the message; and what a link of the chain is."""
+"""The inputs of a decision besides the message; and the interface of a link of the chain."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LIMITS = Limits()
 class Link(Protocol):
     """One step of the chain after the tool filter: decides on one message, never on a batch.
 
-    It returns a verdict, or a generator that yields effects and returns one. ``Forward`` hands the
-    message to the next link, ``Rewrite`` another one in its place; ``Reply`` and ``Drop`` end the
-    chain. A reply goes back to whoever sent the message.
+    It returns a verdict, or a generator that yields effects and returns one. ``Forward`` passes the
+    message to the next link, ``Rewrite`` a changed one; ``Reply`` and ``Drop`` end the chain. A
+    reply goes back to the sender of the message.
     """
 
     def decide(self, message: Single, situation: Situation) -> Decision[Verdict]: ...
@@ -30,7 +30,7 @@ class Link(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Situation:
-    """What a decision rests on besides the message."""
+    """The inputs of a decision besides the message."""
 
     snapshot: Snapshot
     direction: Direction = Direction.FROM_CLIENT
@@ -41,11 +41,11 @@ class Situation:
     envelope: Envelope | None = None
     """The frame of the list in the revision that the client speaks."""
     may_use_cache: bool = False
-    """The client's session is known, and it has no credentials of its own."""
+    """True if the client's session is known and it has no credentials of its own."""
     links: tuple[Link, ...] = ()
     limits: Limits = _LIMITS
     now: float = 0.0
     is_answered: bool = False
-    """The snapshot will answer this request."""
+    """True if the snapshot will answer this request."""
     origin: object = None
-    """What the host gave with the message, such as mitmproxy's flow."""
+    """The host's own object for the message, such as mitmproxy's flow."""

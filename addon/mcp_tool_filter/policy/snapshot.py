@@ -1,7 +1,7 @@
-"""The upstream's tools as they were fetched at start: allowed and denied, then frozen.
+"""The snapshot: the upstream's tools as fetched at start, allowed and denied, frozen.
 
-A tool that appears later is not exposed; one that changes keeps the definition it had. What the
-upstream says otherwise since is drift, and worth a warning.
+A tool that appears later is not exposed; a tool that changes keeps its old definition. Such later
+differences are drift, and get a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
 
 
 class Definitions(Mapping[str, bytes]):
-    """Name to definition. They are kept as one JSON array, for there may be ten thousand.
+    """Definitions by name, kept as one JSON array, because there may be ten thousand.
 
     >>> known = Definitions([("a", b'{"name":"a"}'), ("b", b"{}")])
     >>> known.tools, known["b"]
@@ -26,7 +26,7 @@ class Definitions(Mapping[str, bytes]):
 
     __slots__ = ("_numbers", "_starts", "names", "tools")
     names: Container[str]
-    """The same names, for each call asks whether they have its tool's."""
+    """The same names. (Each call checks its tool against them.)"""
 
     def __init__(self, definitions: Iterable[tuple[str, bytes]]) -> None:
         written = bytearray(b"[")
@@ -58,17 +58,17 @@ class Definitions(Mapping[str, bytes]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     allowed: Definitions
-    """In the upstream's order."""
+    """The allowed tools in the upstream's order."""
     denied: Mapping[str, Pattern | None]
-    """Name to the pattern that denied it; None if it is on no allow pattern."""
+    """The denied tools and the pattern that denies each; None if no allow pattern matches."""
     denied_bytes: int = 0
-    """What the definitions of the denied tools would have cost."""
+    """The bytes of the denied tools' definitions."""
     unmatched: tuple[Pattern, ...] = ()
-    """Patterns that match no tool: perhaps misspelt."""
+    """Patterns that match no tool, perhaps because of a typing error."""
     faults: tuple[str, ...] = ()
-    """What is wrong with tools that cannot be exposed."""
+    """The problems of tools that cannot be exposed."""
     patterns: tuple[Sequence[Pattern], Sequence[Pattern]] = ((), ())
-    """What it was made with: deny and allow."""
+    """The patterns it was made with: deny and allow."""
 
     @property
     def tools(self) -> bytes:
@@ -97,7 +97,7 @@ def take_snapshot(
 
 @dataclass(slots=True)
 class _Sorting:
-    """Tells the tools that are exposed from all others, and notes what becomes of those."""
+    """Sorts tools into exposed and other ones, and notes why those are not exposed."""
 
     deny: Sequence[Pattern]
     allow: Sequence[Pattern]
@@ -136,7 +136,7 @@ class _Sorting:
 
 
 def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
-    """Say in what a tool differs from the snapshot, if it does."""
+    """Return how a tool differs from the snapshot, or None."""
     name = definition.name
     if definition.problem or name is None:
         return f"the upstream sent {definition.problem}: not exposed"
@@ -158,7 +158,7 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
 
 
 def shown(name: str) -> str:
-    """Return a tool name as people and clients may see it.
+    """Return a tool name in a form that is safe to show.
 
     >>> shown("delete_file"), shown("a\\n\\x1b[31m"), len(shown("x" * 1000))
     ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
@@ -167,7 +167,7 @@ def shown(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, and whatever else a terminal or a log could take for a command."""
+    """Escape control characters and everything else that a terminal or log could interpret."""
     if text.isprintable():
         return text
     return "".join(
@@ -186,7 +186,7 @@ def _fault(definition: Definition, known: Collection[str]) -> str | None:
 
 
 def _is_denied(name: str, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> bool:
-    """Tell whether the patterns hide a tool, whatever else does."""
+    """Tell whether the patterns hide a tool."""
     if any(pattern.matches(name) for pattern in deny):
         return True
     return bool(allow) and not any(pattern.matches(name) for pattern in allow)

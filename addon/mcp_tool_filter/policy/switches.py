@@ -1,4 +1,4 @@
-"""Deny patterns changed by a click: hide this tool, show that one.
+"""Change deny patterns by a click: hide one tool, expose another.
 
 >>> from mcp_tool_filter.policy.patterns import parse_pattern
 >>> names = ["delete_file", "delete_user", "read_file"]
@@ -20,9 +20,9 @@ NOTHING = "(?!)"
 def switched(
     deny: Sequence[Pattern], names: Sequence[str], hide: Collection[str], show: Collection[str]
 ) -> list[str]:
-    """Return deny patterns that hide and show these tools as well, and no other of ``names``.
+    """Return deny patterns that also hide and expose these tools, and change no other of ``names``.
 
-    A pattern that matches a tool to be shown is replaced by one for the others that it matches.
+    A pattern that matches a tool to expose is replaced by one for the other tools that it matches.
     Where nothing is left to hide, the pattern that says so stands: no pattern at all is a mistake.
     """
     patterns: list[str] = []

@@ -1,4 +1,4 @@
-"""The first link of the chain: which tools are listed, which calls go through."""
+"""The tool filter, the first link of the chain: decides which tools are listed and callable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What stands around the tools in a revision's list result."""
+    """The text around the tools in a revision's list result."""
 
     before: str
     after: str
@@ -54,7 +54,7 @@ _STATELESS = Envelope('{"resultType":"complete","tools":', ',"ttlMs":0,"cacheSco
 
 
 def filter_from_client(message: Single, situation: Situation) -> Verdict:
-    """Decide on what a client says. Raises ProtocolError for what cannot be judged."""
+    """Decide on a client's message. Raises ProtocolError if it cannot be judged."""
     match message:
         case Request(method="tools/call") | Notification(method="tools/call"):
             call = parse_tool_call(message)
@@ -80,13 +80,13 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
 def filter_from_upstream(
     message: Single, situation: Situation, *, is_ours: bool = False
 ) -> Verdict:
-    """Decide on what the upstream says. Raises ProtocolError for what cannot be judged.
+    """Decide on the upstream's message. Raises ProtocolError if it cannot be judged.
 
-    A message that ``is_ours`` has been changed by a link, on purpose.
+    ``is_ours`` marks a message that a link has changed on purpose.
     """
     match message:
         case Request(method="sampling/createMessage"):
-            return Forward()  # its tools are the model's, for that one request
+            return Forward()  # these tools are for the model, in this one request
         case Request() | Notification():
             return decide_listing(message, situation.snapshot, expected=False, is_ours=is_ours)
         case Response():
@@ -96,12 +96,12 @@ def filter_from_upstream(
 
 
 def decide_call(call: ToolCall, snapshot: Snapshot) -> Verdict:
-    """Forward a call to an allowed tool; answer any other as if there were no such tool."""
+    """Forward a call to an allowed tool; answer any other as if the tool did not exist."""
     if call.tool_name in snapshot.allowed.names:
         return Forward()
     why = Why.DENIED if call.tool_name in snapshot.denied else Why.UNKNOWN
     reason = Reason(why, (call.tool_name,))
-    if call.id is None:  # a notification: nobody waits for an answer
+    if call.id is None:  # a notification: no client waits for an answer
         return Drop(reason)
     message = f"Tool not found: {shown(call.tool_name)}"
     return Reply(render_error(call.id, METHOD_NOT_FOUND, message), reason)
@@ -115,12 +115,12 @@ def decide_list(
     list_from: ListFrom,
     sound: bool,
 ) -> Verdict:
-    """Answer from the snapshot where that is ``sound``; else the upstream's answer is rewritten."""
+    """Answer from the snapshot if that is ``sound``; else forward, and rewrite the answer later."""
     may_answer = list_from is ListFrom.CACHE or (sound and not request.has_cursor)
     if list_from is ListFrom.UPSTREAM or not may_answer:
         return Forward()
     if envelope and shows_tool(envelope.before + "null" + envelope.after, snapshot.denied):
-        envelope = None  # it was learned before these tools were denied
+        envelope = None  # it was learned before these patterns were in force
     if envelope is None:
         if list_from is ListFrom.AUTO:
             return Forward()
@@ -131,11 +131,11 @@ def decide_list(
 def decide_listing(
     message: Single, snapshot: Snapshot, *, expected: bool = True, is_ours: bool = False
 ) -> Verdict:
-    """Take out of a message every definition that the snapshot does not allow.
+    """Remove from a message every definition that the snapshot does not allow.
 
-    Raises ProtocolError for one that cannot be taken out. Where no list is ``expected`` (a method
-    that has other business with a member ``tools``), what shows no tool stays as it is. A list that
-    ``is_ours`` has been changed by a rule on purpose: what it says of allowed tools stays.
+    Raises ProtocolError if one cannot be removed. If no list is ``expected`` (for a method that
+    uses a member ``tools`` in another way), anything that shows no tool stays. ``is_ours`` marks a
+    list that a rule has changed on purpose: its definitions of allowed tools stay.
     """
     listing = _listing_in(message, expected)
     if listing is not None:
@@ -150,7 +150,7 @@ def decide_listing(
 def decide_in_steps(
     listing: Listing, snapshot: Snapshot, *, is_ours: bool = False, step: int = 1000
 ) -> Iterator[Forward | Rewrite | None]:
-    """Do the same with a list that has been read: yield None between steps, then the verdict."""
+    """Do the same for a parsed list: yield None between steps, then the verdict."""
     if shows_tool(listing.surroundings, snapshot.denied):
         raise ProtocolError(_HIDDEN_TOOL)
     kept: dict[str, bytes] = {}
@@ -191,7 +191,7 @@ def _with_kept(
 
 
 def _duplicates_in(listing: Listing, kept: Mapping[str, bytes]) -> Iterator[str]:
-    """Name the exposed tools that the upstream has listed more than once."""
+    """Yield a warning for each exposed tool that the upstream lists more than once."""
     names = Counter(one.name for one in listing.definitions if one.problem is None)
     for name, count in names.items():
         if count > 1 and name is not None and name in kept:

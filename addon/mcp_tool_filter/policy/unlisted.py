@@ -1,8 +1,8 @@
-r"""Tools before the upstream's whole list is known: their names are judged by the patterns.
+r"""Judge tools by the patterns while the upstream's complete list is unknown.
 
-A client may call a tool before it has seen a list, and may read a long list page by page. Until
-the last page has passed, a name that the patterns deny is refused and any other goes on. Each
-definition is pinned when it is first seen. Then the list is whole, and is an ordinary snapshot.
+A client may call a tool before it has seen a list, and may read a long list page by page. Until the
+last page has passed, we refuse names that the patterns deny and forward all others. We pin each
+definition when we first see it. Then the list is complete and becomes an ordinary snapshot.
 
 >>> from mcp_tool_filter.policy.patterns import parse_pattern
 >>> tools = UnlistedTools([parse_pattern("^rm")], [])
@@ -20,7 +20,7 @@ from mcp_tool_filter.policy.snapshot import Definitions, Snapshot, shown, take_s
 from mcp_tool_filter.protocol.limits import MEBIBYTE
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
 
-_LONGEST_LIST = 80 * MEBIBYTE  # bytes; beyond that nothing is pinned, only judged by pattern
+_LONGEST_LIST = 80 * MEBIBYTE  # bytes; longer lists are not pinned, only judged by pattern
 
 
 class UnlistedTools:
@@ -33,9 +33,9 @@ class UnlistedTools:
         self._pinned: dict[str, Definition] = {}
         self._faulty: list[Definition] = []
         self._size = 0
-        self._next: str | None = None  # the cursor of the page that would go on with the list
+        self._next: str | None = None  # the cursor of the next page of the list
         self.snapshot = Snapshot(allowed=_AllowedNames(self._denied), denied=self._denied)
-        """Judges calls, and whatever else names a tool, by name alone."""
+        """Judges calls, and everything else that names a tool, only by name."""
 
     @property
     def size(self) -> int:
@@ -44,17 +44,18 @@ class UnlistedTools:
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
-        """All that have been seen, in the upstream's order."""
+        """All definitions seen so far, in the upstream's order."""
         return (*self._pinned.values(), *self._faulty)
 
     def judge_page(self, page: Listing) -> Snapshot:
-        """Return what a page is rewritten against; pin the definitions that are new."""
+        """Return the snapshot for rewriting a page; pin its new definitions."""
         pinned = tuple(self._pin(definition) for definition in page.definitions)
         partial = take_snapshot([replace(page, definitions=pinned)], self._deny, self._allow)
         return replace(partial, denied=self._denied)
 
     def finish_page(self, asked: str | None, page: Listing) -> Snapshot | None:
-        """Note the page that answers this cursor; return the snapshot if the list is whole now."""
+        """Note the page that answers this cursor; return the snapshot if the list is complete
+        now."""
         if asked is not None and asked != self._next:
             return None
         self._next = page.next_cursor or None
@@ -64,7 +65,7 @@ class UnlistedTools:
         return take_snapshot([whole], self._deny, self._allow)
 
     def _pin(self, definition: Definition) -> Definition:
-        """Return the definition of that name that came first."""
+        """Return the first definition seen with that name."""
         name = definition.name
         if name is not None and (known := self._pinned.get(name)):
             return known
@@ -81,12 +82,12 @@ class UnlistedTools:
         return definition
 
     def _carries_denied(self, name: str, raw: bytes) -> bool:
-        """Tell whether an allowed tool shows one that the patterns deny, listed or not."""
+        """Tell whether an allowed tool shows a denied one, listed or not."""
         return name in self.snapshot.allowed and shows_other_tool(raw.decode(), self._denied)
 
 
 class _DeniedNames(Mapping[str, Pattern | None]):
-    """All names that the patterns deny, which nobody can list."""
+    """All names that the patterns deny: an infinite set, which cannot be iterated."""
 
     def __init__(self, deny: Sequence[Pattern], allow: Sequence[Pattern]) -> None:
         self._deny = deny
@@ -94,7 +95,7 @@ class _DeniedNames(Mapping[str, Pattern | None]):
 
     def __getitem__(self, name: str) -> Pattern | None:
         if len(name) > MAX_NAME:
-            raise KeyError(name)  # no such tool is exposed, and no pattern need read it
+            raise KeyError(name)  # such a tool is never exposed, so no pattern has to read the name
         for pattern in self._deny:
             if pattern.matches(name):
                 return pattern
@@ -106,7 +107,7 @@ class _DeniedNames(Mapping[str, Pattern | None]):
         return len(self._deny) + len(self._allow)
 
     def __iter__(self) -> Iterator[str]:
-        yield ""  # where names are searched for in a text that is no JSON: any could be there
+        yield ""  # for searches in text that is not JSON, which could contain any name
 
 
 class _AllowedNames(Definitions):

@@ -1,7 +1,7 @@
-"""What becomes of a message, and why.
+"""Verdicts: what happens to a message, and why.
 
-A verdict is one of four. Whoever carries it out matches all four, so that mypy finds the caller
-who forgot one. A reason is for those who watch; a client is never told.
+A verdict is one of four. Code that carries it out matches all four, so that mypy finds a forgotten
+one. A reason is for observers; a client never sees it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class Why(StrEnum):
     HIDDEN = "hidden"
     """A list without the denied tools, or with the definitions of the snapshot."""
     MALFORMED = "malformed"
-    """A message that two readers could take differently."""
+    """A message that two readers could read differently."""
     MISMATCH = "mismatch"
-    """Headers that say something else than the body."""
+    """Headers that contradict the body."""
     OVERSIZED = "oversized"
     INVALID = "invalid"
-    """The upstream sent what cannot be judged."""
+    """The upstream sent something that we cannot judge."""
     LOST = "lost"
-    """The upstream is gone."""
+    """The upstream is lost."""
     BLOCKED = "blocked"
     """A rule refused it."""
     CHANGED = "changed"
     """Rules changed it."""
     STORED = "stored"
-    """An answer that a rule keeps for some time."""
+    """A cached answer of a rule."""
     FORBIDDEN = "forbidden"
     """A host or origin that is not ours."""
 
@@ -44,31 +44,31 @@ class Reason:
     tools: tuple[str, ...] = ()
     detail: str = ""
     drift: tuple[str, ...] = ()
-    """Sentences about what the upstream says otherwise than in the snapshot."""
+    """Sentences about differences between the upstream and the snapshot."""
     rule: str = ""
-    """Which rule decided."""
+    """The rule that decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Pass on the original bytes."""
+    """Forward the original bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Pass on this instead."""
+    """Forward this text instead."""
 
     text: bytes
     reason: Reason
     owed: tuple[bytes, ...] = ()
-    """Replies of ours that belong into the answer (to a batch that lost members)."""
+    """Our own replies that must be added to the answer (of a batch that lost members)."""
     to_upstream: tuple[bytes, ...] = ()
-    """Replies of ours to what the upstream asked in a batch, where it hears us at once."""
+    """Our own replies to the upstream's requests in a batch, if we can send them at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer in the upstream's place."""
+    """Answer instead of the upstream."""
 
     text: bytes
     reason: Reason
@@ -76,11 +76,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Pass on nothing, and let nobody wait for it."""
+    """Forward nothing, and answer nothing."""
 
     reason: Reason
 
 
 type Verdict = Forward | Rewrite | Reply | Drop
 VERDICTS = (Forward, Rewrite, Reply, Drop)
-"""For ``isinstance``: a decision that is none of these must wait."""
+"""For ``isinstance``: any other decision must wait."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from mcp_tool_filter.adapters.fetch.background import look_at
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.errors import LoggedOut, RenewalFailed
 from mcp_tool_filter.adapters.oauth.files import Stamp
@@ -43,7 +44,7 @@ class Credentials:
         self.endpoint = state.endpoint
         self._store = store or LoginStore()
         self._clock = clock
-        self._make_web = make_web or _web_for
+        self._make_web = make_web or web_for
         self._state: LoginState | None = state
         self._stamp: Stamp | None = None
         self._renewing: asyncio.Task[str] | None = None
@@ -69,7 +70,7 @@ class Credentials:
             raise RenewalFailed(self.endpoint, why="The upstream accepts no new token either")
         if self._renewing is None or self._renewing.done():
             self._renewing = asyncio.create_task(self._renew(rejected))
-            self._renewing.add_done_callback(_look_at)
+            self._renewing.add_done_callback(look_at)
         try:
             # A cancelled waiter must not cancel the renewal for the others.
             return await asyncio.shield(self._renewing)
@@ -182,11 +183,6 @@ def credentials_for(url: str, store: LoginStore | None = None) -> Credentials | 
     return _known[key]
 
 
-def _web_for(state: LoginState) -> Web:
+def web_for(state: LoginState) -> Web:
+    """Return the HTTP client for a login."""
     return Web(state.endpoint, tls=make_tls_context(trusted_ca=state.ca) if state.ca else None)
-
-
-def _look_at(task: asyncio.Task[str]) -> None:
-    """Retrieve an exception, which asyncio would otherwise log as never retrieved."""
-    if not task.cancelled():
-        task.exception()

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.oauth.callback import Callback, CallbackRefused, callback
-from mcp_tool_filter.adapters.oauth.credentials import remember_scopes
+from mcp_tool_filter.adapters.oauth.credentials import remember_scopes, web_for
 from mcp_tool_filter.adapters.oauth.discovery import Discovered, discover
 from mcp_tool_filter.adapters.oauth.errors import LoginFailed
 from mcp_tool_filter.adapters.oauth.login_state import LoginState, Registration
@@ -95,7 +95,7 @@ async def wanted_scopes(state: LoginState, store: LoginStore) -> tuple[str, ...]
     bearer = (b"authorization", b"Bearer " + state.tokens.access_token.encode())
     accept = (b"accept", b"application/json, text/event-stream")
     try:
-        answer = await _web_of(state).post_json(state.endpoint, _PING, [bearer, accept])
+        answer = await web_for(state).post_json(state.endpoint, _PING, [bearer, accept])
     except WebFailed as error:
         raise LoginFailed(state.endpoint, why=str(error)) from None
     if answer.status == 401:
@@ -115,15 +115,11 @@ async def drop(state: LoginState, store: LoginStore) -> str | None:
     problem = None
     async with store.lock(state.endpoint):
         try:
-            await revoke(_web_of(state), store.load(state.endpoint) or state)
+            await revoke(web_for(state), store.load(state.endpoint) or state)
         except WebFailed as error:
             problem = str(error)
         store.forget(state.endpoint)
     return problem
-
-
-def _web_of(state: LoginState) -> Web:
-    return Web(state.endpoint, tls=make_tls_context(trusted_ca=state.ca) if state.ca else None)
 
 
 def _scopes(found: Discovered, old: LoginState | None) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import sys
 import time
 from asyncio import CancelledError
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient
@@ -21,6 +20,7 @@ from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
+from mcp_tool_filter.cli.output.beside_client import say_beside_client, write_beside_client
 from mcp_tool_filter.cli.output.log import log_to_stderr
 from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
@@ -44,7 +44,7 @@ def run(settings: Settings) -> int:
     target = target_of(settings)
     recorder = open_recorder(settings.record) if settings.record else None
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
-    watch = watch_session(settings, _write)
+    watch = watch_session(settings, write_beside_client)
     status = asyncio.run(_serve(settings, target, recorder, watch))
     watch.end()
     if recorder:
@@ -81,7 +81,7 @@ def _pipe(
 ) -> Pipe:
     config = settings.config()
     origin = parse_origin(target.url)
-    log = VerdictLog(_say)
+    log = VerdictLog(say_beside_client)
     log.know(known.snapshot.faults)
     rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
 
@@ -106,7 +106,7 @@ def _pipe(
     pipe = Pipe(
         judge,
         is_there=is_there,
-        say=_say,
+        say=say_beside_client,
         limits=config.limits,
         keeps_running=not config.fail_fast,
     )
@@ -143,16 +143,4 @@ def _report(settings: Settings, known: KnownTools) -> None:
     report = render_report(known.who, known.snapshot)
     said = [only_warnings(report) if settings.is_quiet else report]
     for text in filter(None, [*said, *warnings_about(settings.config())]):
-        _say(text)
-
-
-def _say(text: str) -> None:
-    from mcp_tool_filter.cli.output.log import as_said
-
-    _write(as_said(text))
-
-
-def _write(text: str) -> None:
-    with suppress(OSError, ValueError):  # a client may ignore our stderr
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        say_beside_client(text)

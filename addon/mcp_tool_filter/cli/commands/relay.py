@@ -9,14 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.cli.output.beside_client import say_beside_client, write_beside_client
 from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
@@ -35,7 +34,7 @@ def run(settings: Settings) -> int:
     gc.disable()  # all imported objects stay; collecting again and again would only take time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
-    watch = watch_session(settings, _write)
+    watch = watch_session(settings, write_beside_client)
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
     rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
@@ -50,7 +49,7 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.observers.verdict_log import VerdictLog
 
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
-    log = VerdictLog(_say)
+    log = VerdictLog(say_beside_client)
 
     def observe(judged: Judged) -> None:
         log.tell(judged.verdict)
@@ -70,10 +69,10 @@ def run(settings: Settings) -> int:
         propagate=watch.propagate,
     )
     for warning in warnings_about(config):  # now, because the report comes only with the first list
-        _say(warning)
+        say_beside_client(warning)
     gc.freeze()
     gc.enable()
-    relay = Relay(child, judge, happened, say=_say, limits=config.limits, rules=rules)
+    relay = Relay(child, judge, happened, say=say_beside_client, limits=config.limits, rules=rules)
     status = relay.run()
     watch.end()
     if recorder:
@@ -110,7 +109,7 @@ def _report(
     try:
         refuse_unmatched(settings.config(), snapshot.unmatched)
     except StartError as error:
-        _say(str(error))
+        say_beside_client(str(error))
         os._exit(1)  # before anything is answered; the command ends when its stdin closes
 
     who = Introduction(
@@ -122,16 +121,4 @@ def _report(
     )
     report = render_report(who, snapshot, rules.rules.names if rules else ())
     if said := only_warnings(report) if settings.is_quiet else report:
-        _say(said)
-
-
-def _say(text: str) -> None:
-    from mcp_tool_filter.cli.output.log import as_said
-
-    _write(as_said(text))
-
-
-def _write(text: str) -> None:
-    with suppress(OSError, ValueError):  # a client may ignore our stderr
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        say_beside_client(said)

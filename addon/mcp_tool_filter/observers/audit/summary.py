@@ -16,6 +16,7 @@ from mcp_tool_filter.observers.audit.entry import (
     method_of,
     milliseconds_in,
 )
+from mcp_tool_filter.observers.bounded import count_bounded
 
 _MOST_SLOWEST = 10
 _MOST_NAMES = 10_000

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby
 from operator import itemgetter
 
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.exact import common_beginning
 from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches, Reads
 from mcp_tool_filter.policy.rules.fields import Field
 from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
@@ -131,17 +132,12 @@ def any_of(texts: Iterable[str]) -> str:
 
 def _branch(texts: Sequence[str]) -> str:
     """Render sorted, distinct texts with each common prefix written once."""
-    prefix = _common_beginning(texts[0], texts[-1])
+    prefix = common_beginning(texts[0], texts[-1])
     if prefix == texts[0]:  # finding it is enough
         return re.escape(prefix)
     tails = [text[len(prefix) :] for text in texts]
     branches = [_branch(list(group)) for _, group in groupby(tails, key=itemgetter(0))]
     return f"{re.escape(prefix)}(?:{'|'.join(branches)})"
-
-
-def _common_beginning(one: str, other: str) -> str:
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return "".join(char for char, _ in shared)
 
 
 _NONE = Candidates(())

@@ -1,4 +1,4 @@
-"""The JSON schema of rules files, for editors. What it cannot say, ``load`` checks."""
+"""The JSON schema of rules files, for editors. ``load`` checks what a schema cannot express."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ INTERCEPTOR: Schema = _object(
 
 
 def json_schema() -> Schema:
-    """Return the whole schema."""
+    """Return the complete schema."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Rules of mcp-tool-filter",

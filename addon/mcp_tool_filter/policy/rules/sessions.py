@@ -1,7 +1,7 @@
-"""What rules remember of clients and of what they asked, bounded in number, bytes and time.
+"""What rules remember about clients and their requests, bounded in number, bytes and time.
 
-A session is known by MCP's own session id; where a revision has none, by the credentials and the
-address of the client.
+A session is identified by MCP's session id, or if a revision has none, by the client's credentials
+and address.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _CLEAN_EVERY = 60.0  # seconds
 
 @dataclass(slots=True)
 class MethodStats:
-    """What became of the requests of one method."""
+    """Statistics of the requests of one method."""
 
     requests: int = 0
     responses: int = 0
     errors: int = 0
     seconds: float = 0.0
-    """From requests to their responses, all together."""
+    """The total time from requests to their responses."""
     slowest: float = 0.0
 
 
@@ -55,7 +55,7 @@ class RuleSession:
             stats.slowest = max(stats.slowest, seconds)
 
     def _stats(self, method: str) -> MethodStats | None:
-        """Return what is known of a method; clients name as many as they like."""
+        """Return the statistics of a method; None if the client has used too many methods."""
         known = self.methods.get(method)
         if known is None and len(self.methods) < _MOST_METHODS:
             known = self.methods[method] = MethodStats()
@@ -63,7 +63,7 @@ class RuleSession:
 
 
 class RuleSessions:
-    """The sessions, the one used last at the end."""
+    """The sessions, the most recently used last."""
 
     def __init__(self, ttl: float = 3600.0, *, most: int = MOST_SESSIONS) -> None:
         self.ttl = ttl
@@ -74,9 +74,9 @@ class RuleSessions:
     def get(
         self, key: Hashable, name: Callable[[], str], started: float | None, now: float
     ) -> RuleSession:
-        """Return the session of this key; a new one gets a name as its id.
+        """Return the session of this key; a new one gets the name as its id.
 
-        It begins now unless it is known to have ``started`` before.
+        It starts now, or at ``started`` if that is known.
         """
         known = self.find(key, now)
         if known is not None:
@@ -88,7 +88,7 @@ class RuleSessions:
         return self._used(key, session, now)
 
     def find(self, key: Hashable, now: float) -> RuleSession | None:
-        """Return the session of this key, if there is one, for one more message."""
+        """Return the session of this key, if there is one, and count one more message."""
         session = self._sessions.get(key)
         if session is None or now - session.used > self.ttl:
             return None
@@ -103,7 +103,7 @@ class RuleSessions:
         return session
 
     def clean_up(self, now: float) -> None:
-        """Forget the sessions that have been silent for too long."""
+        """Forget sessions that have been idle for too long."""
         self._cleaned = now
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
@@ -119,10 +119,10 @@ class RuleSessions:
 
 
 class AskedBefore:
-    """Requests by session and id, for responses that come on another stream, or once more.
+    """Requests by session and id, for responses that come on another stream, or again.
 
-    Whoever asks chooses the ids. With ``is_strict``, an id that was used for different requests
-    stands for none: nobody knows any more which of them a response answers.
+    The sender chooses the ids. With ``is_strict``, an id that was used for different requests finds
+    none, because we cannot tell which of them a response answers.
     """
 
     def __init__(

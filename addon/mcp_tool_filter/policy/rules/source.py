@@ -1,11 +1,11 @@
-r"""A rules file as a tree of values that know where they stand.
+r"""Parse a rules file into a tree of values that know their place in the file.
 
 >>> root, _ = read_source(b"a:\n  - 0x10\n  - yes\n")
 >>> [(node.line, node.column, node.value) for node in root.members["a"].items]
 [(2, 5, Number('16')), (3, 5, 'yes')]
 
-YAML 1.2 is read by ruamel's parser, and its scalars by the rules of the core schema. JSON is read
-by the scanner that reads messages: a parser of YAML trips over tabs and pairs of surrogates.
+ruamel parses YAML 1.2, and we read its scalars by the core schema. JSON is read by our scanner for
+messages, because YAML parsers fail on tabs and surrogate pairs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_tool_filter.protocol.scan import EACH, Value, scan
 
 LARGEST = 1024 * 1024  # bytes
 _DEEPEST = 100
-_MOST_NODES = 200_000  # aliases included: a few lines of anchors could stand for billions
+_MOST_NODES = 200_000  # including aliases: a few lines of anchors could expand to billions
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"true", "True", "TRUE"})
 _FALSE = frozenset({"false", "False", "FALSE"})
@@ -35,7 +35,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Unreadable(Exception):
-    """The text cannot be read any further."""
+    """The rest of the text cannot be read."""
 
     def __init__(self, *mistakes: Mistake) -> None:
         super().__init__(mistakes)
@@ -52,7 +52,7 @@ class YamlNode:
     items: list[YamlNode] | None = None
     members: dict[str, YamlNode] | None = None
     keys: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Where each key of a mapping stands."""
+    """The line and column of each key of a mapping."""
 
     @property
     def kind(self) -> str:
@@ -79,10 +79,10 @@ class YamlNode:
 
 
 def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list[Mistake]]:
-    """Read a file; return it with the mistakes in its text that do not stop the reading.
+    """Read a file; return it with the mistakes in its text that do not prevent reading it.
 
-    It ``begins`` with this key, as somebody with an empty one may want to know.
-    Raises Unreadable for those that do.
+    ``begins`` is the expected first key, for the message about an empty file.
+    Raises Unreadable for mistakes that do.
     """
     if len(raw) > LARGEST:
         raise Unreadable(Mistake(1, 1, "", f"the file is larger than 1 MB ({len(raw):,} bytes)"))
@@ -103,7 +103,7 @@ def read_source(raw: bytes, begins: str = "interceptor") -> tuple[YamlNode, list
 
 
 def _read_json(text: str) -> tuple[YamlNode, list[Mistake]] | None:
-    """Read JSON; None if the text is something else, or has mistakes that YAML explains."""
+    """Read JSON; None if the text is not JSON, or has mistakes that YAML can explain."""
     try:
         _, root = scan(text.encode(), {EACH: None})
     except ProtocolError:
@@ -113,7 +113,7 @@ def _read_json(text: str) -> tuple[YamlNode, list[Mistake]] | None:
 
 
 def inner_path(path: str, key: str) -> str:
-    """Write the path of a member as people read it."""
+    """Return the path of a member in readable form."""
     inner = key if _PLAIN_KEY.fullmatch(key) else repr(key)
     return f"{path}.{inner}" if path else inner
 
@@ -123,7 +123,7 @@ class _Json:
         self.mistakes: list[Mistake] = []
         self._document = Document(text)
         self._text = text
-        self._line, self._line_start = 1, 0  # of the place asked for last
+        self._line, self._line_start = 1, 0  # of the last place
         self._at = 0
 
     def node(self, value: Value, path: str) -> YamlNode:
@@ -153,7 +153,7 @@ class _Json:
         return node
 
     def _place(self, at: int) -> tuple[int, int]:
-        """Count lines onward from the last place: places are asked for in order."""
+        """Return line and column, counted from the last place, because places come in order."""
         count = self._text.count("\n", self._at, at)
         if count:
             self._line += count
@@ -216,7 +216,7 @@ class _Yaml:
         if event.tag is not None and str(event.tag) != "!":
             self._note(line, column, path, f"tags such as {event.tag} are not allowed")
         if event.anchor:
-            self._anchors[event.anchor] = None  # not yet: it may not stand within itself
+            self._anchors[event.anchor] = None  # not complete yet: it must not contain itself
         node = YamlNode(line, column)
         if kind == "ScalarEvent":
             node.value = self._scalar(event, line, column)
@@ -247,7 +247,7 @@ class _Yaml:
                 self._note(line, column, path, f"tags such as {event.tag} are not allowed")
             event = next(events)
             value = self._node(event, events, inner_path(path, key), depth + 1)
-            if _is_left_out(event):  # YAML says it stands where the next thing begins
+            if _is_left_out(event):  # YAML places it where the next node begins
                 value.line, value.column = line, column
             if key in node.members:
                 self._mistakes.append(_repeated(key, (line, column), node.keys[key], path))
@@ -283,7 +283,7 @@ class _Yaml:
 
 
 def _is_left_out(event: Any) -> bool:
-    """Tell whether there is nothing where a value could be."""
+    """Tell whether a value is missing."""
     return type(event).__name__ == "ScalarEvent" and not (event.value or event.style)
 
 
@@ -303,14 +303,14 @@ def _repeated(key: str, at: tuple[int, int], first: tuple[int, int], path: str) 
 
 
 def _joined(text: str) -> str:
-    """Join pairs of surrogates, which YAML's escapes leave apart."""
+    """Join surrogate pairs, which YAML's escapes leave separate."""
     if not _SURROGATES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _resolve(text: str, line: int, column: int) -> bool | Number | str | None:
-    """Read a plain scalar by YAML's core schema."""
+    """Parse a plain scalar by YAML's core schema."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:

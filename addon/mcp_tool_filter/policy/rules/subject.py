@@ -1,6 +1,6 @@
-"""What a rule sees: one message, what it answers, and the session it belongs to.
+"""What a rule sees: one message, the request that it answers, and its session.
 
-Parts of the message are opened when a rule reads them, each once. What nothing reads is not opened.
+Parts of the message are opened when a rule first reads them, and only then.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ def _passes(_message: Single) -> Verdict:
     return Forward()
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: each message that rules concern has one
+@dataclass(slots=True, kw_only=True)  # not frozen, because each message needs one
 class Circumstances:
-    """What is known of a message besides its text."""
+    """What we know about a message besides its text."""
 
     from_client: bool = True
     session_id: str = ""
     claimed_session_id: str | None = None
-    """What the client says its session is, where the upstream has no sessions."""
+    """The session id that the client sends, if the upstream has no sessions."""
     session_started: float = 0.0
-    """By the clock."""
+    """By the same clock as ``now``."""
     session: dict[str, object] = field(default_factory=dict)
-    """What users' own classes keep about the session."""
+    """What users' own classes store about the session."""
     credentials: bytes = b""
     """Authorization, cookies and API keys, as the client sent them."""
     asker: Callable[[], bytes] = field(default=bytes, repr=False)
     """Returns all that an answer may depend on besides the message."""
     upstream: str = ""
-    """Origin and endpoint: what was cached for one is not for another."""
+    """Origin and endpoint, so that caches of different upstreams stay separate."""
     revision: str = ""
     filter: Callable[[Single], Verdict] = _passes
-    """The tool filter, which judges every message that a rule has changed."""
+    """The tool filter, which judges a message again after a rule has changed it."""
     limits: Limits = field(default_factory=Limits)
     is_answered: bool = False
-    """The snapshot will answer this request."""
+    """True if the snapshot will answer this request."""
     is_own_error: bool = False
-    """A rule answers with it; method interceptors judge only what others say."""
+    """True for an error with which a rule answers; method interceptors do not judge it."""
     origin: object = field(default=None, repr=False)
-    """What the host gave with the message; its effects go by it."""
+    """The host's own object for the message, passed on in effects."""
 
 
 _NOTHING_KNOWN = Circumstances()
 
 
 class Subject:
-    """A message as it is by now, and what rules have read of it."""
+    """The current message, and the parts that rules have read."""
 
     __slots__ = (
         "_budget",
@@ -76,9 +76,9 @@ class Subject:
         request: Request | Notification | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """``request`` is what a response answers, as it was forwarded.
+        """``request`` is the request that a response answers, as it was forwarded.
 
-        A changed message, or one of a batch, has a ``budget`` that others have drawn on.
+        A changed message, or a member of a batch, shares its ``budget`` with others.
         """
         self._budget = budget
         self.message = message
@@ -91,7 +91,7 @@ class Subject:
 
     @property
     def budget(self) -> Budget:
-        """What patterns may still spend on this message."""
+        """The steps that patterns may still spend on this message."""
         if self._budget is None:
             self._budget = Budget()
         return self._budget
@@ -119,7 +119,7 @@ class Subject:
         return document.open(error) if error else None
 
     def document(self, part: str) -> Document:
-        """Return the text that a part stands in."""
+        """Return the document that contains a part."""
         owner = "params" if part == "params" else "message"
         known = self._documents.get(owner)
         if known is None:
@@ -130,7 +130,7 @@ class Subject:
         return known
 
     def find(self, part: str, field: Field) -> Sequence[Value]:
-        """Return what stands at a field. Raises Unjudgeable."""
+        """Return the values of a field. Raises Unjudgeable."""
         key = part, field.text
         found = self._found.get(key)
         if found is None:
@@ -140,7 +140,7 @@ class Subject:
 
 
 def tool_in(request: Request | Notification | None) -> str | None:
-    """Return which tool is called, if one is."""
+    """Return the called tool, if any."""
     if request is None or request.method != "tools/call" or request.params is None:
         return None
     name = request.params.get("name")

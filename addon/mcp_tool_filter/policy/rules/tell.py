@@ -1,4 +1,4 @@
-"""What actions do that nobody waits for: log lines, counters, webhooks and copies."""
+"""Actions that never wait: log lines, counters, webhooks and copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mcp_tool_filter.protocol.scan import Value
 
 
 def tell(run: Run, rule: Rule, action: Action) -> Deciding[None]:
-    """Do what never waits and never changes the message."""
+    """Carry out an action that never waits and never changes the message."""
     match action:
         case Log(level, message):
             text = printable((yield from run.text(message, rule.id)))
@@ -78,7 +78,10 @@ def _around_id(message: Request) -> tuple[str, str]:
 
 
 def _countable(text: str) -> float:
-    """Return by how much a counter grows. Raises ImpossibleChange: counters only grow."""
+    """Return the increment of a counter.
+
+    Raises ImpossibleChange if it is negative: counters only grow.
+    """
     try:
         number = float(text)
     except ValueError:

@@ -43,7 +43,7 @@ class Template:
 
     @property
     def asks_who(self) -> bool:
-        """It needs ``${credential}``, which the host must be asked for."""
+        """True if it needs ``${credential}``, for which we must ask the host."""
         return any(isinstance(part, Variable) and part.name == "credential" for part in self.parts)
 
     def render(
@@ -51,7 +51,7 @@ class Template:
     ) -> str:
         """Return the text for a message. Raises Unjudgeable if a field cannot be judged.
 
-        What varies is written as ``write`` says, but for what the text begins with.
+        ``write`` renders the inserted values, except one at the beginning of the text.
         """
         pieces = [
             part if isinstance(part, str) else _expand(part, subject, rule, credential)
@@ -65,7 +65,8 @@ class Template:
 
 
 def in_url(text: str) -> str:
-    """Escape what would end a URL's path, or make it none: whoever names a tool chooses no host.
+    """Escape what would end a URL's path or change the host: a tool's name must not choose the
+    host.
 
     >>> in_url("tools/call?a b@c")
     'tools/call%3Fa%20b%40c'
@@ -74,7 +75,7 @@ def in_url(text: str) -> str:
 
 
 def parse_template(text: str) -> Template:
-    """Read a text. Raises ValueError for a variable that does not exist."""
+    """Parse a template. Raises ValueError for an unknown variable."""
     parts: list[str | Variable] = []
     for found in _PIECE.finditer(text):
         if found["name"] is not None:
@@ -138,7 +139,7 @@ def _field_text(subject: Subject, part: str, field: Field) -> str:
     def shown(value: Value) -> str:
         return value.text if value.text is not None else document.written(value)
 
-    if Every.EVERY in field.steps:  # all of them: the order of a list must not choose
+    if Every.EVERY in field.steps:  # all values: the result must not depend on the order of a list
         return f"[{','.join(map(document.written, found))}]" if found else ""
     return shown(found[0]) if found else ""
 
@@ -163,7 +164,7 @@ class JsonTemplate:
 
 
 def parse_json_template(value: Json) -> JsonTemplate:
-    """Read the strings of a value as templates. Raises ValueError."""
+    """Parse the strings of a value as templates. Raises ValueError."""
     return JsonTemplate(tuple(_json_parts(value)))
 
 

@@ -1,4 +1,4 @@
-r"""Which file or URL a resource's URI means, and whether it is inside an allowed place.
+r"""Find out which file or URL a resource's URI means, and whether it is inside an allowed place.
 
 >>> [is_inside(parse_uri(uri), parse_entry("/workspace")) for uri in (
 ...     "file:///workspace/a", "file:///workspace/%2e%2e/etc", "file:///workspace-evil")]
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
-# RFC 3986, appendix B; only what has a scheme.
+# RFC 3986, appendix B, with a required scheme.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 _MOST_ROUNDS = 5
@@ -25,7 +25,7 @@ class UnclearUri(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResourceUri:
-    """``others`` are further paths that some reader could take the URI for."""
+    """A parsed URI; ``others`` are more paths that some reader could understand."""
 
     scheme: str
     host: str
@@ -38,7 +38,7 @@ class ResourceUri:
 
 
 def parse_uri(text: str) -> ResourceUri:
-    """Read a resource's URI as the most obliging server would. Raises UnclearUri."""
+    """Parse a resource's URI like the most lenient server. Raises UnclearUri."""
     found = _URI.fullmatch(text.replace("\\", "/"))
     if found is None:
         raise UnclearUri("not an absolute URI")
@@ -53,13 +53,13 @@ def parse_uri(text: str) -> ResourceUri:
         host = ""
     rest = (found[4] or "") + (found[5] or "")
     others: tuple[tuple[str, ...], ...] = ()
-    if ".." in _decoded(rest):  # a server that knows no query would follow it
+    if ".." in _decoded(rest):  # a server that does not know queries would follow it
         others = (_resolved(_decoded(found[3] + rest)),)
     return ResourceUri(scheme, host, _resolved(_decoded(found[3])), others)
 
 
 def parse_entry(text: str) -> ResourceUri:
-    """Read an allowed place: a path, or a URI. Raises ValueError."""
+    """Parse an allowed place: a path, or a URI. Raises ValueError."""
     try:
         return parse_uri(f"file://{text}" if text.startswith("/") else text)
     except UnclearUri:
@@ -76,7 +76,7 @@ def is_inside(uri: ResourceUri, place: ResourceUri) -> bool:
 
 
 def matches_glob(uri: ResourceUri, glob: str) -> bool:
-    """Tell whether a glob fits the whole path or its last part, in whatever case."""
+    """Tell whether a glob fits the whole path or its last part, ignoring case."""
     wanted = glob.casefold()
     for parts in uri.readings:
         path = "/" + "/".join(parts)
@@ -87,7 +87,7 @@ def matches_glob(uri: ResourceUri, glob: str) -> bool:
 
 
 def _decoded(text: str) -> str:
-    """Undo escapes until nothing changes."""
+    """Decode escapes until nothing changes."""
     for _ in range(_MOST_ROUNDS + 1):
         try:
             plain = unquote(text, errors="strict").replace("\\", "/")

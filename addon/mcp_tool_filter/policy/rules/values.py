@@ -1,4 +1,4 @@
-"""JSON as a policy writes it, compared with JSON as a message has it: by value, never rounded.
+"""JSON values of a policy, to compare with a message: by value, without rounding.
 
 >>> from mcp_tool_filter.policy.rules.values import Number
 >>> Number("1") == Number("1.0"), Number("9007199254740993") == Number("9007199254740992")
@@ -21,12 +21,12 @@ _LONGEST_EXPONENT = 1000  # digits; Python reads no more than 4300
 
 @total_ordering
 class Number:
-    """A JSON number of any length. Its text is kept, for it is written as it was read."""
+    """A JSON number of any length. It keeps its text, to be written as it was read."""
 
     __slots__ = ("_digits", "_exponent", "_sign", "text")
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError if the text is no JSON number, or one that nobody can compare."""
+        """Raises ValueError if the text is not a JSON number, or has a huge exponent."""
         found = _NUMBER.fullmatch(text)
         if found is None or len(found[4] or "") > _LONGEST_EXPONENT:
             raise ValueError("not a number that can be compared")
@@ -64,7 +64,7 @@ class Object:
     members: tuple[tuple[str, Json], ...]
 
     def __eq__(self, other: object) -> bool:
-        """The order of members has no meaning."""
+        """Compare without the order of members."""
         return isinstance(other, Object) and dict(self.members) == dict(other.members)
 
     def __hash__(self) -> int:
@@ -75,7 +75,7 @@ type Json = bool | Number | str | tuple[Json, ...] | Object | None
 
 
 def render_json(value: Json) -> str:
-    """Write a value; numbers as they were read."""
+    """Render a value, with numbers as they were read."""
     match value:
         case Number():
             return value.text
@@ -90,5 +90,5 @@ def render_json(value: Json) -> str:
 
 
 def quote(text: str) -> str:
-    """Write a string so that no reader of lines or events finds a line end in it."""
+    """Render a string in ASCII, so that no reader of lines or events finds a line end in it."""
     return encode_basestring_ascii(text)
