@@ -41,10 +41,6 @@ def invert(chars: CharSet) -> CharSet:
     return tuple(gaps)
 
 
-def intersect(one: CharSet, other: CharSet) -> CharSet:
-    return invert(union(invert(one), invert(other)))
-
-
 def single(char: str) -> CharSet:
     return ((ord(char), ord(char)),)
 

@@ -34,7 +34,6 @@ from mcp_tool_filter.protocol.scan import (
     scan,
 )
 
-PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INTERNAL_ERROR = -32603

@@ -38,35 +38,6 @@ class Transport(StrEnum):
     """No HTTP: lines to and from a command."""
 
 
-def is_known(revision: str) -> bool:
-    return revision in KNOWN_REVISIONS
-
-
 def has_initialize(revision: str) -> bool:
     """Tell whether a client must send ``initialize`` first."""
     return revision in INITIALIZE_REVISIONS
-
-
-def has_sessions(revision: str) -> bool:
-    """Tell whether there may be an ``Mcp-Session-Id``, a GET stream and a DELETE."""
-    return R2025_03_26 <= revision <= R2025_11_25 and is_known(revision)
-
-
-def has_batches(revision: str) -> bool:
-    """Tell whether a body or an event may be an array of messages."""
-    return revision == R2025_03_26
-
-
-def has_version_header(revision: str) -> bool:
-    """Tell whether requests after the first carry ``MCP-Protocol-Version``."""
-    return is_known(revision) and revision >= R2025_06_18
-
-
-def has_method_headers(revision: str) -> bool:
-    """Tell whether a request repeats its method and name in ``Mcp-Method`` and ``Mcp-Name``."""
-    return revision in STATELESS_REVISIONS
-
-
-def has_result_type(revision: str) -> bool:
-    """Tell whether each result has a ``resultType``, and each list a ``ttlMs``."""
-    return revision in STATELESS_REVISIONS

@@ -7,7 +7,8 @@ from time import process_time
 
 import pytest
 
-from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact, redact_header
+from mcp_tool_filter.observers.redaction.finder import MASK, SecretFinder, redact
+from mcp_tool_filter.observers.redaction.findings import replace
 
 SECRETS = [
     ('{"a": {"Client-Secret": "s3"}}', "s3"),
@@ -103,7 +104,8 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     ],
 )
 def test_headers_are_read_by_their_names(name: str, value: str, clean: str | None) -> None:
-    assert redact_header(name, value) == (value if clean is None else clean)
+    found = SecretFinder().in_header(name, value)
+    assert replace(value, found.secrets, lambda _: MASK) == (value if clean is None else clean)
 
 
 @pytest.mark.parametrize(

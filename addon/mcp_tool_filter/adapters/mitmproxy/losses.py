@@ -30,9 +30,7 @@ type Probe = Callable[[ReverseMode], Awaitable[Reach]]
 class Losses:
     """Probes an upstream after a failed request; calls ``on_loss`` if it is lost."""
 
-    def __init__(
-        self, probe: Probe, on_loss: Callable[[ReverseMode], None], reserve: Reserve
-    ) -> None:
+    def __init__(self, probe: Probe, on_loss: OnLoss, reserve: Reserve) -> None:
         self._probe = probe
         self._on_loss = on_loss
         self._reserve = reserve

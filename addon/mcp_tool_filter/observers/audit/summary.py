@@ -59,21 +59,21 @@ class Summary:
         self.first = min(filter(None, (self.first, time)), default="")
         self.last = max(self.last, time)
         caller = caller_of(entry)
-        _count(self.sessions, caller)
+        count_bounded(self.sessions, caller, most=_MOST_NAMES)
         name = str(entry.get("tool") or entry.get("uri") or method_of(entry))
         self.saved_bytes += count_in(entry, "saved_bytes") or 0
         if is_refused(entry):
-            _count(self.refused, name)
+            count_bounded(self.refused, name, most=_MOST_NAMES)
         elif entry.get("method") == "tools/call":
             self._add_call(name, caller, entry)
 
     def _add_call(self, tool: str, caller: str, entry: Entry) -> None:
-        _count(self.calls, tool)
+        count_bounded(self.calls, tool, most=_MOST_NAMES)
         if caller in self.by_session or len(self.by_session) < _MOST_NAMES:
-            _count(self.by_session.setdefault(caller, Counter()), tool, _MOST_TOOLS)
+            count_bounded(self.by_session.setdefault(caller, Counter()), tool, most=_MOST_TOOLS)
         self.unanswered += entry.get("answered") is False
         if has_failed(entry):
-            _count(self.errors, tool)
+            count_bounded(self.errors, tool, most=_MOST_NAMES)
         took = milliseconds_in(entry, "upstream_ms")
         is_full = len(self.slowest) == _MOST_SLOWEST
         if took is not None and not (is_full and took <= self.slowest[0][0]):
@@ -97,12 +97,6 @@ class Summary:
             "saved_bytes": self.saved_bytes,
             "slowest": [{"tool": tool, "ms": took} for took, tool in reversed(self.slowest)],
         }
-
-
-def _count(counter: Counter[str], name: str, most: int = _MOST_NAMES) -> None:
-    """Count, but limit the number of names, because clients choose them."""
-    if name in counter or len(counter) < most:
-        counter[name] += 1
 
 
 def summarise(entries: Iterable[Entry]) -> Summary:

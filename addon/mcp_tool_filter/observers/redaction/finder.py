@@ -327,12 +327,3 @@ def redact(text: str, mask: str = MASK, finder: SecretFinder | None = None) -> s
     found = (finder or SecretFinder()).in_text(raw).secrets
     masked = replace(raw, found, lambda one: "0" if one.is_number else mask)
     return masked.encode("latin-1").decode("utf-8", "replace")
-
-
-def redact_header(name: str, value: str, mask: str = MASK) -> str:
-    """Return the value of a header with each secret replaced by a mask.
-
-    >>> redact_header("Authorization", "Bearer abc")
-    'Bearer [secret]'
-    """
-    return replace(value, SecretFinder().in_header(name, value).secrets, lambda _: mask)

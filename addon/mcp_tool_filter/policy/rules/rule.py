@@ -9,8 +9,6 @@ from mcp_tool_filter.policy.rules.actions import (
     REFUSALS,
     Action,
     Allow,
-    CallFunction,
-    Script,
 )
 from mcp_tool_filter.policy.rules.conditions import Condition
 
@@ -31,10 +29,6 @@ class Rule:
     @property
     def changes_message(self) -> bool:
         return any(isinstance(one, CHANGES) for one in self.actions)
-
-    @property
-    def may_wait(self) -> bool:
-        return any(isinstance(one, Script | CallFunction) for one in self.actions)
 
     @property
     def always_ends(self) -> bool:
