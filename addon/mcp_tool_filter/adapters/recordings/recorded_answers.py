@@ -24,10 +24,10 @@ from mcp_tool_filter.protocol.messages import (
     singles,
 )
 from mcp_tool_filter.protocol.revisions import (
+    KNOWN_REVISIONS,
     R2024_11_05,
     Transport,
     has_initialize,
-    is_known,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser
 from mcp_tool_filter.protocol.tools import parse_list_request, parse_listing
@@ -175,14 +175,14 @@ def _revision(recording: Recording) -> str:
         for one in singles(message) if (message := read(flow.body)) else ():
             if isinstance(one, Request) and one.method == "tools/list":
                 said = parse_list_request(one).revision
-                if said and is_known(said):
+                if said and said in KNOWN_REVISIONS:
                     return said
         if flow.said:
             for message in messages_in(flow.said.body, flow.said.content_type):
                 for single in singles(message):
                     if isinstance(single, Response) and single.result:
                         version = single.result.get("protocolVersion")
-                        if version and version.text and is_known(version.text):
+                        if version and version.text and version.text in KNOWN_REVISIONS:
                             return version.text
     return R2024_11_05
 
