@@ -44,6 +44,9 @@ OUTSIDE = [
 ]
 
 UNCLEAR = [
+    "file:///workspace/.../etc",
+    "file:///workspace/..%20/etc",
+    "file:///workspace/.%20./etc",
     "",
     "/workspace/a",
     "workspace/a",
@@ -102,6 +105,12 @@ def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
         ("file:///w/keys", "*.key", False),
         ("file:///w/a.key.txt", "*.key", False),
         ("file:///w/.env", ".env", True),
+        ("file:///w/a.key.", "*.key", True),
+        ("file:///w/a.key%20", "*.key", True),
+        ("file:///w/a.key::$DATA", "*.key", True),
+        ("file:///w/secret./a", "/w/secret/*", True),
+        ("file:///C:/a", "/C:/*", True),
+        ("https://h/a.key.", "*.key", False),
     ],
 )
 def test_entries_can_be_globs(uri: str, glob: str, matches: bool) -> None:

@@ -78,12 +78,24 @@ def is_inside(uri: ResourceUri, place: ResourceUri) -> bool:
 def matches_glob(uri: ResourceUri, glob: str) -> bool:
     """Tell whether a glob fits the whole path or its last part, ignoring case."""
     wanted = glob.casefold()
-    for parts in uri.readings:
+    readings = uri.readings
+    if uri.scheme == "file":
+        readings += tuple(tuple(map(_read_by_windows, parts)) for parts in readings)
+    for parts in readings:
         path = "/" + "/".join(parts)
         for text in (path, path[1:], parts[-1] if parts else ""):
             if fnmatchcase(text.casefold(), wanted):
                 return True
     return False
+
+
+def _read_by_windows(part: str) -> str:
+    """Return which file Windows opens: it drops dots and spaces at the end, and ``::$DATA``.
+
+    >>> _read_by_windows("a.key. "), _read_by_windows("a.key::$DATA")
+    ('a.key', 'a.key')
+    """
+    return part.partition(":")[0].rstrip(" .") or part
 
 
 def _decoded(text: str) -> str:
@@ -110,5 +122,7 @@ def _resolved(path: str) -> tuple[str, ...]:
             if parts:
                 parts.pop()
         elif part not in ("", "."):
+            if not part.strip(" ."):  # Windows could take it for "." or ".."
+                raise UnclearUri("a part of dots and spaces")
             parts.append(part)
     return tuple(parts)
