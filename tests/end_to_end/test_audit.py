@@ -17,7 +17,7 @@ from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT, RunningTool
 from tests.proxy import tool as started
 from tests.raw_client import MCP_HEADERS, get, post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_upstream import Peer, RawRequest, answer, free_port
 
 HIDDEN = "delete_file"
 DOCS = Path(__file__).parents[2] / "addon" / "mcp_tool_filter" / "docs"
@@ -178,6 +178,24 @@ async def test_what_is_refused_before_it_is_read_is_entered(host: str, tmp_path:
     assert entries[2]["detail"] == "Host"
     for one in entries:
         jsonschema.validate(one, SCHEMA)
+
+
+async def test_entries_say_which_of_several_upstreams_a_call_went_to(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    async with mcp_upstream(tools=[tool("a")]) as one, mcp_upstream(tools=[tool("a")]) as other:
+        ports = [free_port(), free_port()]
+        words = ["-s", SCRIPT, "--set", "deny=^x", "--set", f"audit_log={file}"]
+        for upstream, port in zip((one, other), ports, strict=True):
+            words += ["--mode", f"reverse:{upstream.url}@{port}"]
+        async with started("mitmdump", *words, home=tmp_path) as it:
+            for port in ports:
+                await it.says(rf"listening at 127\.0\.0\.1:{port}")
+                async with raw_client(port) as client:
+                    await client.ask(post(message("tools/call", name="a")))
+            it.interrupt()
+            assert await it.exit_code() == 0
+        entries = [json.loads(line) for line in file.read_bytes().splitlines()]
+        assert [entry["upstream"] for entry in entries] == [f"{one.url}/mcp", f"{other.url}/mcp"]
 
 
 TOOLS = [tool("hang"), tool("fail"), tool("reset")]

@@ -166,6 +166,14 @@ class Listeners:
             raise ProtocolError("a listener whose upstream is not known")
         return listener
 
+    def upstream_of(self, flow: object) -> str:
+        """Return the URL of the upstream behind a flow's listener, without its query."""
+        if not isinstance(flow, HTTPFlow):
+            return ""
+        listener = self.by_mode.get(flow.client_conn.proxy_mode.full_spec)
+        path = listener.fetched.endpoint.partition("?")[0] if listener else ""
+        return listener.upstream + path if listener else ""
+
     def find(self, flow: HTTPFlow) -> tuple[Listener, Target]:
         """Return the listener of a flow, and how to reach its upstream."""
         listener = self.listener_of(flow)

@@ -213,6 +213,8 @@ class Startup:
             keep_quiet_streams_alive(ctx.options, is_forward=no_upstreams)
             self._budget.limit = config.limits.unfinished
             bound_messages(ctx.options, config.limits.pending)
+            if self.interception is None and len(parse_modes(ctx.options.mode)) > 1:
+                self._watchers.upstream_of = self._listeners.upstream_of
             self._watchers.begin(config, self._known)
         except StartError as error:
             self.stop(str(error))
