@@ -8,6 +8,13 @@ import signal
 import zlib
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Hypothesis fails an example that takes 0.2 s, and on a busy machine any example can.
+settings.register_profile(
+    "untimed", settings(), deadline=None, suppress_health_check=(HealthCheck.too_slow,)
+)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

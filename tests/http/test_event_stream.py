@@ -191,13 +191,13 @@ def judged(stream: bytes, sizes: tuple[int, ...]) -> tuple[bytes, list[Told]]:
 
 @given(stream=STREAMS, sizes=SIZES)
 @example(stream=b"data: x\r\n\r\ndata: " + BOTH + b"\r\n\r\n", sizes=[1])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_chunk_boundaries_do_not_matter(stream: bytes, sizes: list[int]) -> None:
     assert judged(stream, tuple(sizes)) == judged(stream, (1 << 20,))
 
 
 @given(stream=STREAMS | st.binary(), sizes=SIZES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_input_raises_or_shows_a_denied_tool(stream: bytes, sizes: list[int]) -> None:
     filtered = stream_for("1")
     out = b"".join(filtered.feed(chunk) for chunk in chunks(stream, sizes)) + filtered.finish()

@@ -199,7 +199,7 @@ def test_when_the_upstream_is_lost_the_waiting_client_gets_an_error() -> None:
 
 
 @given(raw=st.binary(max_size=80) | st.sampled_from(ATTACKS), status=st.integers(200, 599))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_answer_of_the_upstream_raises(raw: bytes, status: int) -> None:
     outcome = hear(raw, status=status)
     assert outcome is None or outcome.status in (200, status)

@@ -106,7 +106,7 @@ def test_requests_without_a_message_pass(request_head: Head, body: bytes) -> Non
 
 
 @given(raw=st.sampled_from(ATTACKS) | st.binary(max_size=60), at=st.integers(0, 100))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_are_forwarded_or_answered(raw: bytes, at: int) -> None:
     """Nothing is raised, and what is passed has no tool's name that is denied."""
     outcome = ask(raw[:at] + raw[at + 1 :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.ambiguity import is_safe
@@ -56,7 +56,6 @@ def parse_safe(pattern: str) -> Matcher:
     return Matcher(regex)
 
 
-@settings(deadline=None)  # a busy machine lets Node wait
 @given(pattern=patterns(), name=names().map(str.swapcase))
 def test_node_matches_what_we_match(folding_node: Node, pattern: str, name: str) -> None:
     assert [parse_safe(pattern).search(name)] == folding_node.ask(pattern, name)

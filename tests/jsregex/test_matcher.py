@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
@@ -112,7 +112,6 @@ def test_every_recorded_match_is_the_same() -> None:
     assert disagreed == []
 
 
-@settings(deadline=None)  # a busy machine lets Node wait
 @given(pattern=patterns(), name=names())
 def test_node_matches_what_we_match(node: Node, pattern: str, name: str) -> None:
     regex = parse_safe(pattern)

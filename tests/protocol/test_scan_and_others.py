@@ -67,7 +67,7 @@ def test_everything_that_orjson_reads_is_read(raw: bytes) -> None:
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @given(raws=st.lists(SOUP, min_size=50, max_size=50))
 @example(ODD_BUT_LEGAL + NOT_JSON)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_exactly_what_node_reads_is_read(raws: list[bytes]) -> None:
     """One byte order mark, bytes that are no UTF-8 and depth set us apart: those we refuse."""
     for raw, theirs in zip(raws, node_reads(raws), strict=True):

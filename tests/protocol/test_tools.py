@@ -111,7 +111,7 @@ def test_the_tool_we_read_is_the_one_orjson_reads(params: str) -> None:
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 @given(all_params=st.lists(PARAMS, min_size=200, max_size=200))
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_the_tool_we_read_is_the_one_node_reads(all_params: list[str]) -> None:
     raws = [asking("tools/call", params=params) for params in all_params]
     for raw, theirs in zip(raws, node_tools_in(raws), strict=True):

@@ -144,7 +144,7 @@ def _what_happens(kind: type[AddonManager], shapes: list[_Shape]) -> list[str]:
     return [re.sub(r" at 0x[0-9a-f]+", "", line) for line in log]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_shapes, max_size=5))
 @example([(_NoFunction, []), (_Plain, [])])
 @example([(_Deaf, [(_Raising, []), (_Plain, [])]), (_Plain, [])])

@@ -136,7 +136,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     requests=st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4),
     responses=st.lists(st.tuples(st.sampled_from(RESPONSES), sizes), min_size=4, max_size=4),

@@ -8,7 +8,7 @@ import pytest
 from h11 import Data, EndOfMessage, ProtocolError
 from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.adapters.mitmproxy.safe.http1 import MOST_SINGLE, TrailerDropper
@@ -72,7 +72,6 @@ BROKEN = [
 ]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     ends=st.sampled_from([LAST, b"", b"ff\r\nhalf", b"5\r\n", *BROKEN]),
     some=st.lists(st.sampled_from(SPELLINGS[:3]), min_size=1, max_size=5),
