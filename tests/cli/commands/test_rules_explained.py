@@ -44,7 +44,12 @@ def test_explain_says_why_a_message_cannot_be_judged(
 
     said = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call",{twice}}}'
     assert main(["rules", "explain", str(rules), said]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == (
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:-1] == [
+        "inside: cannot be judged",
+        '  ?   param_matches: {"field":"arguments.path","pattern":"^/work"}',
+    ]
+    assert shown[-1] == (
         'Outcome: block by inside: -32600 "Invalid Request" '
         "(clients do not see this: the key 'path' appears twice or in another spelling)"
     )

@@ -82,9 +82,12 @@ def lines_of(trace: list[Evaluated]) -> Iterator[str]:
         if one.is_interceptor:
             yield f"{one.rule} (method interceptor): {'refused' if one.matched else 'let it pass'}"
         else:
-            yield f"{one.rule}: {'matched' if one.matched else 'did not match'}"
+            unmatched = "cannot be judged" if one.asked else "did not match"
+            yield f"{one.rule}: {'matched' if one.matched else unmatched}"
         for label, holds in one.conditions:
             yield f"  {'yes' if holds else 'no '} {label}"
+        if one.asked:
+            yield f"  ?   {one.asked}"
         for action in one.done:
             yield f"  did {action}"
 

@@ -221,13 +221,13 @@ class _Walk:
         subject, now = self.run.subject, self.run.clock()
         if seen is None:
             return all(one.holds(subject, now) for one in candidate.rest)
-        rule = candidate.rule
-        for condition, label in zip(rule.conditions, rule.labels, strict=True):
+        for condition, seen.asked in candidate.rule.labelled:
             holds = condition.holds(subject, now)
-            seen.conditions.append((label, holds))
+            seen.conditions.append((seen.asked, holds))
             if not holds:
+                seen.asked = ""
                 return False
-        seen.matched = True
+        seen.matched, seen.asked = True, ""
         return True
 
     def _act(self, rule: Rule, seen: Evaluated | None) -> Deciding[None]:

@@ -63,6 +63,8 @@ class Evaluated:
 
     rule: str
     conditions: list[tuple[str, bool]] = field(default_factory=list)
+    asked: str = ""
+    """The condition that is being evaluated; it stays here if it cannot be judged."""
     matched: bool = False
     done: list[str] = field(default_factory=list)
     is_interceptor: bool = False

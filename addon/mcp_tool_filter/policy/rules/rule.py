@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_tool_filter.policy.rules.actions import (
@@ -25,6 +26,11 @@ class Rule:
     for_responses: bool
     name: str = ""
     priority: int = 0
+
+    @property
+    def labelled(self) -> Iterator[tuple[Condition, str]]:
+        """Each condition, and how the policy writes it."""
+        return zip(self.conditions, self.labels, strict=True)
 
     @property
     def changes_message(self) -> bool:
