@@ -10,23 +10,22 @@ again. We only append to a file; a full one is renamed by the time and compresse
 from __future__ import annotations
 
 import errno
-import gzip
 import logging
 import os
-import shutil
 import stat
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from threading import Event, Thread
 
 import orjson
 
+from mcp_tool_filter.adapters.audit.rotation import compress, free_name
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import (
     START,
@@ -299,7 +298,7 @@ class AuditWriter:
             return
         path = self._file.path
         try:
-            aside = _free_name(path, self._now())
+            aside = free_name(path, self._now())
             path.rename(aside)
         except OSError as error:  # the folder is not writable, but the file still works
             if not self._is_stuck:
@@ -311,7 +310,7 @@ class AuditWriter:
         os.close(self._handle)
         self._handle = -1
         self._open()  # this keeps the chain, because the new file is empty
-        Thread(target=_compress, args=(aside,), name="audit log gz", daemon=True).start()
+        Thread(target=compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
 def _count_of(entry: _Queued) -> int:
@@ -332,30 +331,3 @@ def _lock(handle: int, path: Path) -> None:
     except OSError:
         what = f"Another process writes the audit log {path}"
         raise StartError(what, why="Give each process its own file") from None
-
-
-def _free_name(path: Path, now: float) -> Path:
-    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
-    number = 0
-    while True:
-        name = f"{path.name}.{stamp}{f'-{number}' if number else ''}"
-        aside = path.with_name(name)
-        if not aside.exists() and not aside.with_name(f"{name}.gz").exists():
-            return aside
-        number += 1
-
-
-def _compress(path: Path) -> None:
-    packed = path.with_name(f"{path.name}.gz")
-    part = path.with_name(f".{path.name}.gz")
-    try:
-        with path.open("rb") as plain:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw) as out:
-                shutil.copyfileobj(plain, out, 1024 * 1024)
-        part.rename(packed)
-        path.unlink()
-    except OSError as error:
-        log.warning("Cannot compress %s: %s", path, error.strerror or error)
-        with suppress(OSError):
-            part.unlink()

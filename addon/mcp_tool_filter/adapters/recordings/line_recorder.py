@@ -34,7 +34,7 @@ _SESSION = b"stdio"
 _JSON = b"application/json"
 _EVENTS = b"text/event-stream"
 
-type Fields = tuple[tuple[bytes, bytes], ...]
+type RecordedFields = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Asked:
     sent: bytes
     """The bytes sent to the upstream."""
     at: float
-    fields: Fields = field(default=())
+    fields: RecordedFields = field(default=())
 
 
 class LineRecorder:
@@ -96,7 +96,7 @@ class LineRecorder:
             self._waiting.clear()
             self._file.close()
 
-    def _fields(self) -> Fields:
+    def _fields(self) -> RecordedFields:
         usual = ((b"content-type", _JSON), (b"accept", _JSON + b", " + _EVENTS))
         return (*usual, (b"mcp-session-id", _SESSION)) if self._is_open else usual
 
@@ -112,7 +112,7 @@ class LineRecorder:
     def _write(
         self, asked: _Asked, heard: bytes, said: bytes | None, now: float, *, status: int = 200
     ) -> None:
-        fields: Fields = ((b"content-type", _JSON),) if heard else ()
+        fields: RecordedFields = ((b"content-type", _JSON),) if heard else ()
         if b"mcp-session-id" not in dict(asked.fields):
             fields = (*fields, (b"mcp-session-id", _SESSION))
         answer = _Answer(status, fields, heard, said)
@@ -133,7 +133,7 @@ class LineRecorder:
 @dataclass(slots=True)
 class _Answer:
     status: int
-    fields: Fields
+    fields: RecordedFields
     heard: bytes
     said: bytes | None
     """The upstream's answer; None if it was not asked."""
@@ -219,7 +219,9 @@ def _flow(
 _CLIENT: dict[str, Dumpable] = {"mitmcert": None, "proxy_mode": f"reverse:http://{_HOST}"}
 
 
-def _message(fields: Fields, content: bytes, start: float, end: float) -> dict[str, Dumpable]:
+def _message(
+    fields: RecordedFields, content: bytes, start: float, end: float
+) -> dict[str, Dumpable]:
     length = (b"content-length", b"%d" % len(content))
     return {
         "content": content,

@@ -20,13 +20,13 @@ from mitmproxy.test.tflow import tclient_conn, tflow
 from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
     GreedyReader,
     QuickConnectionHandler,
-    Steps,
     hook_runner,
 )
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
     RunHook,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 
 PEER, OTHER = tclient_conn(), tclient_conn()
 

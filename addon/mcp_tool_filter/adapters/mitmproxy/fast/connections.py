@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from asyncio import StreamReader, sleep
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable
 from time import thread_time
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -32,6 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.fast.hooks import QuickAddonManager, arg
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
     RunHook,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.outermost import close_after_error
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,6 @@ _LEAST_READ = 8 * 1024  # bytes; fewer never take long
 _LONGEST_TURN = 0.02  # seconds of computing; waiting for a slow peer does not count
 _LARGE = 64 * 1024  # bytes; copying so many would cost more than sending them separately
 
-type Steps = Generator[commands.Command, Any, None]
 _serving: WeakValueDictionary[str, QuickConnectionHandler] = WeakValueDictionary()  # by client
 
 

@@ -10,7 +10,7 @@ We use these internals of mitmproxy: what ``HttpLayer.event_to_child`` does for 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from mitmproxy.proxy import commands, events
@@ -31,10 +31,9 @@ from mcp_tool_filter.adapters.mitmproxy.safe.http1 import BoundedHttp1Server, Pa
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import (
     FilteredHttpLayer,
 )
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 
 _NEVER_PAUSE = (BoundedHttp1Server, PatientHttp1Client)
-
-type Steps = Generator[commands.Command, Any, None]
 
 
 class QuickHttpLayer(FilteredHttpLayer):

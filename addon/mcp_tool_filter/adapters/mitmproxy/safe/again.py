@@ -23,7 +23,7 @@ from mitmproxy.proxy.layers.http._http2 import Http2Client
 
 from mcp_tool_filter.adapters.mitmproxy.safe import last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.upgrades import UpgradedStream
 
 type Instead = tuple[Steps, bool]

@@ -30,8 +30,8 @@ from mcp_tool_filter.adapters.mitmproxy.safe.failures import (
     answer_to,
     failure_in,
 )
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import LookedAtStream, Steps
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import Held
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import LookedAtStream
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Held, Steps
 
 log = logging.getLogger(__name__)
 

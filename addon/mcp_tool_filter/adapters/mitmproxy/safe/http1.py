@@ -9,8 +9,6 @@ trailers. We cannot judge trailers, so we drop them (RFC 9110, section 6.5.1).
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from typing import Any
 
 from h11 import Data, EndOfMessage, RemoteProtocolError
 from h11._readers import ChunkedReader
@@ -24,6 +22,8 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 
 LONGEST_HEAD = 256 * 1024
 """Bytes of an unfinished head, or of an unfinished line before a chunk."""
@@ -46,8 +46,6 @@ _UNREADABLE = (
     b"Content-Type: application/json\r\nContent-Length: 79\r\n\r\n"
     b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
 )
-
-type Steps = Generator[commands.Command, Any, None]
 
 
 class TrailerDropper(ChunkedReader):

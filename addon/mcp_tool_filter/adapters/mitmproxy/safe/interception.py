@@ -43,9 +43,8 @@ from mitmproxy.proxy.tunnel import TunnelLayer
 
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import interceptor, is_direct
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer, _forked
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Order, ReadOn, Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client

@@ -8,9 +8,8 @@ its parts must still be the same objects. Otherwise we judge the message again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
 from operator import is_
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mitmproxy.http import HTTPFlow, Request, Response
 from mitmproxy.proxy import commands
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-type Steps = Generator[commands.Command, Any, None]
 type Parts = tuple[object, ...]
 
 

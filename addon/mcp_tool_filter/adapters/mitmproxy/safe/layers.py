@@ -33,8 +33,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.http1 import (
     make_patient,
 )
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, ReadOn
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, ReadOn, Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 
 log = logging.getLogger(__name__)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mitmproxy.proxy import events
+from mitmproxy.proxy import commands, events
 
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import Failure
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
+
+type Steps = Generator[commands.Command, Any, None]
+"""What a layer of mitmproxy does next, step by step."""
 
 
 class Held(Protocol):

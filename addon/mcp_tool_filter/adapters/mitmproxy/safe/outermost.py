@@ -7,16 +7,14 @@ of them gives up.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
-from typing import Any
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import Layer
 
-log = logging.getLogger(__name__)
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 
-type Steps = Generator[commands.Command, Any, None]
+log = logging.getLogger(__name__)
 
 
 class OutermostLayer(Layer):

@@ -29,8 +29,7 @@ from mitmproxy.proxy.layers.websocket import WebsocketMessageHook
 
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import interceptor
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.interception.body import Treatment, Watch

@@ -25,8 +25,8 @@ from mitmproxy.proxy.tunnel import LayerStack, TunnelLayer
 from mcp_tool_filter.adapters.mitmproxy.safe import last_look
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.layers import FilteredHttpLayer
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.observers.once import Once
 

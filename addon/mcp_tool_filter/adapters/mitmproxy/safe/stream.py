@@ -42,8 +42,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.again import Instead, RepeatingStre
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import nothing
 from mcp_tool_filter.adapters.mitmproxy.safe.failures import is_interim
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import installed
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import Steps
-from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Inject, Lose, Order
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import GiveUp, Inject, Lose, Order, Steps
 from mcp_tool_filter.observers.once import Once
 from mcp_tool_filter.observers.report import shown_url
 

@@ -15,7 +15,8 @@ from mitmproxy.proxy.layers.websocket import Fragmentizer, WebsocketLayer
 from mitmproxy.utils import human
 
 from mcp_tool_filter.adapters.mitmproxy.safe.endings import EndingStream
-from mcp_tool_filter.adapters.mitmproxy.safe.last_look import NotJudged, Steps, look_at_messages
+from mcp_tool_filter.adapters.mitmproxy.safe.last_look import NotJudged, look_at_messages
+from mcp_tool_filter.adapters.mitmproxy.safe.orders import Steps
 from mcp_tool_filter.observers.once import Once
 
 log = logging.getLogger(__name__)
