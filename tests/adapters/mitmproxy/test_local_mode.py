@@ -12,12 +12,14 @@ from tests.proxy import SCRIPT
 from tests.raw_client import TIMEOUT
 
 _REDIRECTOR = """
-import asyncio, sys
+import asyncio, pathlib, sys
 from mitmproxy_rs import local
 
 class Redirector:
     def set_intercept(self, spec): pass
-    async def wait_closed(self): await asyncio.sleep(SECONDS)
+    async def wait_closed(self):
+        while not pathlib.Path(sys.argv[-1], "closed").exists():
+            await asyncio.sleep(0.01)
 
 async def start(*_): return Redirector()
 
@@ -29,17 +31,23 @@ mitmdump()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "could not start"), (2, "has ended")], ids=["at once", "later"]
+    ("at_once", "said"), [(True, "could not start"), (False, "has ended")], ids=["at once", "later"]
 )
-async def test_the_process_ends_with_local_mode(tmp_path: Path, seconds: int, said: str) -> None:
+async def test_the_process_ends_with_local_mode(tmp_path: Path, at_once: bool, said: str) -> None:
     """mitmproxy says that it has started, and goes on. (Here it has no rights to start it.)"""
+    closed = tmp_path / "closed"
+    if at_once:
+        closed.touch()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _REDIRECTOR.replace("SECONDS", str(seconds))),
+        *(sys.executable, "-c", _REDIRECTOR.replace("sys.argv[-1]", repr(str(tmp_path)))),
         *("-s", SCRIPT, "--mode", "local:nobody", "--set", f"confdir={tmp_path}"),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
+    assert process.stderr
     async with asyncio.timeout(TIMEOUT):
-        _, err = await process.communicate()
+        err = b"" if at_once else await process.stderr.readuntil(b"Filtering MCP of local programs")
+        closed.touch()
+        err += (await process.communicate())[1]
     assert process.returncode == 1
     assert f"Error: mitmproxy's local mode {said}" in err.decode()

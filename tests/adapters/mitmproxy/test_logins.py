@@ -6,8 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -144,13 +145,13 @@ async def test_the_list_of_another_kind_of_client_is_fetched_with_the_login(tmp_
 
 
 async def test_eight_requests_at_expiry_cause_one_renewal(tmp_path: Path) -> None:
-    async with logged_in(tmp_path, lifetime=3) as between:
+    async with logged_in(tmp_path) as between:
         state = LoginStore().load(between.upstream.url)
         assert state
         assert state.tokens
         old = state.tokens.access_token
-        await asyncio.sleep(2.5)  # it lives three seconds
-        between.upstream.lifetime = 3600
+        expired = replace(state.tokens, received_at=time() - 60, expires_at=time() - 1)
+        LoginStore().save(state.with_tokens(expired))
         between.upstream.delay = 0.1
 
         async def ask() -> Answer:
