@@ -65,3 +65,32 @@ def test_a_program_that_cannot_run_has_a_reason_and_a_shells_status(
     with pytest.raises(CannotRun) as caught:
         find_program([str(program)], {"PATH": ""})
     assert (caught.value.exit_status, caught.value.why) == (status, why)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        ("#!/no/such/shell\n", 127, "there is no /no/such/shell, which its first line names"),
+        ("echo\n", 126, "A script's first line must name what runs it"),
+    ],
+)
+async def test_a_script_that_cannot_run_has_a_reason(
+    text: str, status: int, why: str, tmp_path: Path
+) -> None:
+    """For each of them the system says no more than for a command that is not there."""
+    program = tmp_path / "client"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(CannotRun) as caught:
+        await run_client([str(program)], {}, None)
+    assert caught.value.exit_status == status
+    assert why in caught.value.why
+
+
+def test_a_folder_is_not_a_program(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun) as caught:
+        find_program([str(tmp_path)], {})
+    assert (caught.value.exit_status, caught.value.why) == (
+        126,
+        f"{tmp_path} is a folder, not a program",
+    )

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from mcp_tool_filter.adapters.stdio.child import why_not_started
 from mcp_tool_filter.errors import StartError
 
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -20,10 +21,15 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 class CannotRun(StartError):
     """The client cannot be started; the exit status is the one that shells use."""
 
-    def __init__(self, program: str, error: OSError | None) -> None:
-        is_missing = error is None or isinstance(error, FileNotFoundError)
+    def __init__(self, program: str, error: OSError, *, file: str) -> None:
+        is_missing = isinstance(error, FileNotFoundError) and not os.path.isdir(file)
         self.exit_status = _NOT_FOUND if is_missing else _NOT_EXECUTABLE
-        why = "Command not found" if is_missing else (error and error.strerror) or str(error)
+        if is_missing and not os.path.exists(file):
+            why = "Command not found"
+        elif isinstance(error, PermissionError):
+            why = "Permission denied"
+        else:
+            why = why_not_started(error, program, file)
         super().__init__(f"Cannot start {program}", why=why)
 
 
@@ -31,8 +37,8 @@ def find_program(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return the program that a command names. Raises CannotRun."""
     found = shutil.which(command[0], path=environment.get("PATH"))
     if found is None:
-        is_there = os.path.isfile(command[0])
-        raise CannotRun(command[0], PermissionError(13, "Permission denied") if is_there else None)
+        error = PermissionError() if os.path.isfile(command[0]) else FileNotFoundError()
+        raise CannotRun(command[0], error, file=command[0])
     return found
 
 
@@ -69,7 +75,7 @@ async def run_client(
             command[0], *command[1:], executable=program, env=dict(environment), cwd=cwd
         )
     except OSError as error:
-        raise CannotRun(command[0], error) from None
+        raise CannotRun(command[0], error, file=program) from None
     for number in waiting:
         pass_on(number)
     status = await client.wait()

@@ -157,7 +157,7 @@ def _start(
         else:
             has_path = os.path.dirname(words[0])
             found = None if has_path else _which(words[0], surrounding)
-            why = _why(error, words[0], os.path.join(folder, found or words[0]))
+            why = why_not_started(error, words[0], os.path.join(folder, found or words[0]))
         raise ConnectFailed(shlex.join(command), why=why) from None
 
 
@@ -167,7 +167,7 @@ def _which(program: str, environment: Mapping[str, str]) -> str | None:
     return which(program, path=environment.get("PATH"))
 
 
-def _why(error: Exception, program: str, file: str) -> str:
+def why_not_started(error: Exception, program: str, file: str) -> str:
     """Return why a program cannot be started, and what would be right."""
     if not program:
         return "The command is empty"
