@@ -4,7 +4,7 @@ opentelemetry is imported only if traces are wanted. Its own thread sends the sp
 queue, so no message waits for a collector. The OTEL_* variables configure it.
 
 The context of who asks (``params._meta`` first, then a client's HTTP header) is the parent. Where
-it came from, the other side finds our span in its place; a message without one stays as it is.
+it came from, we put our span for the other side; a message without a context stays unchanged.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Exchanges:
         return [one.id for one in taken if one is not None and one.id is not None]
 
     def take_all(self, *, besides: Collection[str] = ()) -> list[str]:
-        """Return all ids that somebody waits for, who waits no more; not for these methods."""
+        """Forget all waiting requests except those with these methods; return their ids."""
         if besides:
             due = [one for one in self._waiting.values() if one.method not in besides]
             return self.take([one.id for one in due if one.id is not None])

@@ -48,8 +48,8 @@ class Backtracker:
         attempt = _Attempt(text, self._alphabet, self._allowance, self._captures)
         unset = (_UNSET,) * self._captures
         starts = 1 if self._anchored else len(text) + 1
-        # States may be shared between starts: a match goes on the same way wherever it began. For a
-        # long text the set would take too much memory.
+        # States may be shared between starts: a match continues in the same way wherever it began.
+        # For a long text the set would take too much memory.
         remembers = self._remembers and len(text) <= LONGEST_NAME
         seen: set[_State] | None = set() if remembers else None
         return any(

@@ -17,7 +17,7 @@ _LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
 
 
 def hint(text: str) -> str | None:
-    """Return a sentence for people, or None where there is nothing to say."""
+    """Return a sentence for people, or None."""
     if _GLOB.fullmatch(text) and ".*" not in text:
         return _hint_for_glob(text)
     if text.startswith("(?i)"):

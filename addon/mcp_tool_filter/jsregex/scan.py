@@ -33,7 +33,7 @@ class _State:
 
 
 class Scan:
-    """One for each program: the pattern's own, and each look-ahead and look-behind in it."""
+    """Scans for one program: that of the pattern, or of a look-ahead or look-behind in it."""
 
     def __init__(
         self,

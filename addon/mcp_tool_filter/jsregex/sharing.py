@@ -13,7 +13,7 @@ from itertools import product
 
 from mcp_tool_filter.jsregex.positions import Automaton
 
-type _Text = tuple[int, ...]  # the letters that may stand at each place, as bits
+type _Text = tuple[int, ...]  # the possible letters at each place, as bits
 
 _MOST_STEPS = 500  # two loops count as sharing when judging them would need more than this
 _FEW_STEPS = 12  # the same, where each step costs more

@@ -23,7 +23,8 @@ def switched(
     """Return deny patterns that also hide and expose these tools, and change no other of ``names``.
 
     A pattern that matches a tool to expose is replaced by one for the other tools that it matches.
-    Where nothing is left to hide, the pattern that says so stands: no pattern at all is a mistake.
+    If no tool remains to hide, we keep a pattern that hides none, because an empty list is an
+    error.
     """
     patterns: list[str] = []
     hidden: set[str] = set()

@@ -22,7 +22,7 @@ MOST_AT_ONCE = 100
 
 
 class Callables:
-    """One for each process."""
+    """Calls all functions of the process."""
 
     def __init__(self, *, most: int = MOST_AT_ONCE) -> None:
         self._most = most
@@ -55,7 +55,7 @@ class Callables:
         number = next(self._numbers)
 
         def settle(made: object, error: BaseException | None) -> None:
-            if came.done():  # nobody waits any more
+            if came.done():  # the caller has given up
                 return
             if error is not None:
                 came.set_exception(error)

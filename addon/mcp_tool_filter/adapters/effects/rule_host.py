@@ -97,7 +97,7 @@ class RuleHost:
                 return self.at_once(effect)
 
     def counters(self) -> Iterator[tuple[str, float]]:
-        """Yield the counters of the rules, and what became of webhooks that did not arrive."""
+        """Yield the counters of the rules, and of webhooks that did not arrive."""
         yield from self.metrics.items()
         for name, count in (
             ("webhooks dropped", self.webhooks.dropped),

@@ -1,4 +1,4 @@
-"""What we know of a flow between its hooks."""
+"""What we remember about a flow between its hooks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KnownFlows(WeakKeyDictionary[HTTPFlow, Known]):
         super().__init__()
         self._listeners = listeners
         self.failed: WeakSet[HTTPFlow] = WeakSet()
-        """Those whose upstream could not be reached, or hung up before it had answered."""
+        """The flows whose upstream could not be reached, or disconnected before it had answered."""
 
     def of(self, flow: HTTPFlow) -> Known:
         """Return what we know about a flow. If it is new, another addon has answered before us."""

@@ -80,7 +80,7 @@ def was_set(options: Options, name: str) -> bool:
 
 
 def forget(options: Options, name: str) -> None:
-    """Reset an option as if nobody had set it; nobody is told."""
+    """Reset an option to "not set", without notifying any addon."""
     options._options[name].reset()
 
 

@@ -182,7 +182,7 @@ def asked_hosts(flow: HTTPFlow) -> tuple[str, ...]:
 
 
 def client_host(flow: HTTPFlow) -> str | None:
-    """The host the client asked for; None when it named none, or more than one."""
+    """Return the host that the client named; None if it named none, or more than one."""
     stream = stream_of(flow)
     return stream.client_host if stream else None
 

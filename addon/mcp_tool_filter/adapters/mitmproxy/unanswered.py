@@ -23,7 +23,7 @@ _BAD_REQUEST = 400
 
 
 class UnansweredRequests:
-    """Looks for them until it is closed; ``give_up`` is told how to know one."""
+    """Looks for them until closed; ``give_up`` gets the function that recognises one."""
 
     def __init__(self, known: KnownFlows, give_up: Callable[[EndOf], None]) -> None:
         self._known = known

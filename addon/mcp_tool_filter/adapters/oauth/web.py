@@ -1,6 +1,6 @@
 """Send requests to the URLs that metadata documents name, but only to allowed addresses.
 
-Whoever runs an upstream chooses these addresses. So they are https, or on this machine if the
+The upstream's operator chooses these addresses. So they are https, or on this machine if the
 upstream itself is; a redirect must lead to such an address again; an answer is short and comes
 soon.
 """

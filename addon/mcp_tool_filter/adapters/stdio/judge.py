@@ -62,7 +62,7 @@ class ServerName:
 
 
 class LineJudge:
-    """One for each session."""
+    """Judges the lines of one session."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LineJudge:
             clock=clock,
             links=links,
             propagate=propagate,
-            reads_in_steps=False,  # nobody else waits to be served
+            reads_in_steps=False,  # no other client waits to be served
         )
         policy.kinds = self._kinds
         self._session = Session(started=now)
@@ -219,7 +219,7 @@ class LineJudge:
             return [render_error(id, code, text) for id in self._exchanges.take(list(ids))]
 
     def lost_replies(self, *, besides: Collection[str] = ()) -> list[bytes]:
-        """Return an error for each request that will get no answer, but for these methods."""
+        """Return an error for each waiting request, except for these methods."""
         with self._lock:
             return self._conversation.lose(besides=besides)
 

@@ -83,7 +83,7 @@ def file_that_ends_with(hash: str, paths: Sequence[Path]) -> Path | None:
         try:
             for line in lines_of([path]):
                 last = line
-        except StartError:  # it is being compressed, or is for somebody else
+        except StartError:  # it is being compressed, or not ours
             continue
         if last and hash_of(last) == hash:
             return path

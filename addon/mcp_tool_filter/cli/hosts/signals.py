@@ -13,7 +13,7 @@ def on_signals(
 ) -> None:
     """Call ``leave`` on Ctrl+C and SIGTERM, instead of the previous handler.
 
-    ``hangup``: on SIGHUP, too, unless whoever started us wants it to be ignored.
+    ``hangup``: on SIGHUP too, unless it is ignored in this process.
     """
     numbers: list[signal.Signals] = [signal.SIGINT, signal.SIGTERM]
     if sys.platform != "win32" and hangup and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

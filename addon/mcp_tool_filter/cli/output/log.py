@@ -21,7 +21,7 @@ _CHATTERING = ("asyncio", "hpack", "quic", "tornado")
 def log_to_stderr(verbosity: int, *, is_watched: bool = False, as_json: bool = False) -> None:
     """Log to stderr with the given verbosity. (mitmweb, ``is_watched``, shows more itself.)
 
-    With ``as_json``, each text that is said or logged becomes one JSON object in one line.
+    With ``as_json``, each text becomes one JSON object on one line.
     """
     global _is_json
     _is_json = as_json
@@ -43,7 +43,7 @@ def say(text: str) -> None:
 
 
 def as_said(text: str) -> str:
-    """Return a text as it is written: as it is, or as a JSON object."""
+    """Return a text in the chosen format: unchanged, or as a JSON object."""
     if not _is_json:
         return text
     first = text.partition(":")[0].lower()

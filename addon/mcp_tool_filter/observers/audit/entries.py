@@ -317,7 +317,7 @@ class Auditor:
 
 
 def _session_of(client: Client) -> str | None:
-    """Return what tells the session from others: its id or, where there is none, its number."""
+    """Return what identifies the session: its id, or its number if it has none."""
     session = client.session
     return None if session is None else session.id or f"{client.via} {session.serial}"
 
@@ -333,7 +333,7 @@ def _is_refused(verdict: Verdict) -> bool:
 
 
 def _id_in(reply: bytes) -> str:
-    """Return the id of an answer of ours, as JSON."""
+    """Return the id of our own answer, as JSON."""
     try:
         return orjson.dumps(orjson.loads(reply)["id"]).decode()
     except (ValueError, KeyError, TypeError):

@@ -107,7 +107,7 @@ def method_of(entry: Entry) -> str:
 
 
 def is_refused(entry: Entry) -> bool:
-    """Tell whether somebody did not get through; what the upstream says wrongly is no refusal.
+    """Tell whether a request was refused. (An invalid answer of the upstream is not a refusal.)
 
     >>> is_refused({"verdict": "refused"}), is_refused({"verdict": "dropped", "why": "invalid"})
     (True, False)

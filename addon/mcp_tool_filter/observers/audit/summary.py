@@ -37,7 +37,7 @@ class Summary:
     errors: Counter[str] = field(default_factory=Counter)
     """Calls that the upstream, or the tool, answered with an error, by tool."""
     sessions: Counter[str] = field(default_factory=Counter)
-    """Entries, by session; where there is none, by address."""
+    """Entries by session, or by address if there is none."""
     by_session: dict[str, Counter[str]] = field(default_factory=dict)
     """What each session has called, by tool."""
     unanswered: int = 0

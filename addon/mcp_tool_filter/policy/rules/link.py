@@ -174,7 +174,7 @@ class RulesLink:
         policy: Policy,
         session: RuleSession,
     ) -> Deciding[Verdict]:
-        """Let the response rules judge the error that a rule answers with."""
+        """Return the response rules' verdict on an error with which a rule answers."""
         request = judged.message
         assert isinstance(request, Request)
         answer = replace(situation, direction=situation.direction.opposite)

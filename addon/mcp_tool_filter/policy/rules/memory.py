@@ -76,7 +76,7 @@ class MemoryState:
         del uses[:past]
         self._uses -= past
         if wait > 0:
-            if not uses:  # a limit of 0: whoever chooses the keys must not fill the memory
+            if not uses:  # a limit of 0: clients that choose keys must not fill the memory
                 del self._windows[key]
             return wait
         uses.append(now)
