@@ -169,3 +169,18 @@ async def test_an_unusable_upstream_is_an_error_that_says_why(
         await discovered(documents, **given)  # type: ignore[arg-type]  # by name
     assert failed.match("Cannot log in to")
     assert re.search(why, failed.value.why)
+
+
+@pytest.mark.parametrize(
+    ("servers", "why"),
+    [
+        (["ORIGIN/none", "http://evil.example"], "There is no metadata at"),
+        (["http://evil.example", "ORIGIN/none"], "https"),
+    ],
+)
+async def test_the_first_problem_of_several_unusable_servers_is_reported(
+    servers: list[str], why: str
+) -> None:
+    with pytest.raises(LoginFailed) as failed:
+        await discovered({f"{RESOURCE}/mcp": {**DOCUMENT, "authorization_servers": servers}})
+    assert why in failed.value.why

@@ -175,6 +175,17 @@ def test_no_rule_makes_a_denied_tool_callable() -> None:
     assert logged(host) == []
 
 
+def test_a_changed_list_request_that_the_snapshot_answers_is_judged_to_the_end() -> None:
+    """Its answer is no refusal: a later rule may still block it."""
+    policy = rules(
+        "- {id: change, priority: 2, actions: [set_param: {field: extra, value: 1}]}\n"
+        "- {id: stop, priority: 1, actions: [block: stopped]}"
+    )
+    answered = Reply(b"{}", Reason(Why.CACHED))
+    about = Circumstances(filter=lambda _message: answered)
+    assert message_of(judged(policy, request("tools/list", {}), about=about)) == "stopped"
+
+
 def test_an_unjudgeable_change_is_a_failing_action() -> None:
     about = Circumstances(filter=only_allowed)
     found = judged(rule("", "remove_param: name"), call("read"), about=about)
