@@ -29,7 +29,7 @@ async def test_so_many_may_hang_and_no_more() -> None:
     with pytest.raises(EffectFailed, match="it took too long"):
         await ours.call(CallPython(lambda _: goes_on.wait(60), None, 0.01))
     quick = CallPython(lambda _: "made", None, 20.0)
-    with pytest.raises(EffectFailed, match="1 calls of users' functions have not come back"):
+    with pytest.raises(EffectFailed, match="1 calls of users' functions have not returned"):
         await ours.call(quick)
     goes_on.set()
     async with asyncio.timeout(20):

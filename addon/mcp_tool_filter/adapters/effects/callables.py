@@ -49,7 +49,7 @@ class Callables:
 
     async def _in_thread(self, effect: CallPython) -> object:
         if len(self._running) >= self._most:
-            raise EffectFailed(f"{self._most} calls of users' functions have not come back")
+            raise EffectFailed(f"{self._most} calls of users' functions have not returned")
         loop = asyncio.get_running_loop()
         came: asyncio.Future[object] = loop.create_future()
         number = next(self._numbers)
