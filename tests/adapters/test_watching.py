@@ -72,7 +72,7 @@ def test_the_audit_log_is_whole_once_it_is_closed(tmp_path: Path) -> None:
     ("fsync", "is_shown", "waits"),
     [("interval", False, True), ("always", False, False), ("interval", True, False)],
 )
-def test_only_entries_that_nobody_waits_for_are_made_later(
+def test_entries_are_made_later_unless_something_waits_for_them(
     tmp_path: Path, fsync: str, is_shown: bool, waits: bool
 ) -> None:
     waiting: list[Callable[[], None]] = []

@@ -147,7 +147,7 @@ async def test_a_rules_log_line_is_audited(host: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
-async def test_what_is_refused_before_it_is_read_is_entered(host: str, tmp_path: Path) -> None:
+async def test_requests_refused_before_they_are_read_are_entered(host: str, tmp_path: Path) -> None:
     """Nobody read of a request that was too large, as its head said, or that was no HTTP."""
     file = tmp_path / "audit.jsonl"
     sets = ["deny=^x", f"audit_log={file}", "message_limit=2KB"]

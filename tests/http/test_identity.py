@@ -109,5 +109,7 @@ def test_credentials_differ_by_every_header_that_holds_one(name: str) -> None:
         (("/mcp", ("Mcp-Session-Id", "1")), ("/mcp", ("Mcp-Session-Id", "2")), True),
     ],
 )
-def test_who_may_get_the_answer_of_whom(one: Any, other: Any, is_same: bool) -> None:
+def test_requests_of_the_same_asker_may_share_an_answer(
+    one: Any, other: Any, is_same: bool
+) -> None:
     assert (asker_in(raw_head("POST", *one)) == asker_in(raw_head("POST", *other))) is is_same

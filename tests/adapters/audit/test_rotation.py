@@ -1,39 +1,84 @@
+"""The file of the audit log over time: rotated, moved away, and continued after a restart."""
+
 from __future__ import annotations
 
-import gzip
+import json
+import stat
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.audit.rotation import compress, free_name
-
-NOON = 1763467200.0  # 2025-11-18T12:00:00Z
-
-
-def test_a_full_file_is_named_after_the_time(tmp_path: Path) -> None:
-    assert free_name(tmp_path / "a.jsonl", NOON).name == "a.jsonl.20251118T120000Z"
+from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter
+from mcp_tool_filter.observers.audit.chain import START, check, link, render
+from tests.adapters.audit.writing import eventually, lines_in, writing
 
 
-@pytest.mark.parametrize("taken", ["a.jsonl.20251118T120000Z", "a.jsonl.20251118T120000Z.gz"])
-def test_a_name_in_use_is_never_given_again(tmp_path: Path, taken: str) -> None:
-    """Two rotations may fall into one second; neither may replace the other's file."""
-    (tmp_path / taken).touch()
-    assert free_name(tmp_path / "a.jsonl", NOON).name == "a.jsonl.20251118T120000Z-1"
+def test_a_large_file_is_rotated_and_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path, largest=2000) as opened:
+        for number in range(200):
+            opened.write({"n": number})
+            time.sleep(0.0005)
+    eventually(
+        lambda: not [one for one in tmp_path.iterdir() if one.suffix not in (".gz", ".jsonl")]
+    )
+    aside = sorted(tmp_path.glob("audit.jsonl.*.gz"), key=lambda one: _number_in(one))
+    lines = [line for file in [*aside, path] for line in lines_in(file)]
+    assert len(aside) >= 2
+    assert [json.loads(line)["n"] for line in lines] == list(range(200))
+    assert not list(check(lines, before="0" * 64))
+    assert {stat.S_IMODE(one.stat().st_mode) for one in aside} == {0o600}
 
 
-def test_the_compressed_file_replaces_the_full_one(tmp_path: Path) -> None:
-    full = tmp_path / "a.jsonl.20251118T120000Z"
-    full.write_bytes(b'{"n":1}\n')
-    compress(full)
-    [packed] = tmp_path.iterdir()
-    assert packed.name == "a.jsonl.20251118T120000Z.gz"
-    assert gzip.decompress(packed.read_bytes()) == b'{"n":1}\n'
-    assert packed.stat().st_mode & 0o777 == 0o600
+def _number_in(path: Path) -> int:
+    found: int = json.loads(lines_in(path)[0])["n"]
+    return found
 
 
-def test_a_full_file_stays_if_it_cannot_be_compressed(tmp_path: Path) -> None:
-    full = tmp_path / "a.jsonl"
-    full.write_bytes(b"{}\n")
-    (tmp_path / ".a.jsonl.gz").mkdir()
-    compress(full)
-    assert full.read_bytes() == b"{}\n"
+def test_an_old_file_is_rotated(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.jsonl", [1000.0]
+    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    opened.write({"n": 1})
+    eventually(lambda: path.stat().st_size)
+    now[0] += 61
+    opened.write({"n": 2})
+    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
+    opened.close()
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_a_file_that_is_moved_away_is_created_again(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    with writing(path) as opened:
+        opened.write({"n": 1})
+        eventually(lambda: path.stat().st_size)
+        first = lines_in(path)
+        path.rename(tmp_path / "moved") if how == "moved" else path.unlink()
+        opened.write({"n": 2})
+        eventually(path.exists)
+    assert not list(check([*first, *lines_in(path)], before="0" * 64))
+    assert json.loads(lines_in(path)[-1])["n"] == 2
+
+
+def test_the_age_of_a_file_survives_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    line = link(render({"v": 1, "time": "2026-11-18T09:00:00.000Z"}), START)
+    path.write_bytes(line + b"\n")
+    now = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
+    opened = AuditWriter(AuditFile(path=path, oldest=3600), now=lambda: now)
+    opened.write({"n": 1})
+    opened.close()
+    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
+
+
+def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
+    path, now = tmp_path / "audit.jsonl", [10_000.0]
+    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
+    for step in (0, -5000, 3):
+        now[0] += step
+        opened.write({"n": step})
+        time.sleep(0.05)
+    opened.close()
+    assert [json.loads(line)["n"] for line in lines_in(path)] == [0, -5000, 3]

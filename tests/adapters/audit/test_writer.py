@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import os
@@ -12,9 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,29 +19,9 @@ import pytest
 from mcp_tool_filter.adapters.audit import writer as module
 from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import START, check, link, render
+from mcp_tool_filter.observers.audit.chain import check
 from mcp_tool_filter.observers.audit.entry import LazyValue
-
-
-def lines_in(path: Path) -> list[bytes]:
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return raw.splitlines()
-
-
-def eventually(is_true: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-@contextmanager
-def writing(path: Path, **settings: object) -> Iterator[AuditWriter]:
-    opened = AuditWriter(AuditFile(path=path, **settings))  # type: ignore[arg-type]  # few, and named
-    try:
-        yield opened
-    finally:
-        opened.close()
+from tests.adapters.audit.writing import eventually, lines_in, writing
 
 
 @pytest.mark.parametrize("sync", list(Sync))
@@ -134,39 +110,6 @@ def test_a_line_cut_by_a_crash_is_reported_and_the_chain_goes_on(tmp_path: Path)
     lines = lines_in(path)
     assert json.loads(lines[2])["event"] == "torn"
     assert [problem.number for problem in check(lines)] == [2]
-
-
-def test_a_large_file_is_rotated_and_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    with writing(path, largest=2000) as opened:
-        for number in range(200):
-            opened.write({"n": number})
-            time.sleep(0.0005)
-    eventually(
-        lambda: not [one for one in tmp_path.iterdir() if one.suffix not in (".gz", ".jsonl")]
-    )
-    aside = sorted(tmp_path.glob("audit.jsonl.*.gz"), key=lambda one: _number_in(one))
-    lines = [line for file in [*aside, path] for line in lines_in(file)]
-    assert len(aside) >= 2
-    assert [json.loads(line)["n"] for line in lines] == list(range(200))
-    assert not list(check(lines, before="0" * 64))
-    assert {stat.S_IMODE(one.stat().st_mode) for one in aside} == {0o600}
-
-
-def _number_in(path: Path) -> int:
-    found: int = json.loads(lines_in(path)[0])["n"]
-    return found
-
-
-def test_an_old_file_is_rotated(tmp_path: Path) -> None:
-    path, now = tmp_path / "audit.jsonl", [1000.0]
-    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
-    opened.write({"n": 1})
-    eventually(lambda: path.stat().st_size)
-    now[0] += 61
-    opened.write({"n": 2})
-    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
-    opened.close()
 
 
 def test_a_full_disk_is_reported_once_and_dropped_entries_are_counted(
@@ -269,20 +212,6 @@ def test_an_entry_that_cannot_be_encoded_is_written_anyway(tmp_path: Path) -> No
     assert not list(check(lines_in(path), before="0" * 64))
 
 
-@pytest.mark.parametrize("how", ["moved", "removed"])
-def test_a_file_that_is_moved_away_is_created_again(how: str, tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    with writing(path) as opened:
-        opened.write({"n": 1})
-        eventually(lambda: path.stat().st_size)
-        first = lines_in(path)
-        path.rename(tmp_path / "moved") if how == "moved" else path.unlink()
-        opened.write({"n": 2})
-        eventually(path.exists)
-    assert not list(check([*first, *lines_in(path)], before="0" * 64))
-    assert json.loads(lines_in(path)[-1])["n"] == 2
-
-
 def test_a_folder_without_write_permission_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,28 +227,6 @@ def test_a_folder_without_write_permission_is_reported_once(
     assert [json.loads(line)["n"] for line in lines_in(path)] == list(range(100))
     assert caplog.text.count("Cannot rotate the audit log") == 1
     assert "can be written again" not in caplog.text
-
-
-def test_the_age_of_a_file_survives_restarts(tmp_path: Path) -> None:
-    path = tmp_path / "audit.jsonl"
-    line = link(render({"v": 1, "time": "2026-11-18T09:00:00.000Z"}), START)
-    path.write_bytes(line + b"\n")
-    now = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
-    opened = AuditWriter(AuditFile(path=path, oldest=3600), now=lambda: now)
-    opened.write({"n": 1})
-    opened.close()
-    eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
-
-
-def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
-    path, now = tmp_path / "audit.jsonl", [10_000.0]
-    opened = AuditWriter(AuditFile(path=path, oldest=60), now=lambda: now[0])
-    for step in (0, -5000, 3):
-        now[0] += step
-        opened.write({"n": step})
-        time.sleep(0.05)
-    opened.close()
-    assert [json.loads(line)["n"] for line in lines_in(path)] == [0, -5000, 3]
 
 
 def test_long_texts_in_the_queue_are_bounded(

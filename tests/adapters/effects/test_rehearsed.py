@@ -75,7 +75,7 @@ def test_a_response_is_judged_with_the_request_that_it_answers() -> None:
     assert rehearse(Rehearsal(policy), said, from_client=False).word == "pass"
 
 
-def test_a_message_is_the_clients_unless_it_is_said_to_be_the_upstreams() -> None:
+def test_a_message_is_from_the_client_by_default() -> None:
     rehearsal = Rehearsal(rules("- {id: r, conditions: [from: server], actions: [block: 'no']}"))
     ping = single(request("ping"))
     assert rehearse(rehearsal, ping).word == "pass"

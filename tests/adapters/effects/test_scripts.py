@@ -62,7 +62,7 @@ async def test_a_script_that_floods_is_ended(size: int, tmp_path: Path) -> None:
         await run(script(tmp_path, flood))
 
 
-async def test_nothing_is_said_of_how_a_script_was_ended(
+async def test_ending_a_script_logs_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio warns if something else than itself took the exit status."""

@@ -222,7 +222,7 @@ def test_a_waiting_answer_counts_as_an_answer() -> None:
     assert [entry["answered"] for entry in audited.entries] == [True]
 
 
-def test_what_a_rule_logs_comes_after_earlier_messages() -> None:
+def test_a_rules_log_line_is_entered_after_earlier_messages() -> None:
     audited = Audited(soon=never)
     audited.ask(call(1, "rm"))
     audited.auditor.note_log(WriteLog("warn", "look here", "r"))

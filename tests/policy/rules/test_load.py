@@ -108,7 +108,7 @@ def test_yaml_1_2_has_few_special_words() -> None:
     assert (rule.id, rule.name, rule.priority) == ("no", "yes", 16)
 
 
-def test_what_a_rule_is_called_is_free_form() -> None:
+def test_the_name_and_metadata_of_a_rule_are_free_form() -> None:
     named = rules("- {id: a, name: {en: [1.0]}, metadata: [x], actions: [allow]}").rules[0]
     assert named.name == '{"en":[1.0]}'
 

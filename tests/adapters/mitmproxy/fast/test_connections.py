@@ -210,7 +210,7 @@ async def test_all_received_data_is_read_at_once() -> None:
     assert found == (200_000, 10, 0)
 
 
-async def test_who_makes_much_work_lets_others_go_first_and_is_read_in_smaller_pieces() -> None:
+async def test_a_costly_connection_yields_to_others_and_is_read_in_smaller_pieces() -> None:
     """A client could send thousands of tiny frames, which take a second for each 256 KB."""
     turns: list[int] = []
     reader = GreedyReader()
