@@ -14,10 +14,12 @@ from mitmproxy.master import Master
 from mitmproxy.options import Options
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
+from mitmproxy.proxy.layers.websocket import WebsocketStartHook
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test.tflow import tclient_conn, tflow
 
 from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
+    LEAST_READ,
     GreedyReader,
     QuickConnectionHandler,
     hook_runner,
@@ -224,3 +226,21 @@ async def test_a_costly_connection_yields_to_others_and_is_read_in_smaller_piece
         sizes.append(len(await reader.read(65535)))
     assert sizes == [256 * 1024, 64 * 1024, 16 * 1024, 8 * 1024, 8 * 1024]
     assert turns == [1]
+
+
+async def test_a_websocket_is_read_in_small_pieces_from_the_start() -> None:
+    """Each frame runs a hook: 256 KB of tiny ones would keep others waiting for seconds."""
+    handler = await served(Scripted({}), object())
+    reader = GreedyReader()
+    handler.transports[handler.client].reader = reader
+    waiting = asyncio.create_task(reader.read(65535))
+    await asyncio.sleep(0)
+    assert handler.run_hook(WebsocketStartHook(tflow()))
+    sent = bytes(range(250)) * 400
+    reader.feed_data(sent)
+    reader.feed_eof()
+    pieces = [await waiting]
+    assert len(pieces[0]) == LEAST_READ
+    while piece := await reader.read(65535):
+        pieces.append(piece)
+    assert b"".join(pieces) == sent

@@ -25,6 +25,7 @@ from mitmproxy.connection import Client, Connection
 from mitmproxy.flow import Flow
 from mitmproxy.proxy import commands, events, mode_servers
 from mitmproxy.proxy.layer import Layer
+from mitmproxy.proxy.layers.websocket import WebsocketStartHook
 from mitmproxy.proxy.mode_servers import ProxyConnectionHandler
 from mitmproxy.utils.asyncio_utils import create_task
 
@@ -38,7 +39,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import close_after_error
 log = logging.getLogger(__name__)
 
 _MOST_READ = 256 * 1024  # bytes, as many as asyncio reads from a socket
-_LEAST_READ = 8 * 1024  # bytes; fewer never take long
+LEAST_READ = 8 * 1024  # bytes; fewer never take long
 _LONGEST_TURN = 0.02  # seconds of computing; waiting for a slow peer does not count
 _LARGE = 64 * 1024  # bytes; copying so many would cost more than sending them separately
 
@@ -83,6 +84,8 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         if getattr(hook, "has_begun", False):
             return False
         hook.has_begun = True  # type: ignore[attr-defined]  # our own mark
+        if type(hook) is WebsocketStartHook:
+            self._read_less()
         assert isinstance(self.master.addons, QuickAddonManager)
         args = args_of(hook)
         rest = self.master.addons.begin_lifecycle(hook, args)
@@ -92,6 +95,12 @@ class QuickConnectionHandler(ProxyConnectionHandler):
         waiting = self._wait(rest, data, hook)
         create_task(waiting, name=f"wait({hook.name})", keep_ref=True, client=self.client.peername)
         return False
+
+    def _read_less(self) -> None:
+        """Begin with few bytes: each frame of a WebSocket runs a hook, and may be one byte long."""
+        for one in self.transports.values():
+            if type(one.reader) is GreedyReader:
+                one.reader.most = LEAST_READ
 
     async def _wait(
         self, rest: Awaitable[None] | None, data: object, hook: commands.StartHook
@@ -114,18 +123,22 @@ class GreedyReader(StreamReader):
     each. If they take long (thousands of tiny frames), it lets other connections go first and then
     returns fewer."""
 
-    _most = _MOST_READ
+    most = _MOST_READ
     _given_at = 0.0  # when it returned the last bytes, if they were many
 
     async def read(self, n: int = -1) -> bytes:
         if self._given_at:
             if thread_time() - self._given_at > _LONGEST_TURN:
-                self._most = max(_LEAST_READ, self._most // 4)
+                self.most = max(LEAST_READ, self.most // 4)
                 await sleep(0)
-            elif self._most < _MOST_READ:
-                self._most *= 2
-        data = await super().read(n if n < 0 else self._most)
-        self._given_at = thread_time() if len(data) >= _LEAST_READ else 0.0
+            elif self.most < _MOST_READ:
+                self.most *= 2
+        data = await super().read(n if n < 0 else self.most)
+        if n >= 0 and len(data) > self.most:  # it was lowered while we waited
+            kept: Any = self  # StreamReader keeps what it has not returned in its _buffer
+            kept._buffer[:0] = data[self.most :]
+            data = data[: self.most]
+        self._given_at = thread_time() if len(data) >= LEAST_READ else 0.0
         return data
 
 
