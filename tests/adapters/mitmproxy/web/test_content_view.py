@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from mitmproxy import contentviews
+from collections.abc import Iterator
 
+import pytest
+from mitmproxy import contentviews
+from mitmproxy.test import taddons
+
+from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
 from tests.proxy import REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def views() -> Iterator[None]:
+    """Load the addon, which adds our views to mitmproxy."""
+    with taddons.context(ToolFilter()):
+        yield
 
 
 class TestContentView:
