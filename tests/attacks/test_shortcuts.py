@@ -18,10 +18,15 @@ from tests.attacks.hosts import hosted
 from tests.attacks.made_up import Talk, talk
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, PATIENCE, Link, Upstream, listening
-from tests.raw_client import raw_client
+from tests.raw_client import RawClient, raw_client
 from tests.raw_upstream import RawRequest, answer
 
 A_FEW = range(150)
+UNREADABLE = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 79\r\n\r\n"
+    b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}'
+)
 
 
 @dataclass(frozen=True)
@@ -50,17 +55,28 @@ class Side:
         self.upstream.respond = respond
         heard = bytearray()
         async with asyncio.timeout(PATIENCE), raw_client(self.port) as client:
+            listening = asyncio.create_task(_listen(client, heard))
             with suppress(ConnectionError):  # it has hung up on what it cannot read
                 for piece in one.asked:
                     await client.say(piece)
                     await asyncio.sleep(0)
-            with suppress(ConnectionError):
-                while data := await client.reader.read(65536):
-                    heard += data
+            await listening
         await self.upstream.settled()
         own = b"127.0.0.1:%d" % self.upstream.port
         asked = [(each.head.replace(own, b"us"), each.body) for each in self.upstream.requests]
         return Heard(_without_chunk_sizes(bytes(heard)), asked)
+
+
+async def _listen(client: RawClient, heard: bytearray) -> None:
+    with suppress(ConnectionError):
+        while data := await client.reader.read(65536):
+            heard += data
+
+
+def are_same(one: Heard, other: Heard) -> bool:
+    """Compare them. An answer may be lost where we hang up on a client that is still sending."""
+    short, long = sorted((one.client, other.client), key=len)
+    return one.upstream == other.upstream and long in (short, short + UNREADABLE)
 
 
 def _without_chunk_sizes(raw: bytes) -> bytes:
@@ -79,7 +95,7 @@ async def differences(home: Path, numbers: Sequence[int]) -> list[str]:
             sides.append(Side((await stack.enter_async_context(running)).port, upstream))
         for number in numbers:
             quick, slow = await asyncio.gather(*(side.play(talk(number)) for side in sides))
-            if quick != slow:
+            if not are_same(quick, slow):
                 found.append(f"{number}: {quick} {slow}")
             if shows(quick.client, MARK) or any(shows(body, DENIED) for _, body in quick.upstream):
                 found.append(f"{number} went past us: {quick}")
