@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from mitmproxy import ctx
 from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
@@ -32,13 +33,18 @@ class UnansweredRequests:
         self._timer = self._loop.call_later(_PAUSE, self._look_again)
 
     def close(self) -> None:
-        """Look a last time: an upstream that is lost ends the process at once."""
+        """Note what a lost upstream has left; the other clients are left by ourselves."""
         self._timer.cancel()
-        self._look()
+        self._give_up(self._failure_of)
+
+    def _failure_of(self, origin: object, _client: Client, _age: float) -> Unanswered | None:
+        is_failed = isinstance(origin, HTTPFlow) and origin in self._known.failed
+        return Unanswered("upstream_failed") if is_failed else None
 
     def _look_again(self) -> None:
         self._timer = self._loop.call_later(_PAUSE, self._look_again)
-        self._look()
+        if not _are_we_leaving():
+            self._look()
 
     def _look(self) -> None:
         open_: set[int] | None = None
@@ -75,3 +81,10 @@ class UnansweredRequests:
         known = self._known.get(flow)
         streams = known.listener.legacy if known else ()
         return any(one.conversation.client is client for one in streams)
+
+
+def _are_we_leaving() -> bool:
+    """Tell whether we listen no more, and so hang up on our clients ourselves."""
+    master = getattr(ctx, "master", None)
+    server = master.addons.get("proxyserver") if master else None
+    return server is not None and not len(server.servers)
