@@ -53,6 +53,7 @@ from mcp_tool_filter.protocol.messages import (
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
 from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
+from tests.attacks.cancelling import cancel_audited, cancel_traced
 from tests.fuzz.subject import open_listener
 from tests.make import asking, calling, message, snapshot
 
@@ -272,6 +273,7 @@ HEADERS = 7_000
 
 BODY = 120_000
 
+
 PARSERS = [
     Parser("judge_head", judge_head, ANY, HEADERS),
     Parser("charsets_in", lambda raw: charsets_in(text(raw)), ANY, HEADERS),
@@ -329,4 +331,6 @@ PARSERS = [
     Parser("render_body: stream", lambda raw: render_body(raw, "text/event-stream"), STREAMS, 30_000),
     Parser("tools_in", lambda raw: tools_in(raw, "application/json"), LISTS, BODY),
     Parser("messages_in", messages_in, (*BATCHES, *LISTS), BODY),
+    Parser("cancelled requests: audit log", cancel_audited, (b"x",), 2000),
+    Parser("cancelled requests: spans", cancel_traced, (b"x",), 2000),
 ]  # fmt: skip

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.policy.exchange import Client, Exchange, Via
-from mcp_tool_filter.protocol.messages import id_value
+from mcp_tool_filter.observers.request_ids import RequestKey, key_of
+from mcp_tool_filter.policy.exchange import Client, Exchange
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-type _Key = int | tuple[int, str]
+type _Key = int | RequestKey
 
 
 @dataclass(slots=True, eq=False)
@@ -28,10 +28,12 @@ class OpenSpan:
     """None for a request of the upstream, whose answer only the id identifies."""
     in_header: bool = False
     """True if the upstream should read our span in the header."""
+    by_id: RequestKey | None = None
+    """How a cancellation finds a client's request, since it was opened."""
 
     @property
     def key(self) -> _Key:
-        return id(self.exchange) if self.exchange else _key_of(self.client, self.id)
+        return id(self.exchange) if self.exchange else key_of(self.client, self.id)
 
 
 class OpenSpans:
@@ -41,6 +43,7 @@ class OpenSpans:
         self._most = most
         self._open: OrderedDict[_Key, OpenSpan] = OrderedDict()
         self._of_client: dict[int, dict[_Key, OpenSpan]] = {}
+        self._by_id: dict[RequestKey, _Key] = {}  # of clients' requests
 
     def __len__(self) -> int:
         return len(self._open)
@@ -51,6 +54,9 @@ class OpenSpans:
             yield same
         self._open[one.key] = one
         self._of_client.setdefault(id(one.client), {})[one.key] = one
+        if one.exchange:
+            one.by_id = key_of(one.client, one.id)
+            self._by_id[one.by_id] = one.key
         if len(self._open) > self._most:
             yield from self.take_oldest()
 
@@ -59,23 +65,19 @@ class OpenSpans:
 
     def of_upstream(self, client: Client, id: str) -> OpenSpan | None:
         """Return the upstream's request to a client with this id."""
-        return self._open.get(_key_of(client, id))
+        return self._open.get(key_of(client, id))
 
     def take(self, exchange: Exchange) -> OpenSpan | None:
         """Return and forget a client's request that was answered."""
         return self._take(id(exchange))
 
     def take_of_upstream(self, client: Client, id: str) -> OpenSpan | None:
-        return self._take(_key_of(client, id))
+        return self._take(key_of(client, id))
 
     def take_of_client(self, client: Client, id: str) -> OpenSpan | None:
         """Return and forget a client's request with this id."""
-        numbered, value = _numbering_of(client), id_value(id)
-        for key, one in self._open.items():
-            is_same = one.exchange and _numbering_of(one.client) == numbered
-            if is_same and id_value(one.id) == value:
-                return self._take(key)
-        return None
+        key = self._by_id.get(key_of(client, id))
+        return None if key is None else self._take(key)
 
     def take_all_with(self, client: Client) -> Iterator[OpenSpan]:
         """Yield and forget all requests from and to this client."""
@@ -90,19 +92,10 @@ class OpenSpans:
     def _take(self, key: _Key) -> OpenSpan | None:
         one = self._open.pop(key, None)
         if one is not None:
+            if one.by_id and self._by_id.get(one.by_id) == key:  # not that of a later request
+                del self._by_id[one.by_id]
             others = self._of_client[id(one.client)]
             del others[key]
             if not others:
                 del self._of_client[id(one.client)]
         return one
-
-
-def _key_of(client: Client, id: str) -> tuple[int, str]:
-    return _numbering_of(client), id_value(id)
-
-
-def _numbering_of(client: Client) -> int:
-    """Return a key for the scope of ids: the session, or else the connection."""
-    if client.via is Via.STDIO:
-        return 0
-    return id(client.session or client)

@@ -288,7 +288,7 @@ def test_only_the_entry_of_a_long_request_is_kept_until_its_answer(how: Argument
     """A client may send many of them to a tool that never answers."""
     audited = Audited(how)
     audited.ask(call(1, text="x" * 200_000))
-    ((_, kept, *_),) = audited.auditor._open.values()
+    [kept] = [request.kept for request in audited.auditor._open.all]
     assert isinstance(kept, dict)
     assert len(json.dumps(kept, default=made)) < 70_000
     assert isinstance(kept["arguments"], LazyValue)

@@ -22,12 +22,14 @@ from mcp_tool_filter.observers.audit.classes import class_of as class_of_method
 from mcp_tool_filter.observers.audit.contents import Arguments, Contents, redacted
 from mcp_tool_filter.observers.audit.entry import Entry, LazyValue, Timestamps, milliseconds
 from mcp_tool_filter.observers.audit.gathering import Gathering, Noted, Soon
+from mcp_tool_filter.observers.audit.open_requests import OpenRequest, OpenRequests
 from mcp_tool_filter.observers.audit.words import LONGEST, pattern_of, subject_of, verdict_word
+from mcp_tool_filter.observers.request_ids import key_of
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange, Via
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.snapshot import shown as shown_name
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import Notification, Request, Response, id_value
+from mcp_tool_filter.protocol.messages import Notification, Request, Response
 
 if TYPE_CHECKING:  # most processes have no rules
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -41,11 +43,6 @@ VERSION = 1
 _CANCELLED = "notifications/cancelled"
 _MOST_OPEN = 10_000
 _LONGEST_HELD = 4096  # characters of a request that waits for its answer
-
-
-type _Open = tuple[Exchange, Noted | Entry, float, object, Client]
-"""A request that waits for its answer: as noted or already as an entry, the time, and its
-sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class Auditor:
         self._includes_passed = includes_passed
         self._timestamps = Timestamps()
         self._gathering = Gathering(self._enter, now, clock, soon)
-        self._open: dict[int, _Open] = {}  # the oldest comes first
+        self._open = OpenRequests()
 
     def note(self, judged: Judged) -> None:
         """Observe a message and its verdict."""
@@ -134,24 +131,19 @@ class Auditor:
     def close(self) -> None:
         """Log the unanswered requests."""
         self._gathering.flush()
-        while self._open:
-            self._give_up_oldest()
+        while oldest := self._open.take_oldest():
+            self._write_unanswered(oldest, Unanswered())
 
     def give_up(self, end_of: EndOf) -> None:
         """Enter what will not be answered any more; call this now and then."""
         self._gathering.flush()
         now = self._clock()
-        for key, opened in list(self._open.items()):
-            _, _, since, origin, client = opened
-            if (end := end_of(origin, client, now - since)) is not None:
-                del self._open[key]
+        for opened in self._open.all:
+            if (end := end_of(opened.origin, opened.client, now - opened.since)) is not None:
+                self._open.take(opened.exchange)
                 self._write_unanswered(opened, end)
 
-    def _give_up_oldest(self) -> None:
-        oldest = next(iter(self._open))
-        self._write_unanswered(self._open.pop(oldest), Unanswered())
-
-    def _write_unanswered(self, opened: _Open, end: Unanswered) -> None:
+    def _write_unanswered(self, opened: OpenRequest, end: Unanswered) -> None:
         entry = self._entry_of(opened)
         entry["answered"] = False
         if end.why:
@@ -176,29 +168,30 @@ class Auditor:
             kept = self._entry(noted)
             if isinstance(arguments := kept.get("arguments"), LazyValue):
                 arguments.made()  # make it now: the answer may take long, or never come
-        self._open[id(exchange)] = (exchange, kept, clock, judged.origin, judged.client)
-        if len(self._open) > _MOST_OPEN:
-            self._give_up_oldest()
+        by_id = key_of(judged.client, exchange.id)
+        self._open.add(OpenRequest(exchange, kept, clock, judged.origin, judged.client, by_id))
+        if len(self._open) > _MOST_OPEN and (oldest := self._open.take_oldest()):
+            self._write_unanswered(oldest, Unanswered())
 
     def _enter_cancelled(self, judged: Judged, message: Request | Notification) -> None:
         """Enter a request whose client no longer waits: the upstream need not answer it."""
         wanted = message.params.get("requestId") if message.params else None
         if judged.direction is not Direction.FROM_CLIENT or wanted is None:
             return
-        if opened := self._take(judged.client, message.place.cut(wanted)):
+        if opened := self._open.take_by_id(judged.client, message.place.cut(wanted)):
             self._write_unanswered(opened, Unanswered("cancelled"))
 
     def _enter_answer(self, noted: Noted, message: Response) -> None:
         judged, verdict, _, clock = noted
         exchange = judged.exchange
-        opened = self._open.pop(id(exchange), None) if exchange else None
+        opened = self._open.take(exchange) if exchange else None
         if opened is None:
             return
         entry = self._entry_of(opened)
         place = message.place
         entry["answered"] = True
         entry["answer_bytes"] = judged.size or place.end - place.start
-        entry["upstream_ms"] = milliseconds(clock - opened[2])
+        entry["upstream_ms"] = milliseconds(clock - opened.since)
         if message.result is None:
             entry["error_code"] = _code_in(message.place.raw)
         else:
@@ -223,10 +216,10 @@ class Auditor:
         is_entered = False
         if judged.direction is Direction.FROM_UPSTREAM and isinstance(verdict, Rewrite):
             for text in (verdict.text, *verdict.owed):  # the errors that are sent instead
-                if opened := self._take(judged.client, _id_in(text)):
+                if opened := self._open.take_by_id(judged.client, _id_in(text)):
                     entry = self._entry_of(opened)
                     entry["answered"] = True
-                    entry["upstream_ms"] = milliseconds(clock - opened[2])
+                    entry["upstream_ms"] = milliseconds(clock - opened.since)
                     entry["error_code"] = _code_in(text)
                     entry["answer_verdict"] = verdict_word(verdict)
                     entry["answer_why"] = verdict.reason.why.value
@@ -235,17 +228,8 @@ class Auditor:
         if not is_entered:
             self._write(self._entry(noted))
 
-    def _take(self, client: Client, id: str) -> _Open | None:
-        """Return the open request of a client with this id, and forget it."""
-        for key, opened in self._open.items():
-            exchange, owner = opened[0], opened[4]
-            is_clients = owner is client or (owner.session is client.session is not None)
-            if is_clients and exchange.id is not None and id_value(exchange.id) == id_value(id):
-                return self._open.pop(key)
-        return None
-
-    def _entry_of(self, opened: _Open) -> Entry:
-        _, kept, _, _, _ = opened
+    def _entry_of(self, opened: OpenRequest) -> Entry:
+        kept = opened.kept
         return kept if isinstance(kept, dict) else self._entry(kept)
 
     def _entry(self, noted: Noted) -> Entry:

@@ -1,0 +1,31 @@
+"""Cancel many requests while many others are open, as an attacker does in one batch."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import INVALID_SPAN
+
+from mcp_tool_filter.adapters.open_spans import OpenSpan, OpenSpans
+from mcp_tool_filter.observers.audit.open_requests import OpenRequest, OpenRequests
+from mcp_tool_filter.observers.request_ids import key_of
+from mcp_tool_filter.policy.exchange import Client, Exchange
+
+
+def cancel_audited(raw: bytes) -> None:
+    """Cancel as many requests as there are bytes; none of them is open."""
+    client, kept = Client(), OpenRequests()
+    for number, _ in enumerate(raw):
+        exchange = Exchange("tools/call", str(number), "read")
+        key = key_of(client, str(number))
+        kept.add(OpenRequest(exchange, {}, 0.0, None, client, key))
+    for _ in raw:
+        kept.take_by_id(client, '"none"')
+
+
+def cancel_traced(raw: bytes) -> None:
+    """Cancel as many requests as there are bytes; none of them is open."""
+    client, kept = Client(), OpenSpans(len(raw))
+    for number, _ in enumerate(raw):
+        exchange = Exchange("tools/call", str(number), "read")
+        list(kept.add(OpenSpan(INVALID_SPAN, client, str(number), exchange)))
+    for _ in raw:
+        kept.take_of_client(client, '"none"')
