@@ -103,7 +103,8 @@ class Peer:
     def reset(self) -> None:
         """Break the connection off (TCP RST), as a process that is killed does."""
         sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # it is closed already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
 

@@ -259,6 +259,27 @@ async def test_a_lost_upstream_ends_the_process_even_without_descriptors(
 
 
 @in_each_host
+async def test_an_upstream_that_still_accepts_a_connection_while_it_dies_is_lost(
+    host: str, tmp_path: Path
+) -> None:
+    """A process that is killed may break off a call before its port is closed."""
+    async with (
+        mcp_upstream(tools=TOOLS, respond=resets) as upstream,
+        hosted(host, upstream.url, tmp_path) as it,
+        raw_client(it.port) as client,
+    ):
+        await client.say(post(FINE))
+        await upstream.raw.asked(len(upstream.raw.requests) + 1)
+        before = len(upstream.raw.peers)
+        async with asyncio.timeout(10):
+            while len(upstream.raw.peers) == before:  # the first probe finds the port open
+                await asyncio.sleep(0.002)
+        await upstream.raw.stop()
+        assert error_in(await client.answer()) == (1, LOST)
+        assert await it.exit_code() == 1
+
+
+@in_each_host
 async def test_open_streams_of_an_http2_client_do_not_delay_its_calls(
     host: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 PAUSE = 0.25
 """Seconds between two probes of one upstream, because clients can make requests fail at will."""
+_PROBES = 2
+"""A dying process may still accept a connection after it has broken off others: ask again."""
 PATIENCE = 1.0
 """Seconds between two probes if the first was unclear."""
 
@@ -51,14 +53,14 @@ class Losses:
     async def _look_after(self, mode: ReverseMode, patience: float) -> None:
         await asyncio.sleep(0)  # mitmproxy starts tasks eagerly, inside the hook
         try:
-            while True:
+            to_go = _PROBES
+            while to_go:
                 self._suspected[mode.full_spec] = False
                 if await self._is_lost(mode, patience):
                     self._on_loss(mode)
                     return
                 await asyncio.sleep(PAUSE)
-                if not self._suspected[mode.full_spec]:
-                    return
+                to_go = _PROBES if self._suspected[mode.full_spec] else to_go - 1
         finally:
             del self._suspected[mode.full_spec]
 
