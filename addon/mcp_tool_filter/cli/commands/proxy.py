@@ -17,6 +17,10 @@ from mcp_tool_filter.cli.settings.usage import UsageError
 if TYPE_CHECKING:  # --help need not import it
     from mcp_tool_filter.cli.settings.settings import Settings
 
+_FOR_URLS = ("header", "header-paths", "header-override", "login", "login-through", "endpoint",
+             "ca", "client-cert", "insecure")  # fmt: skip
+_FOR_LISTENERS = ("host", "allowed-hosts", "paths", "cert", "max-clients")
+
 
 def run(argv: Sequence[str]) -> int:
     """Run what the flags ask for; return the exit status. Raises StartError."""
@@ -37,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
         return int(import_module("mcp_tool_filter.cli.commands.list_tools").run(settings, how))
     if settings.is_stdio:
         refuse_what_needs_http(given)
+    warn_about_unused(typed, settings)
     signal.signal(signal.SIGTERM, _leave)
     try:
         return int(import_module(f"mcp_tool_filter.cli.commands.{_way(settings)}").run(settings))
@@ -64,6 +69,20 @@ def refuse_what_needs_http(given: Given) -> None:
                 "Add --port to serve HTTP, or leave it out; --audit-log FILE works over stdio, too"
             )
             raise UsageError(f"--{name} does not work over stdio", why=why)
+
+
+def warn_about_unused(typed: Given, settings: Settings) -> None:
+    """Warn about typed flags that change nothing: the user may rely on one."""
+    groups = (
+        (settings.command, _FOR_URLS, "with a command"),
+        (settings.is_stdio, _FOR_LISTENERS, "over stdio"),
+    )
+    for is_unused, names, where in groups:
+        for name in names:
+            if is_unused and name in typed:
+                from mcp_tool_filter.cli.output.log import say  # seldom needed
+
+                say(f"Warning: --{name} has no effect {where}")
 
 
 def _way(settings: Settings) -> str:
