@@ -18,12 +18,15 @@ settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
-    """Let the processes we start be interrupted.
+    """Make the processes that tests start react to signals.
 
-    A shell that starts us in the background has us ignore SIGINT, and they would inherit that.
+    They would inherit ignored signals: a shell ignores SIGINT for us if it starts us in the
+    background, and nohup ignores SIGHUP.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

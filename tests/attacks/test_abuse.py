@@ -12,7 +12,7 @@ import pytest
 from wsproto.events import BytesMessage, TextMessage
 
 from tests.attacks.answers import ASKED, SSE, event
-from tests.attacks.requests import HOST, JSON
+from tests.attacks.hostile_requests import HOST, JSON
 from tests.attacks.stage import PROBE, Link, Stage
 from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.raw_client import RawClient, get, raw_client

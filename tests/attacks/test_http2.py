@@ -22,8 +22,8 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.protocol.revisions import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages
+from tests.attacks.hostile_requests import CALL, PING, SMUGGLED, bodies
 from tests.attacks.readings import shows
-from tests.attacks.requests import CALL, PING, SMUGGLED, bodies
 from tests.attacks.stage import DENIED, MARK, Link, Stage
 from tests.h2_upstream import UpstreamStream, h2_upstream
 from tests.mcp_upstream import RESULT

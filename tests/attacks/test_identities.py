@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.attacks.requests import post
+from tests.attacks.hostile_requests import post
 from tests.attacks.stage import ALLOWED_TOOL, DENIED_TOOL, PING, Link, Stage, open_stage
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_client import RawClient

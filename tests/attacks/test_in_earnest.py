@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks import answers, honest, requests
+from tests.attacks import answers, honest, hostile_requests
 from tests.attacks.honest import plain
 from tests.attacks.readings import shows
 from tests.attacks.stage import DENIED, MARK, PROBE, Link, Upstream, listening, speak
@@ -21,7 +21,7 @@ from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest, free_port
 
 # Many are large, or wait for what never comes: here only the quick ones.
-REQUESTS = [one for one in requests.ATTACKS if len(one.raw) < 3000][::12]
+REQUESTS = [one for one in hostile_requests.ATTACKS if len(one.raw) < 3000][::12]
 ANSWERS = [one for one in answers.ATTACKS if sum(map(len, one.said)) < 3000][::25]
 HONEST = [
     one

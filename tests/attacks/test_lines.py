@@ -13,8 +13,8 @@ from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdic
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from tests.attacks.answers import messages
 from tests.attacks.honest import calls, methods, results
+from tests.attacks.hostile_requests import CALL, bodies
 from tests.attacks.readings import shows
-from tests.attacks.requests import CALL, bodies
 from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL, MARK
 from tests.make import asking
 from tests.mcp_upstream import tool_list

@@ -15,8 +15,8 @@ from wsproto.utilities import LocalProtocolError
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.attacks.answers import ASKED, TOOLS, event, stream
+from tests.attacks.hostile_requests import CALL, post
 from tests.attacks.readings import shows
-from tests.attacks.requests import CALL, post
 from tests.attacks.stage import DENIED, MARK, Link, raised, speak
 from tests.raw_client import raw_client
 from tests.raw_upstream import RawRequest, answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attacks.hostile_requests import ATTACKS, Attack
 from tests.attacks.readings import shows
-from tests.attacks.requests import ATTACKS, Attack
 from tests.attacks.stage import DENIED, Stage
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.answers import ASKED, SSE
-from tests.attacks.requests import CALL, JSON, PING, post
+from tests.attacks.hostile_requests import CALL, JSON, PING, post
 from tests.attacks.stage import DENIED, Link, Stage
 from tests.raw_upstream import RawRequest, chunk
 

@@ -9,8 +9,8 @@ import pytest
 from wsproto.events import BytesMessage, Event, Ping, TextMessage
 
 from tests.attacks.answers import messages
+from tests.attacks.hostile_requests import HOST, bodies, masked
 from tests.attacks.readings import shows
-from tests.attacks.requests import HOST, bodies, masked
 from tests.attacks.stage import DENIED, MARK, Link, Stage
 from tests.mcp_upstream import RESULT
 from tests.raw_client import RawClient, raw_client

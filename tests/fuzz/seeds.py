@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 
-from tests.attacks import answers, honest, requests
+from tests.attacks import answers, honest, hostile_requests
 from tests.fuzz.rules import SECRET
 from tests.fuzz.subject import ALLOWED, BETWEEN, DENIED, MARK
 from tests.fuzz.tokens import TOKENS, spelled
@@ -56,7 +56,7 @@ def _seeds() -> Iterator[bytes]:
     for body in _bodies():
         for door in (_REQUEST, _SPOKEN, _PARSERS):
             yield _seed(door, next(how) & ~7 if door == _REQUEST else next(how) | 1, body)
-    for raw in [*(one.raw for one in requests.ATTACKS), *(one.asked for one in _honest())]:
+    for raw in [*(one.raw for one in hostile_requests.ATTACKS), *(one.asked for one in _honest())]:
         if found := _HEAD.fullmatch(raw):
             target, fields, body = found.groups()
             yield _seed(_REQUEST_WITH_HEAD, 0, target + b"\r\n" + fields + b"\r\n\r\n" + body)
@@ -136,7 +136,7 @@ def _seed(door: int, how: int, raw: bytes) -> bytes:
 
 
 def _bodies() -> Iterator[bytes]:
-    yield from (body for _, body in requests.bodies())
+    yield from (body for _, body in hostile_requests.bodies())
     yield from (text.encode() for _, text in (*honest.calls(), *honest.methods()))
     yield calling(DENIED)
     yield asking("tools/list")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from mitmproxy import flow as mitmproxy_flow
 from mitmproxy.http import HTTPFlow, Response
-from mitmproxy.test import tflow
+from mitmproxy.test import taddons, tflow
 
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.listeners import Listeners
@@ -16,6 +17,13 @@ from mcp_tool_filter.observers.audit.entries import EndOf, Unanswered
 from mcp_tool_filter.policy.exchange import Client, Via
 
 HOUR = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def mitmproxy() -> Iterator[None]:
+    """Forget the mitmproxy of an earlier test: it listens no more."""
+    with taddons.context():
+        yield
 
 
 def answered(status: int, kind: str = "application/json") -> HTTPFlow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.attacks.requests import HOST, chunked, post
+from tests.attacks.hostile_requests import HOST, chunked, post
 from tests.attacks.stage import ALLOWED_TOOL, DENIED_TOOL
 from tests.mcp_upstream import tool_list
 

@@ -18,7 +18,7 @@ from tests.attacks.answers.base import (
     Attack,
     event,
 )
-from tests.attacks.requests import chunked
+from tests.attacks.hostile_requests import chunked
 from tests.mcp_upstream import RESULT
 from tests.raw_upstream import answer
 

@@ -12,7 +12,7 @@ from tests.attacks.answers.base import (
     event,
     stream,
 )
-from tests.attacks.requests import chunked
+from tests.attacks.hostile_requests import chunked
 from tests.mcp_upstream import RESULT
 from tests.raw_upstream import answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.attacks.requests import HOST
+from tests.attacks.hostile_requests import HOST
 from tests.mcp_upstream import RESULT
 from tests.raw_upstream import answer
 

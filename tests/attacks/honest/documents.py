@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.attacks.honest.base import FORM, Exchange
-from tests.attacks.requests import HOST, post
+from tests.attacks.hostile_requests import HOST, post
 from tests.attacks.stage import DENIED
 from tests.raw_upstream import answer
 

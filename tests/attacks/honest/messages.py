@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 from tests.attacks.honest.base import CALL, GET, OK, SSE, Exchange
-from tests.attacks.requests import chunked, post
+from tests.attacks.hostile_requests import chunked, post
 from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL
 from tests.mcp_upstream import RESULT, tool_list
 from tests.raw_upstream import answer

@@ -13,7 +13,7 @@ import brotli
 import zstandard
 
 from tests.attacks.honest.base import CALL, Exchange
-from tests.attacks.requests import HOST, JSON, chunked, post
+from tests.attacks.hostile_requests import HOST, JSON, chunked, post
 
 
 def in_requests() -> Iterator[Exchange]:

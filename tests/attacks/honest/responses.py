@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.attacks.honest.base import CALL, OK, SSE, Exchange
-from tests.attacks.requests import HOST, chunked, post
+from tests.attacks.hostile_requests import HOST, chunked, post
 from tests.mcp_upstream import RESULT
 
 

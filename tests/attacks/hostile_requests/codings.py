@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import brotli
 import zstandard
 
-from tests.attacks.requests.base import (
+from tests.attacks.hostile_requests.base import (
     CALL,
     PING,
     PLAIN,

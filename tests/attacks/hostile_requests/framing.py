@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.attacks.requests.base import (
+from tests.attacks.hostile_requests.base import (
     ALLOWED,
     CALL,
     HOST,

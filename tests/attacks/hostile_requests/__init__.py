@@ -4,7 +4,7 @@ Each is bytes on a connection. None of them may bring the tool's name to the ups
 coding; an attack that is let through without the name was disarmed.
 """
 
-from tests.attacks.requests.base import (
+from tests.attacks.hostile_requests.base import (
     ALLOWED,
     CALL,
     HOST,
@@ -16,11 +16,11 @@ from tests.attacks.requests.base import (
     chunked,
     post,
 )
-from tests.attacks.requests.bodies import bodies, in_bodies
-from tests.attacks.requests.codings import in_codings
-from tests.attacks.requests.framing import in_framing
-from tests.attacks.requests.heads import in_heads
-from tests.attacks.requests.upgrades import in_upgrades, masked
+from tests.attacks.hostile_requests.bodies import bodies, in_bodies
+from tests.attacks.hostile_requests.codings import in_codings
+from tests.attacks.hostile_requests.framing import in_framing
+from tests.attacks.hostile_requests.heads import in_heads
+from tests.attacks.hostile_requests.upgrades import in_upgrades, masked
 
 __all__ = [
     "ALLOWED", "ATTACKS", "CALL", "HOST", "JSON", "PING", "PLAIN", "SMUGGLED", "Attack", "bodies",
