@@ -12,6 +12,7 @@ from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.config import parse_config
+from mcp_tool_filter.policy.switches import NOTHING
 
 
 class Edited:
@@ -119,6 +120,6 @@ def test_a_request_of_the_page_must_have_lists_of_names() -> None:
         with pytest.raises((KeyError, TypeError)):
             CHANGES["apply"](board, said)
     assert CHANGES["apply"](board, {"deny": ["^rm$"]}) == {"problem": ""}
-    assert CHANGES["preview"](board, {"hide": [], "show": ["rm"]})["deny"] == []
+    assert CHANGES["preview"](board, {"hide": [], "show": ["rm"]})["deny"] == [NOTHING]
     assert CHANGES["undo"](board, {}) == {"problem": ""}
     assert board.state()["deny"] == ["^delete_"]
