@@ -136,6 +136,25 @@ async def test_the_dashboard_needs_its_token_and_a_local_page(
             assert "rm" not in re.sub(r"<[^>]*>|form|Form", "", text)
 
 
+async def test_strangers_cannot_make_the_dashboard_read_a_body(tmp_path: Path) -> None:
+    async with mcp_upstream(tools=TOOLS) as upstream:
+        flags = ["-u", upstream.url, "-d", "^rm$", "--dashboard", "0"]
+        async with launched(*flags, home=tmp_path) as it:
+            await it.serving()
+            port, path = await address_of(it)
+            cookie = (asked(port, path)[2] or "").partition(";")[0]
+            for fields, status in (
+                (b"Host: localhost\r\nContent-Length: 1000", 403),
+                (b"Host: evil.example\r\nContent-Length: 20000000", 403),
+                (b"Host: localhost\r\nCookie: %b\r\nContent-Length: 262145", 413),
+            ):
+                named = fields.replace(b"localhost", b"127.0.0.1:%d" % port)
+                named = named.replace(b"%b", cookie.encode())
+                async with raw_client(port) as client:
+                    head = b"POST /mcp/apply HTTP/1.1\r\n%b\r\n\r\n" % named
+                    assert (await client.ask(head)).status == status, fields
+
+
 async def test_two_dashboards_can_be_open_in_one_browser(tmp_path: Path) -> None:
     """A browser sends the cookies of one port to all others of the same host."""
     kept: dict[str, str] = {}

@@ -7,10 +7,12 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from mcp_tool_filter.adapters.http_server import (
+    PAGE_LIMITS,
     HttpServer,
     ServedRequest,
     ServedResponse,
@@ -253,6 +255,36 @@ async def test_above_the_connection_limit_a_client_gets_a_clear_answer() -> None
         assert (await client.ask(get())).status == 200
 
 
+@pytest.mark.parametrize(
+    "begun", [b"", b"POST /mcp HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"]
+)
+async def test_a_page_makes_room_for_a_new_client(begun: bytes) -> None:
+    """Strangers who connect and say nothing, or stop half-way, cannot shut others out."""
+    async with http_server(echo, limits=replace(PAGE_LIMITS, connections=2)) as server:
+        strangers = [RawClient(*await asyncio.open_connection("127.0.0.1", server.port))]
+        strangers.append(await _begin_with(server.port, begun))
+        for _ in range(3):
+            async with raw_client(server.port) as client:
+                assert (await client.ask(get(path="/a"))).status == 200
+        assert await hung_up(strangers[0]) == b""
+        for stranger in strangers:
+            stranger.close()
+
+
+async def test_a_request_must_be_there_in_time() -> None:
+    """One byte at a time keeps no seat."""
+    async with echoing(request=0.3) as (_, client):
+        for byte in b"GET / HTTP/1.1":
+            await client.say(bytes([byte]))
+            await asyncio.sleep(0.01)
+        assert (await client.answer()).status == 408
+
+
+async def test_an_idle_client_of_a_page_is_left_without_an_answer() -> None:
+    async with echoing(request=0.05) as (_, client):
+        assert await hung_up(client) == b""
+
+
 async def test_a_request_in_progress_is_answered_before_shutdown() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -297,4 +329,10 @@ async def _begin(port: int) -> RawClient:
     client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
     await client.say(get())
     await client.head()
+    return client
+
+
+async def _begin_with(port: int, begun: bytes) -> RawClient:
+    client = RawClient(*await asyncio.open_connection("127.0.0.1", port))
+    await client.say(begun)
     return client

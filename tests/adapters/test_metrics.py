@@ -17,6 +17,7 @@ import pytest
 
 from mcp_tool_filter.adapters.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream, tool
 from tests.programs import need_program
@@ -44,17 +45,20 @@ def value_of(text: str, series: str) -> float:
 
 
 @asynccontextmanager
-async def filtering(host: str, metrics: int, home: Path) -> AsyncIterator[int]:
+async def filtering(
+    host: str, metrics: int, home: Path, allowed: str = "localhost"
+) -> AsyncIterator[int]:
     """Run a filter with metrics; the port of the filter."""
     async with mcp_upstream(tools=[tool("read"), tool("rm")]) as upstream:
         if host == "mitmdump":
-            sets = ["deny=^rm$", f"metrics_port={metrics}"]
+            sets = ["deny=^rm$", f"metrics_port={metrics}", f"allowed_hosts={allowed}"]
             words = [word for each in sets for word in ("--set", each)]
             mode = f"reverse:{upstream.url}"
             async with started(host, "-s", SCRIPT, "--mode", mode, *words, home=home) as it:
                 yield await it.listening()
         else:
             flags = ["-u", upstream.url, "-d", "^rm$", "--metrics-port", str(metrics)]
+            flags += ["--allowed-hosts", allowed]
             async with launched(*flags, home=home) as it:
                 yield await it.serving()
 
@@ -82,6 +86,57 @@ async def test_calls_and_refusals_are_counted(host: str, tmp_path: Path) -> None
         assert await asyncio.to_thread(fetched, metrics, "/healthz") == (200, "ok\n")
         assert await asyncio.to_thread(fetched, metrics, "/readyz") == (200, "ready\n")
         assert (await asyncio.to_thread(fetched, metrics, "/nothing"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("head", "statuses"),
+    [
+        (b"Host: evil.example", {"/metrics": 403, "/readyz": 200, "/healthz": 200, "/livez": 200}),
+        (b"Host: evil.example:9464", {"/metrics": 403, "/": 403}),
+        (b"Host: localhost:9464", {"/metrics": 200, "/": 404}),
+        (b"Host: [::1]", {"/metrics": 200}),
+        (b"Host: Tools.Example", {"/metrics": 200}),
+        (b"Host: localhost\r\nSec-Fetch-Site: cross-site", {"/metrics": 403}),
+        (b"Host: localhost\r\nOrigin: http://evil.example", {"/metrics": 403}),
+    ],
+)
+async def test_only_known_hosts_read_the_metrics(head: bytes, statuses: dict[str, int]) -> None:
+    """A page whose name resolves to us must not read the names of hidden tools."""
+    hosts = AllowedHosts(frozenset({"tools.example"}))
+    server = Metrics(lambda: {"ready": 1.0}).serve(0, hosts)
+    try:
+        for path, status in statuses.items():
+            async with raw_client(server.port) as client:
+                asked = b"GET %b HTTP/1.1\r\n%b\r\n\r\n" % (path.encode(), head)
+                assert (await client.ask(asked)).status == status, path
+    finally:
+        server.close()
+
+
+async def test_no_body_is_read_for_the_metrics() -> None:
+    server = Metrics(dict).serve(0)
+    try:
+        for method, size, status in (
+            (b"POST", 20_000_000, 405),
+            (b"GET", 20_000_000, 413),
+            (b"GET", 300_000, 413),
+        ):
+            async with raw_client(server.port) as client:
+                head = b"%b /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+                assert (await client.ask(head % (method, size))).status == status
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("host", ["mitmdump", "mcp-tool-filter"])
+async def test_the_allowed_hosts_read_the_metrics(host: str, tmp_path: Path) -> None:
+    metrics = free_port()
+    async with filtering(host, metrics, tmp_path, allowed="tools.example") as port:
+        await say(port, PING)
+        for name, status in (("tools.example", 200), ("evil.example", 403)):
+            async with raw_client(metrics) as client:
+                asked = b"GET /metrics HTTP/1.1\r\nHost: %b\r\n\r\n" % name.encode()
+                assert (await client.ask(asked)).status == status
 
 
 def test_the_number_of_series_is_bounded() -> None:

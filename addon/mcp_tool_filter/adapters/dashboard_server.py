@@ -12,7 +12,7 @@ from hmac import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
 from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
+from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, comes_from_here
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
 _COOKIE = "mcp_tool_filter_token"
@@ -43,8 +43,9 @@ class DashboardServer:
         """Return the address for the user to open."""
         return f"http://127.0.0.1:{port}/mcp?token={self.token}"
 
-    async def answer(self, request: ServedRequest) -> ServedResponse:
-        if not _comes_from_here(request):
+    def judge_head(self, request: ServedRequest) -> ServedResponse | None:
+        """Refuse, or let in, by the head alone: strangers cannot make us read a body."""
+        if not comes_from_here(request, _HOSTS):
             return _plain(403, b"Forbidden: unknown Host or Origin")
         try:
             given = parse_qs(urlsplit(request.target).query).get("token", [""])[0]
@@ -57,6 +58,12 @@ class DashboardServer:
             return _file("page.css")  # also for the page about the missing token
         if not self._is_token(_cookie_in(request, cookie)):
             return _response(403, TYPES["page.html"], _NO_TOKEN)
+        if request.method not in ("GET", "HEAD", "POST"):
+            return _plain(405, b"Method not allowed")
+        return None
+
+    async def answer(self, request: ServedRequest) -> ServedResponse:
+        """Answer a request whose head has passed."""
         return self._page(request)
 
     def _is_token(self, text: str) -> bool:
@@ -89,16 +96,6 @@ class DashboardServer:
         except (ValueError, KeyError, TypeError, RecursionError):
             return _plain(400, b"Bad request")
         return _response(200, _JSON, json.dumps(answer).encode())
-
-
-def _comes_from_here(request: ServedRequest) -> bool:
-    """Tell whether a request cannot come from a page of another site."""
-    host, origin = request.header(b"host"), request.header(b"origin")
-    if host is None or not _HOSTS.has_host(host):
-        return False
-    if request.header(b"sec-fetch-site") not in (None, "same-origin", "none"):
-        return False
-    return origin is None or origin == f"http://{host}"
 
 
 def _cookie_name(request: ServedRequest) -> str:

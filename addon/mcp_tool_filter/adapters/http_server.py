@@ -23,6 +23,8 @@ from ssl import SSLContext
 
 import h11
 
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
+
 log = logging.getLogger(__name__)
 
 _READ_SIZE = 65536
@@ -60,6 +62,18 @@ class ServedResponse:
     body: bytes | AsyncIterator[bytes] = b""
 
 
+def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
+    """Tell whether a request to a page of ours cannot come from a page of another site."""
+    host, origin = request.header(b"host"), request.header(b"origin")
+    if host is None or not hosts.has_host(host):
+        return False
+    if hosts.has_all:
+        return True
+    if request.header(b"sec-fetch-site") not in (None, "same-origin", "none"):
+        return False
+    return origin is None or origin == f"http://{host}"
+
+
 type AnswerRequest = Callable[[ServedRequest], Awaitable[ServedResponse]]
 type JudgeHead = Callable[[ServedRequest], ServedResponse | None]
 
@@ -72,8 +86,18 @@ class ServerLimits:
     connections: int = 1000
     silence: float = 60.0
     """Seconds between two pieces of a request that has begun."""
+    request: float | None = None
+    """Seconds until a request must be there whole, counted from the end of the one before."""
+    makes_room: bool = False
+    """At the limit, close the connection that has waited longest, instead of the new one."""
     grace: float = 2.0
     """Seconds for requests in progress at the end."""
+
+
+PAGE_LIMITS = ServerLimits(
+    body=256 * 1024, connections=100, silence=10, request=30, makes_room=True
+)
+"""For the page and the metrics: strangers can neither fill our memory nor shut others out."""
 
 
 @dataclass(slots=True)
@@ -98,7 +122,7 @@ class HttpServer:
         assert task
         connection = _ServedConnection(self, reader, writer)
         try:
-            if len(self._open) >= self.limits.connections:
+            if len(self._open) >= self.limits.connections and not self._make_room():
                 self._open[task] = connection
                 await connection.refuse(503)
                 return
@@ -111,6 +135,17 @@ class HttpServer:
         finally:
             self._open.pop(task, None)
             writer.close()
+
+    def _make_room(self) -> bool:
+        """Close the oldest connection that has no request in progress; say if there is one."""
+        if not self.limits.makes_room:
+            return False
+        waiting = (task for task, one in self._open.items() if one.is_waiting)
+        if (oldest := next(waiting, None)) is None:
+            return False
+        del self._open[oldest]
+        oldest.cancel()
+        return True
 
     async def close(self) -> None:
         """Let requests in progress finish, within the grace time."""
@@ -159,19 +194,24 @@ class _ServedConnection:
         self._h11 = h11.Connection(h11.SERVER, server.limits.head)
         self._is_idle = True
         self._has_ended = False  # True if the client has closed its side
+        self.is_waiting = True
+        """True if nobody loses an answer when this connection is closed."""
         peer = writer.get_extra_info("peername")
         self._peer = (peer[0], peer[1]) if peer else None
 
     async def run(self) -> None:
         try:
-            while (request := await self._next_head()) is not None:
-                if not await self._serve(request):
+            while (answer := await self._next_answer()) is not None:
+                response, method = answer
+                await self._send(response, method)
+                if not (self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE):
                     return await self._linger()
                 self._h11.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self.refuse(error.error_status_hint)
         except TimeoutError:
-            await self.refuse(408)
+            if not self._is_idle:
+                await self.refuse(408)
 
     def close_if_idle(self) -> None:
         if self._is_idle:
@@ -183,18 +223,19 @@ class _ServedConnection:
             await self._send_whole(ServedResponse(status), "")
             await self._linger()
 
-    async def _serve(self, request: ServedRequest) -> bool:
-        """Read the rest of a request and answer it; return whether another one may follow."""
-        judge = self._server.judge_head
-        response = self._problem_in_length(request) or (judge(request) if judge else None)
-        if response is None:
-            body = await self._read_body()
-            if body is None:
-                response = ServedResponse(413)
-            else:
-                response = await self._answered(replace(request, body=body))
-        await self._send(response, request.method)
-        return self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE
+    async def _next_answer(self) -> tuple[ServedResponse, str] | None:
+        """Read a request; return its answer and its method, or None if the client has left."""
+        self.is_waiting = True
+        async with asyncio.timeout(self._server.limits.request):
+            if (request := await self._next_head()) is None:
+                return None
+            judge = self._server.judge_head
+            response = (judge(request) if judge else None) or self._problem_in_length(request)
+            body = None if response else await self._read_body()
+        self.is_waiting = False
+        if response is None and body is not None:
+            response = await self._answered(replace(request, body=body))
+        return response or ServedResponse(413), request.method
 
     async def _answered(self, request: ServedRequest) -> ServedResponse:
         try:
@@ -319,6 +360,7 @@ class _ServedConnection:
 
     async def _linger(self) -> None:
         """Close gently, so that the client can read our answer, which a reset could destroy."""
+        self.is_waiting = True
         if not self._writer.can_write_eof():
             return  # TLS
         with suppress(OSError, TimeoutError):

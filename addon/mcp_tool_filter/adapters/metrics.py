@@ -11,9 +11,16 @@ from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from typing import TYPE_CHECKING, cast
 
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
+from mcp_tool_filter.adapters.http_server import (
+    PAGE_LIMITS,
+    ServedRequest,
+    ServedResponse,
+    comes_from_here,
+    http_server,
+)
 from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.audit.entry import Entry, has_failed, method_of
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.verdict import Why
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PLAIN = b"text/plain; charset=utf-8"
 _BYTES_PER_TOKEN = 4
+_PROBES = ("/livez", "/healthz", "/readyz")  # balancers ask for them under any Host
 
 type State = Callable[[], Mapping[str, float]]
 """Returns the current gauges by name; ``ready`` tells whether lists can be answered."""
@@ -113,9 +121,12 @@ class Metrics:
         if has_failed(entry):
             self._errors.labels(tool).inc()
 
-    def serve(self, port: int) -> MetricsServer:
-        """Serve the metrics on a loopback port. Raises StartError if the port is taken."""
-        return MetricsServer(self, port)
+    def serve(self, port: int, hosts: AllowedHosts | None = None) -> MetricsServer:
+        """Serve the metrics on a loopback port. Raises StartError if the port is taken.
+
+        ``hosts`` may ask for ``/metrics``: a page whose name resolves to us must not read it.
+        """
+        return MetricsServer(self, port, hosts or AllowedHosts())
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         match request.path:
@@ -124,7 +135,7 @@ class Metrics:
 
                 kind = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
                 return ServedResponse(200, kind, generate_latest(self.registry))
-            case "/healthz":
+            case "/healthz" | "/livez":
                 return _plain(200, b"ok\n")
             case "/readyz":
                 is_ready = bool(self._state().get("ready"))
@@ -155,8 +166,9 @@ class _Gauges:
 class MetricsServer:
     """Runs in its own thread until closed."""
 
-    def __init__(self, metrics: Metrics, port: int) -> None:
+    def __init__(self, metrics: Metrics, port: int, hosts: AllowedHosts) -> None:
         self._metrics = metrics
+        self._hosts = hosts
         self._wanted = port
         self._begun = Event()
         self._problems: list[OSError] = []
@@ -184,8 +196,20 @@ class MetricsServer:
             self._begun.set()
 
     async def _serve(self) -> None:
-        async with http_server(self._metrics.answer, port=self._wanted) as server:
+        async with http_server(
+            self._metrics.answer,
+            port=self._wanted,
+            judge_head=self._judge_head,
+            limits=PAGE_LIMITS,
+        ) as server:
             self.port = server.port
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             self._begun.set()
             await self._stop.wait()
+
+    def _judge_head(self, request: ServedRequest) -> ServedResponse | None:
+        if request.method not in ("GET", "HEAD"):
+            return _plain(405, b"Method not allowed\n")
+        if request.path in _PROBES or comes_from_here(request, self._hosts):
+            return None
+        return _plain(403, b"Forbidden: --allowed-hosts does not name this Host\n")

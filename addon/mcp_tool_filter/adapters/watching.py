@@ -13,6 +13,7 @@ from mcp_tool_filter.observers.audit.contents import Arguments
 from mcp_tool_filter.observers.audit.entries import Auditor, EndOf
 from mcp_tool_filter.observers.audit.entry import Entry
 from mcp_tool_filter.observers.audit.gathering import Soon
+from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.config import Audit
 
 if TYPE_CHECKING:  # most processes have no rules
@@ -33,6 +34,7 @@ class Watching:
         names_of: Callable[[object], tuple[str, str]] = lambda _origin: ("", ""),
         upstream_of: Callable[[object], str] | None = None,
         metrics_port: int | None = None,
+        hosts: AllowedHosts | None = None,
         state: Callable[[], Mapping[str, float]] = dict,
         say: Callable[[str], None] = lambda _text: None,
         soon: Soon | None = None,
@@ -44,7 +46,7 @@ class Watching:
         """
         self._say = say
         self._closing: list[Callable[[], None]] = []
-        self._count = self._serve_metrics(metrics_port, state)
+        self._count = self._serve_metrics(metrics_port, state, hosts)
         self._kept = self._open_log(audit)
         self._sinks = [*sinks, *self._kept]
         is_kept_only = self._sinks == self._kept and not self._count
@@ -75,14 +77,17 @@ class Watching:
         return [writer.write]
 
     def _serve_metrics(
-        self, port: int | None, state: Callable[[], Mapping[str, float]]
+        self,
+        port: int | None,
+        state: Callable[[], Mapping[str, float]],
+        hosts: AllowedHosts | None,
     ) -> Sink | None:
         if port is None:
             return None
         from mcp_tool_filter.adapters.metrics import Metrics
 
         metrics = Metrics(state)
-        server = metrics.serve(port)
+        server = metrics.serve(port, hosts)
         self._closing.append(server.close)
         if not port:  # any free port
             self._say(f"Metrics: http://127.0.0.1:{server.port}/metrics")

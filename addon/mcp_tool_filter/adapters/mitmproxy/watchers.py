@@ -80,6 +80,7 @@ class Watchers:
             names_of=names_of,
             upstream_of=self.upstream_of,
             metrics_port=config.metrics_port,
+            hosts=config.allowed_hosts,
             state=self._state,
             say=self._warn,
             soon=_in_a_moment,
@@ -163,11 +164,14 @@ def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
 async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
     """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
     from mcp_tool_filter.adapters.dashboard_server import DashboardServer
-    from mcp_tool_filter.adapters.http_server import http_server
+    from mcp_tool_filter.adapters.http_server import PAGE_LIMITS, http_server
 
     page = DashboardServer(dashboard)
     try:
-        async with http_server(page.answer, port=port) as server:
+        running = http_server(
+            page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
+        )
+        async with running as server:
             say(f"Dashboard: {page.address(server.port)}")
             await asyncio.Event().wait()
     except OSError as error:

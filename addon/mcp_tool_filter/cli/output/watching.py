@@ -60,6 +60,7 @@ def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWa
         config.audit,
         [activity.show] if is_shown else [],
         metrics_port=config.metrics_port,
+        hosts=config.allowed_hosts,
         state=lambda: _READY,
         say=lambda text: write(as_said(text)),
     )
