@@ -25,6 +25,9 @@ INSIDE = [
     "file:///workspace/a?version=2#top",
     "file:///workspace?version=2",
     "file:\\\\\\workspace\\a",
+    "file:///workspace/a%5Cb",
+    "file:///workspace/a;v=1/b.c",
+    "file:///workspace/a%3Fb%23c/d%252Fe",
 ]
 
 OUTSIDE = [
@@ -38,6 +41,19 @@ OUTSIDE = [
     "file:///workspace/a?/../../../etc/passwd",
     "file:///workspace/a%3F/../../../etc/passwd",
     "file:///Workspace/a",
+    "file:///workspace/a%5Cb/../../outside",  # a backslash as a letter
+    "file:///workspace/a\\b/../../outside",
+    "file:///workspace\\a",
+    "file:///workspace%2fx/../outside",  # dots before decoding
+    "file:///workspace%2fx/%2E%2e/outside",  # only the dots decoded before
+    "file:///workspace%5cx/../outside",
+    "file:///workspace/x%252fy/../../outside",
+    "file:///workspace/x%252fy/%252e%252e/%252e%252e/%252e%252e/outside",
+    "file:///workspace/a%2fb%5c../../../outside",
+    "file:///outside//../workspace/a",  # browsers' URLs count the empty part
+    "file:///workspace/..;/outside",
+    "file:///workspace/..%3fx",
+    "file:///workspace/..%23/../outside",
     "file:///",
     "https://localhost/workspace/a",
     "other:///workspace/a",
@@ -108,6 +124,10 @@ def test_another_scheme_is_inside_an_entry_of_that_scheme_and_host() -> None:
         ("file:///w/a.key.", "*.key", True),
         ("file:///w/a.key%20", "*.key", True),
         ("file:///w/a.key::$DATA", "*.key", True),
+        ("file:///w/a%5Cb/../secret", "/w/secret", True),
+        ("file:///w%2fx/../secret/a", "/secret/*", True),
+        ("file:///w/a.key%3fx", "*.key", True),
+        ("file:///w/se%CC%81cret", "*/s\u00e9cret", True),
         ("file:///w/secret./a", "/w/secret/*", True),
         ("file:///C:/a", "/C:/*", True),
         ("https://h/a.key.", "*.key", False),
@@ -121,3 +141,10 @@ def test_entries_can_be_globs(uri: str, glob: str, matches: bool) -> None:
 def test_entries_without_a_place_are_refused(entry: str) -> None:
     with pytest.raises(ValueError, match="begins with /"):
         parse_entry(entry)
+
+
+def test_a_uri_with_too_many_readings_is_unclear() -> None:
+    """No sender keeps us busy with them."""
+    with pytest.raises(UnclearUri):
+        parse_uri("file:///workspace" + "/%2f..%5c%252e" * 100_000)
+    assert is_inside(parse_uri("file:///workspace/" + "a" * 3_000_000), parse_entry("/workspace"))
