@@ -16,25 +16,26 @@ _GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")
 _LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
 
 
-def hint(text: str) -> str | None:
-    """Return a sentence for people, or None."""
+def hint(text: str, *, in_rules: bool = False) -> str | None:
+    """Return a sentence for people, or None. Flags do not apply to patterns in rules."""
     if _GLOB.fullmatch(text) and ".*" not in text:
-        return _hint_for_glob(text)
+        return _hint_for_glob(text, "" if in_rules else "use --deny-glob, or ")
+    no_case = "write ignore_case: true beside the pattern" if in_rules else "use --ignore-case"
     if text.startswith("(?i)"):
-        return f"JavaScript has no (?i); use --ignore-case and: {text.removeprefix('(?i)')}"
+        return f"JavaScript has no (?i); {no_case} and: {text.removeprefix('(?i)')}"
     if literal := _LITERAL.fullmatch(text):
-        flag = " and use --ignore-case" if "i" in literal[2] else ""
+        flag = f" and {no_case}" if "i" in literal[2] else ""
         return f"Slashes are part of the pattern; leave them out{flag}: {literal[1]}"
     return _hint_for_ends(text)
 
 
-def _hint_for_glob(text: str) -> str:
+def _hint_for_glob(text: str, flag: str) -> str:
     parts = [re.sub(r"\.", r"\\.", part) for part in text.split("*")]
     regex = ".*".join(["^" + parts[0] if parts[0] else "", *parts[1:-1], parts[-1]])
     regex = regex + "$" if parts[-1] else regex
     regex = regex.removeprefix(".*").removesuffix(".*") or ".*"
     if not _is_regex(text):
-        return f"That is a glob; use --deny-glob, or as a regex: {regex}"
+        return f"That is a glob; {flag}as a regex: {regex}"
     before = text[text.index("*") - 1]
     return f"{before}* matches any number of {before}, even none; if you mean a glob: {regex}"
 

@@ -58,13 +58,17 @@ def test_a_script_that_cannot_run_has_a_reason(tmp_path: Path) -> None:
         ("\ufeff#!/bin/sh\n", "it does not begin with #!"),
         ("#!\n", "there is no interpreter behind #!"),
         ("#! /no/such/shell -e\n", "there is no interpreter /no/such/shell"),
+        ("#!/bin\n", "there is no interpreter /bin"),
+        ("#!/bin/sh\r\n", "its first line ends with a carriage return"),
+        ("#!/usr/bin/env no-such-program\n", "there is no program no-such-program on the PATH"),
+        ("\ufeff#\0!\0", "it does not begin with #!"),
     ],
 )
 def test_a_script_that_the_system_would_not_start_is_a_mistake(
     tmp_path: Path, head: str, said: str
 ) -> None:
     script = tmp_path / "script"
-    script.write_text(head)
+    script.write_text(head, newline="", encoding="utf-16" if "\0" in head else "utf-8")
     script.chmod(0o755)
     with pytest.raises(ValueError, match=f"script cannot be executed: {said}"):
         ThisMachine(tmp_path).find_script("script")

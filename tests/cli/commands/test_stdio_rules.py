@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.make import asking, calling
 from tests.session_upstream import session_upstream
 from tests.stdio_client import StdioClient, filtered, upstream
@@ -177,6 +179,36 @@ def test_an_id_used_twice_does_not_hide_an_answer(tmp_path: Path) -> None:
         assert client.hears()["method"] == "ready"
         assert client.asks("vendor/other", id="1")["error"]["code"] == -32600
         assert client.asks("ping", id="2")["result"] == {"t": "***"}
+
+
+NOISY = """
+import os, subprocess, sys
+def shout(message):
+    print("from print")
+    sys.__stdout__.write("from the real stdout")
+    os.write(1, b"from descriptor 1")
+    subprocess.run(["echo", "from a child process"])
+shout("while imported")
+"""
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+def test_what_python_code_prints_goes_to_stderr(tmp_path: Path, is_url: bool) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(
+        "interceptor: {rules: [{id: r, actions: [transform: {python: 'noisy:shout'}]}]}"
+    )
+    with session_upstream() as http:
+        to = ("--stdio", "-u", http.url) if is_url else ()
+        command = () if is_url else ("--", *upstream())
+        words = (*to, "--rules", str(policy), *command)
+        with filtered(*words, home=tmp_path) as client:
+            client.opens()
+            assert client.calls("read_file", id="4")["id"] == 4
+            client.said_on_stderr("from a child process")
+            assert client.leaves() == 0
+            assert b"from" not in b"".join(client.raw)
 
 
 def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:

@@ -182,6 +182,11 @@ def test_redact_replaces_what_the_pattern_matches_in_every_string() -> None:
     )
 
 
+def test_redact_may_ignore_case() -> None:
+    policy = rule("", "redact: {pattern: 'key', ignore_case: true}")
+    assert '"a ***"' in changed(policy, request(params={"a": "a KEY"}))
+
+
 def test_redact_may_look_at_one_field_only() -> None:
     policy = rule("", "redact: {field: a, pattern: 'x+', with: '<${id}>\"'}")
     text = request("m", {"a": "axxb", "b": "x"})

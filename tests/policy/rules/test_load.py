@@ -127,6 +127,12 @@ MISTAKES = [
     ("conditions: [method_matches: '(a+)+']",
      "conditions[0].method_matches: an unsafe regex: '(a+)+' could cause "
      "catastrophic backtracking"),
+    ("conditions: [method_matches: '(?i)drop']",
+     "conditions[0].method_matches: not a valid JavaScript regex: '(?i)drop': unknown kind of "
+     "group after (?. JavaScript has no (?i); write ignore_case: true beside the pattern and: "
+     "drop"),
+    ("conditions: [method_matches: {pattern: a, ignorecase: true}]",
+     "conditions[0].method_matches: unknown key 'ignorecase'; did you mean 'ignore_case'?"),
     ("conditions: [param_equals: {field: a}]",
      "conditions[0].param_equals: value is missing"),
     ("conditions: [any: []]",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 
 _LONGEST_HEAD = 256  # bytes that Linux reads of a program to find its interpreter
 
@@ -44,7 +46,7 @@ class ThisMachine:
         script = self._folder.resolve() / os.path.expanduser(path)
         if not script.exists():
             raise ValueError(f"there is no script {path}")
-        if script.is_dir() or not os.access(script, os.X_OK):
+        if not script.is_file() or not os.access(script, os.X_OK):
             raise ValueError(f"{path} cannot be executed; chmod +x makes it executable")
         if problem := _problem_in_head(script):
             raise ValueError(f"{path} cannot be executed: {problem}")
@@ -61,10 +63,15 @@ def _problem_in_head(script: Path) -> str:
     except OSError:
         return ""  # what may be executed need not be readable
     if not head.startswith(b"#!"):
-        is_binary = b"\0" in head
+        is_binary = b"\0" in head and not head.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
         return "" if is_binary else "it does not begin with #! and the path of an interpreter"
-    words = head[2:].split(b"\n")[0].split()
-    interpreter = os.fsdecode(words[0]) if words else ""
-    if not os.access(interpreter, os.X_OK):
+    line = head[2:].split(b"\n")[0]
+    if line.endswith(b"\r"):
+        return "its first line ends with a carriage return, which Linux takes for a letter"
+    words = os.fsdecode(line).split()
+    interpreter = words[0] if words else ""
+    if not os.access(interpreter, os.X_OK) or os.path.isdir(interpreter):
         return f"there is no interpreter {interpreter or 'behind #!'}"
+    if os.path.basename(interpreter) == "env" and len(words) == 2 and which(words[1]) is None:
+        return f"there is no program {words[1]} on the PATH"
     return ""

@@ -33,6 +33,7 @@ _CONNECT_TIMEOUT = 2.0
 _LOST = "the state in Redis cannot be reached"
 _PER_ENTRY = 300  # bytes that an entry costs besides its value
 _PER_USE = 80  # bytes
+_PLAIN_HOST = re.compile(r"[\w.-]+(:\d+)?(/\d*)?")
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}", re.DOTALL)
 # Clients choose how many keys there are, so what is kept is registered: all of a kind together
 # takes no more than so many bytes, and what ends first is forgotten first. The last three KEYS are
@@ -129,6 +130,18 @@ def tagged(prefix: str) -> str:
     return f"{{mcp}}{prefix}"
 
 
+def shown_url(url: str) -> str:
+    """Return a URL as it may be shown: without what could be a password.
+
+    >>> shown_url("redis://u:secret@host:99999/0"), shown_url("redis://:secret-host:6379/0")
+    ('redis://***@host:99999/0', 'redis://***')
+    """
+    scheme, _, rest = url.partition("://")
+    _, at, host = rest.rpartition("@")
+    is_plain = _PLAIN_HOST.fullmatch(host) is not None
+    return f"{scheme}://{'***@' if at else ''}{host}" if is_plain else f"{scheme}://***"
+
+
 class NoRedis(StartError):
     def __init__(self) -> None:
         super().__init__(
@@ -158,7 +171,10 @@ class RedisState:
         try:
             self._redis: Any = Redis.from_url(url, **options)
         except ValueError as error:
-            raise StartError(f"Invalid URL of the rules' state: {url}", why=str(error)) from None
+            why = str(error).partition(" as ")[0]  # what follows may be a part of the password
+            raise StartError(
+                f"Invalid URL of the rules' state: {shown_url(url)}", why=why
+            ) from None
         self._errors = (RedisError, OSError)
         self._moved = MovedError
         self._open_cluster: Callable[[], Any] = partial(RedisCluster.from_url, url, **options)

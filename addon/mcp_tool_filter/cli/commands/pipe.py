@@ -83,7 +83,7 @@ def _pipe(
     origin = parse_origin(target.url)
     log = VerdictLog(say_beside_client)
     log.know(known.snapshot.faults)
-    rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
+    stdout, rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
 
     def observe(judged: Judged) -> None:
         log.tell(judged.verdict)
@@ -109,6 +109,7 @@ def _pipe(
         say=say_beside_client,
         limits=config.limits,
         keeps_running=not config.fail_fast,
+        stdout=stdout,
     )
     if rules:
         rules.host.enter_log = watch.enter_log
@@ -127,15 +128,16 @@ def _pipe(
     return pipe
 
 
-def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce | None:
-    """Read the rules file, if there is one. Raises StartError."""
+def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> tuple[int, RulesInForce | None]:
+    """Return the client's descriptor, and the rules if there is a file. Raises StartError."""
     if not path:
-        return None
+        return 1, None
+    from mcp_tool_filter.adapters.effects.callables import keep_stdout
     from mcp_tool_filter.adapters.effects.copies import Copies
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
 
     copies = Copies(lambda text, _effect: send_copy(text))
-    return RulesInForce(path, copies.send, copies=copies.id_prefix)
+    return keep_stdout(), RulesInForce(path, copies.send, copies=copies.id_prefix)
 
 
 def _report(settings: Settings, known: KnownTools) -> None:

@@ -37,7 +37,7 @@ def run(settings: Settings) -> int:
     watch = watch_session(settings, write_beside_client)
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
-    rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
+    stdout, rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
     if rules:
         rules.rules.host.enter_log = watch.enter_log
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
@@ -72,7 +72,15 @@ def run(settings: Settings) -> int:
         say_beside_client(warning)
     gc.freeze()
     gc.enable()
-    relay = Relay(child, judge, happened, say=say_beside_client, limits=config.limits, rules=rules)
+    relay = Relay(
+        child,
+        judge,
+        happened,
+        say=say_beside_client,
+        limits=config.limits,
+        stdout=stdout,
+        rules=rules,
+    )
     status = relay.run()
     watch.end()
     if recorder:
@@ -82,13 +90,14 @@ def run(settings: Settings) -> int:
 
 def _read_rules(
     path: str, settings: Settings, send_copy: Callable[[bytes], object]
-) -> RuleThread | None:
-    """Read the rules file, if there is one. Raises StartError."""
+) -> tuple[int, RuleThread | None]:
+    """Return the client's descriptor, and the rules if there is a file. Raises StartError."""
     if not path:
-        return None
+        return 1, None
+    from mcp_tool_filter.adapters.effects.callables import keep_stdout
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
-    return RuleThread(path, settings.upstream, send_copy)
+    return keep_stdout(), RuleThread(path, settings.upstream, send_copy)
 
 
 def _collect_signals(happened: SimpleQueue[Happened]) -> None:

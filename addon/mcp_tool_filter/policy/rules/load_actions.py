@@ -32,7 +32,7 @@ from mcp_tool_filter.policy.rules.actions import (
 )
 from mcp_tool_filter.policy.rules.fields import PathStep, Token, parse_pointer
 from mcp_tool_filter.policy.rules.json_patch import OPERATIONS, Operation
-from mcp_tool_filter.policy.rules.load_conditions import read_field, read_pattern
+from mcp_tool_filter.policy.rules.load_conditions import read_field, read_pattern_in
 from mcp_tool_filter.policy.rules.reading import Spot, unknown_choice
 from mcp_tool_filter.policy.rules.templates import (
     JsonTemplate,
@@ -107,10 +107,10 @@ def _set_field(part: str, spot: Spot) -> Action:
 
 
 def _redact(spot: Spot) -> Action:
-    table = spot.table(["pattern"], ["field", "with"])
+    table = spot.table(["pattern"], ["ignore_case", "field", "with"])
     return Redact(
         table.read("field", read_field, None),
-        read_pattern(table["pattern"]),
+        read_pattern_in(table),
         table.read("with", _template, Template(("***",))),
     )
 

@@ -34,7 +34,7 @@ from mcp_tool_filter.policy.rules.conditions import (
 )
 from mcp_tool_filter.policy.rules.fields import Field, parse_field
 from mcp_tool_filter.policy.rules.patterns import RulePattern, parse_rule_pattern
-from mcp_tool_filter.policy.rules.reading import Spot, unknown_choice
+from mcp_tool_filter.policy.rules.reading import Spot, Table, unknown_choice
 from mcp_tool_filter.policy.rules.values import Json, Number, render_json
 
 MOST_LEVELS = 32
@@ -69,14 +69,16 @@ def read_field(spot: Spot) -> Field:
     return spot.parsed(parse_field, _NO_FIELD, example="arguments.path")
 
 
-def read_pattern(spot: Spot) -> RulePattern:
-    """Read a JavaScript regex, which must be safe."""
+def read_pattern(spot: Spot, *, ignore_case: bool = False) -> RulePattern:
+    """Read a JavaScript regex, which must be safe: a text, or a mapping that may ignore case."""
+    if spot.node.members is not None:
+        return read_pattern_in(spot.table(["pattern"], ["ignore_case"]))
 
     def parse(text: str) -> RulePattern:
         try:
-            return parse_rule_pattern(text)
+            return parse_rule_pattern(text, ignore_case=ignore_case)
         except InvalidPattern as error:
-            advice = hint(text)
+            advice = hint(text, in_rules=True)
             more = f". {advice}" if advice else ""
             why = error.__cause__ or "it cannot be read"
             raise ValueError(f"not a valid JavaScript regex: {text!r}: {why}{more}") from None
@@ -86,6 +88,14 @@ def read_pattern(spot: Spot) -> RulePattern:
             ) from None
 
     return spot.parsed(parse, _NO_PATTERN, example="^file:")
+
+
+def read_pattern_in(table: Table) -> RulePattern:
+    """Read the ``pattern`` of a mapping, and ``ignore_case`` beside it."""
+    if "pattern" not in table:
+        return _NO_PATTERN
+    ignore_case = table.read("ignore_case", Spot.boolean, False)
+    return read_pattern(table["pattern"], ignore_case=ignore_case)
 
 
 def read_condition(spot: Spot, level: int = 1) -> Condition | None:
@@ -137,8 +147,8 @@ def _is_in(part: str, spot: Spot) -> Condition:
 
 
 def _matches(part: str, spot: Spot) -> Condition:
-    table = spot.table(["field", "pattern"])
-    return Matches(part, read_field(table["field"]), read_pattern(table["pattern"]))
+    table = spot.table(["field", "pattern"], ["ignore_case"])
+    return Matches(part, read_field(table["field"]), read_pattern_in(table))
 
 
 def _compares(kind: type[Greater | Less], spot: Spot) -> Condition:

@@ -25,6 +25,7 @@ class PatternGivenUp(Exception):
 @dataclass(frozen=True)
 class RulePattern:
     text: str
+    ignore_case: bool
     _regex: Regex = field(repr=False, compare=False)
 
     @cached_property
@@ -37,7 +38,7 @@ class RulePattern:
         try:
             if len(text) <= _LONG:
                 return self._matcher.search(text, budget)
-            key = self.text, text
+            key = self.text, self.ignore_case, text
             known = budget.known.get(key)
             if known is None:
                 known = budget.known[key] = self._is_in_long(text, budget)
@@ -76,12 +77,12 @@ class RulePattern:
         return PatternFinder(self._regex)
 
 
-def parse_rule_pattern(text: str) -> RulePattern:
+def parse_rule_pattern(text: str, *, ignore_case: bool = False) -> RulePattern:
     """Check a pattern. Raises InvalidPattern or UnsafePattern."""
     try:
-        regex = parse_regex(text)
+        regex = parse_regex(text, ignore_case=ignore_case)
     except NotJavaScript as error:
         raise InvalidPattern(text) from error
     if not is_safe(regex.root):
         raise UnsafePattern(text)
-    return RulePattern(text, regex)
+    return RulePattern(text, ignore_case, regex)

@@ -18,7 +18,7 @@ _FIELD: Schema = {
     "minLength": 1,
     "description": "a path such as arguments.path, content[*].text, or a JSON pointer",
 }
-_PATTERN: Schema = {"type": "string", "description": "a JavaScript regex"}
+_REGEX: Schema = {"type": "string", "description": "a JavaScript regex"}
 _DURATION: Schema = {
     "description": "such as 5s, 200ms, 1m, 2h, 1d, or a number of seconds",
     "anyOf": [
@@ -47,8 +47,11 @@ def _one_of(*choices: str) -> Schema:
     return {"enum": list(choices)}
 
 
+_PATTERN: Schema = {
+    "anyOf": [_REGEX, _object({"pattern": _REGEX}, {"ignore_case": _BOOLEAN})],
+}
 _COMPARED = _object({"field": _FIELD, "value": _ANY})
-_MATCHED = _object({"field": _FIELD, "pattern": _PATTERN})
+_MATCHED = _object({"field": _FIELD, "pattern": _PATTERN}, {"ignore_case": _BOOLEAN})
 _NUMBERED = _object({"field": _FIELD, "value": _NUMBER})
 _SET = _object({"field": _FIELD, "value": _ANY})
 _CONDITION: Schema = {"$ref": "#/$defs/condition"}
@@ -106,7 +109,9 @@ ACTIONS: dict[str, Schema] = {
             _object({"python": {"type": "string", "description": "module:function"}}),
         ]
     },
-    "redact": _object({"pattern": _PATTERN}, {"field": _FIELD, "with": _TEXT}),
+    "redact": _object(
+        {"pattern": _PATTERN}, {"ignore_case": _BOOLEAN, "field": _FIELD, "with": _TEXT}
+    ),
     "log": _object({"message": _TEXT}, {"level": _one_of(*LEVELS)}),
     "metric": _object({"name": _TEXT}, {"value": {"type": ["number", "string"]}}),
     "webhook": _object(
