@@ -22,7 +22,7 @@ class Budget:
 
     def __init__(self, steps: int = FOR_A_MESSAGE) -> None:
         self.steps = steps
-        self.known: dict[tuple[str, str], bool] = {}
+        self.known: dict[tuple[str, bool, str], bool] = {}
         """Earlier results for long texts: a chain may ask for the same one again."""
         self._quick = _QUICK
 
