@@ -229,11 +229,19 @@ def singles(message: Message) -> Iterator[Single]:
 
 def render_error(id: str | None, code: int, message: str) -> bytes:
     """Write an error reply; ``id`` is written as it was read, None as null."""
-    # ASCII only: otherwise a reader of lines or events could find a line end in a strange tool
-    # name.
-    quoted = encode_basestring_ascii(message)
-    error = f'{{"code":{code},"message":{quoted}}}'
+    error = f'{{"code":{code},"message":{quote_harmlessly(message)}}}'
     return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
+
+
+def quote_harmlessly(text: str) -> str:
+    """Render a string in ASCII and without markup: no reader of lines or events finds a line end in
+    it, and no page that shows the bytes runs it.
+
+    >>> print(quote_harmlessly("<b>\u2028&"))
+    "\\u003cb\\u003e\\u2028\\u0026"
+    """
+    quoted = encode_basestring_ascii(text)
+    return quoted.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def render_batch(replies: list[bytes]) -> bytes:

@@ -73,6 +73,29 @@ async def test_client_information_in_a_request_is_sent_too() -> None:
     assert params == {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "x"}}}
 
 
+@pytest.mark.parametrize(
+    ("meta", "sent"),
+    [
+        ("null", b"{}"),
+        ("[]", b"{}"),
+        ('"x"', b"{}"),
+        ('{"x":1}', b"{}"),
+        *(
+            (f'{{"x":2, "io.modelcontextprotocol/a": {value}}}',
+             b'{"_meta":{"io.modelcontextprotocol/a": %b}}' % value.encode())
+            for value in ("1" * 4000, "1e999", "1.50", "18446744073709551616", '"\\ud800"', "null")
+        ),
+    ],
+)  # fmt: skip
+async def test_what_a_client_says_of_itself_is_sent_as_it_was_written(
+    meta: str, sent: bytes
+) -> None:
+    """A fetch that fails over strange JSON would fail the client's call, too."""
+    async with raw_upstream(pages(None)) as upstream:
+        await fetch_as_client(target(upstream.url), AskedBy(ASKED_BY.head, meta=meta))
+    assert upstream.requests[0].body.endswith(b'"params":' + sent + b"}")
+
+
 async def test_a_failed_fetch_has_a_reason() -> None:
     assert await problem(pages("1", "1")) == "The tool list has no end"
     assert "HTTP 403 Forbidden" in await problem(refusing("403 Forbidden"))

@@ -7,9 +7,10 @@ so we never fetch a client's list with other credentials.
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from secrets import randbelow
+
+import orjson
 
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
@@ -21,6 +22,8 @@ from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.effects import CannotList
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.scan import scan
 
 _OURS = frozenset({
     b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade",
@@ -85,10 +88,16 @@ async def _all_pages(poster: Poster, asked_by: AskedBy, at_most: int) -> tuple[b
 
 
 def _meta_in(written: str | None) -> dict[str, object]:
-    """Return the part of a request's ``_meta`` that is about the client, not about that request."""
-    said = json.loads(written) if written else {}
-    about = {key: said[key] for key in said if key.startswith(_ABOUT_CLIENT)}
-    return {"_meta": about} if about else {}
+    """Return the part of a request's ``_meta`` that is about the client, not about that request.
+
+    It is sent as the client wrote it: parsed and written again, long numbers and half surrogate
+    pairs would be lost.
+    """
+    raw = (written or "null").encode()
+    text, root = scan(raw, {}, Limits(message=len(raw)))
+    said = [one for one in root.members or () if one.key.startswith(_ABOUT_CLIENT)]
+    about = ",".join(text[one.start : one.value.end] for one in said)
+    return {"_meta": orjson.Fragment(f"{{{about}}}")} if about else {}
 
 
 def _headers_of(asked_by: AskedBy) -> Headers:

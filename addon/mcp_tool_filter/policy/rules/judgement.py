@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
-from mcp_tool_filter.policy.rules.values import quote
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.messages import Notification, Request, Response, Single
+from mcp_tool_filter.protocol.messages import (
+    Notification,
+    Request,
+    Response,
+    Single,
+    quote_harmlessly,
+)
 
 BLOCKED = -32001
 UNCLEAR = -32600
@@ -28,7 +33,7 @@ class Refusal:
 
     def render(self, id: str | None) -> bytes:
         data = "" if self.data is None else f',"data":{self.data}'
-        error = f'{{"code":{self.code},"message":{quote(self.message)}{data}}}'
+        error = f'{{"code":{self.code},"message":{quote_harmlessly(self.message)}{data}}}'
         return f'{{"jsonrpc":"2.0","id":{id or "null"},"error":{error}}}'.encode()
 
 
@@ -37,7 +42,7 @@ def refuse(
 ) -> Refusal:
     """Return a refusal with our own error code. The client learns which rule refused."""
     more = "" if retry_after is None else f',"retry_after":{max(1, ceil(retry_after))}'
-    data = f'{{"rule":{quote(rule)},"action":{quote(action)}{more}}}'
+    data = f'{{"rule":{quote_harmlessly(rule)},"action":{quote_harmlessly(action)}{more}}}'
     return Refusal(BLOCKED, message, data, rule, action, detail)
 
 
