@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.effects.rules_file import UnreadableRules, WatchedRules
+from mcp_tool_filter.adapters.effects import rules_file
+from mcp_tool_filter.adapters.effects.rules_file import (
+    StillWritten,
+    UnreadableRules,
+    WatchedRules,
+    read_rules,
+)
 from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
+from mcp_tool_filter.policy.rules.model import Policy
 
 RULE = "{id: %s, conditions: [tool_equals: a], actions: [{block: no}]}"
 
@@ -17,15 +24,53 @@ def write(file: Path, *ids: str) -> str:
     return str(file)
 
 
-def test_a_change_of_the_file_is_noticed(tmp_path: Path) -> None:
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_changed_file_is_read_when_it_is_complete(tmp_path: Path, is_replaced: bool) -> None:
+    """The beginning of a rules file is often valid, and has fewer rules."""
+    file, clock = tmp_path / "policy.yaml", Clock()
+    watched = WatchedRules(write(file, "one"), clock)
+    watched.read()
+    assert not watched.has_changed()
+    whole = "interceptor:\n  rules:\n" + "".join(f"  - {RULE % f'r{n}'}\n" for n in range(9))
+    if is_replaced:
+        write(tmp_path / "new", "another")
+        (tmp_path / "new").rename(file)
+    else:
+        file.write_text("")
+        for line in whole.splitlines(keepends=True):
+            with file.open("a") as end:
+                end.write(line)
+            assert not watched.has_changed()
+            clock.now += 0.9
+    assert not watched.has_changed()
+    clock.now += 1
+    assert watched.has_changed()
+    assert len(watched.read().rules) == (1 if is_replaced else 9)
+    assert not watched.has_changed()
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "policy.yaml"
     watched = WatchedRules(write(file, "one"))
     watched.read()
-    assert not watched.has_changed()
-    write(file, "another")
-    assert watched.has_changed()
-    watched.read()
-    assert not watched.has_changed()
+
+    def read_slowly(path: str) -> Policy:
+        policy = read_rules(path)
+        write(file, "one", "another")
+        return policy
+
+    monkeypatch.setattr(rules_file, "read_rules", read_slowly)
+    with pytest.raises(StillWritten):
+        watched.read()
 
 
 def test_a_missing_file_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 
 from mcp_tool_filter.adapters.effects.offline import OfflineHost
 from mcp_tool_filter.adapters.effects.rule_host import RuleHost, Sender
 from mcp_tool_filter.adapters.effects.rule_state import StateInMemory, open_state
-from mcp_tool_filter.adapters.effects.rules_file import WatchedRules
+from mcp_tool_filter.adapters.effects.rules_file import StillWritten, UnreadableRules, WatchedRules
 from mcp_tool_filter.conversation.policy_in_force import RulesAtWork, SessionAtWork
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.rules.link import RulesLink
@@ -21,7 +22,16 @@ from mcp_tool_filter.policy.rules.model import Policy
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 0.5  # seconds
+_TRIES = 100
+_LOOK_EVERY = 0.25  # seconds
+
+
+def _read_complete(file: WatchedRules) -> Policy:
+    """Read a file that should not change just now. Raises StartError."""
+    for _ in range(_TRIES):
+        with suppress(StillWritten):
+            return file.read()
+    raise UnreadableRules(file.path, "It is being written all the time")
 
 
 class RulesInForce:
@@ -42,7 +52,7 @@ class RulesInForce:
         """
         self.path = path
         self._file = WatchedRules(path)
-        self.policy = self._file.read()
+        self.policy = _read_complete(self._file)
         if is_offline:
             self.host: RuleHost = OfflineHost(StateInMemory())
         else:
@@ -82,7 +92,7 @@ class RulesInForce:
     def replace_file(self, path: str) -> None:
         """Use another file from now on. If it raises StartError, nothing has changed."""
         file = WatchedRules(path)
-        self._adopt(file.read())
+        self._adopt(_read_complete(file))
         self._file, self.path = file, path
 
     async def watch(self) -> None:
@@ -97,6 +107,8 @@ class RulesInForce:
         try:
             policy = await asyncio.to_thread(self._file.read)
             self._adopt(policy)
+        except StillWritten:
+            return  # we shall see that it has changed
         except StartError as error:
             log.error("The old rules stay in force.\n%s", error)
             return
