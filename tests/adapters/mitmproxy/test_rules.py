@@ -14,10 +14,11 @@ from mitmproxy.exceptions import OptionsError
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from tests.adapters.mitmproxy.filtered import READ, Filtered, call
 from tests.adapters.mitmproxy.ruled import BLOCK, HIDDEN, REDACT, SECRET, ruled, write
+from tests.cli.launched import launched
 from tests.mcp_upstream import mcp_upstream
 from tests.proxy import SCRIPT, proxy, tool
 from tests.raw_client import post, raw_client
-from tests.raw_upstream import Peer, RawRequest, answer
+from tests.raw_upstream import Peer, RawRequest, answer, raw_upstream
 
 
 async def test_an_edit_of_the_file_takes_effect(
@@ -39,6 +40,29 @@ async def test_an_edit_of_the_file_takes_effect(
         (tmp_path / "rules.yaml").unlink()
         await logged(caplog, "is gone")
         assert b"-32001" in (await between.ask(ask)).body
+
+
+async def test_webhooks_arrive_although_the_process_ends(tmp_path: Path) -> None:
+    async def receive(peer: Peer) -> None:
+        await peer.request()
+        await asyncio.sleep(0.05)
+        await peer.say(answer(b"{}"))
+
+    async with (
+        raw_upstream(receive) as receiver,
+        mcp_upstream(tools=[READ]) as upstream,
+    ):
+        hook = f"webhook: {{url: '{receiver.url}/'}}"
+        path = write(tmp_path, f"  - {{id: r, actions: [{hook}]}}\n")
+        flags = ("--upstream", upstream.url, "--rules", path)
+        async with launched(*flags, home=tmp_path) as it:
+            port = await it.serving()
+            async with raw_client(port) as client:
+                for _ in range(30):
+                    await client.ask(post(call("read_file")))
+            it.interrupt()
+            assert await it.exit_code() == 0
+    assert len(receiver.requests) == 30
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:

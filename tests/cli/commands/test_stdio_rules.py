@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -179,6 +181,45 @@ def test_an_id_used_twice_does_not_hide_an_answer(tmp_path: Path) -> None:
         assert client.hears()["method"] == "ready"
         assert client.asks("vendor/other", id="1")["error"]["code"] == -32600
         assert client.asks("ping", id="2")["result"] == {"t": "***"}
+
+
+@contextmanager
+def slow_receiver() -> Iterator[tuple[str, list[bytes]]]:
+    """Run a server that keeps what is posted, and takes a while for each."""
+    received: list[bytes] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.rfile.read(int(self.headers["Content-Length"])))
+            time.sleep(0.05)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", received
+        server.shutdown()
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+def test_webhooks_arrive_although_the_session_ends(tmp_path: Path, is_url: bool) -> None:
+    policy = tmp_path / "rules.yaml"
+    with slow_receiver() as (receiver, received), session_upstream() as http:
+        policy.write_text(
+            "interceptor: {rules: [{id: r, conditions: [tool_equals: read_file], "
+            f"actions: [webhook: {{url: '{receiver}'}}]}}]}}"
+        )
+        to = ("--stdio", "-u", http.url) if is_url else ()
+        command = () if is_url else ("--", *upstream())
+        with filtered(*to, "--rules", str(policy), *command, home=tmp_path) as client:
+            client.opens()
+            for id in range(30):
+                client.calls("read_file", id=str(id))
+            assert client.leaves() == 0
+        assert len(received) == 30
 
 
 NOISY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote
 
 import pytest
 
@@ -108,23 +109,23 @@ def test_a_webhook_sends_the_configured_members() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("tool", ["a b", "a?x=1#y", "ä", "@evil.test/", "\ud800"])
+@pytest.mark.parametrize(
+    "tool",
+    ["a b", "a?x=1&z=2#y", "ä", "@evil.test/", "\ud800", "..", ".", "a/../b", "%2e%2e", "\\..", ""],
+)
 def test_an_odd_name_does_not_change_where_a_webhook_goes(tool: str) -> None:
     """Else a call with an odd name would be reported to another receiver or to none."""
     host = Host()
-    policy = rule("", "webhook: {url: 'http://h.test/${params.arguments.x}?a=1'}", host)
+    policy = rule(
+        "", "webhook: {url: 'http://h.test:81/a/${params.arguments.x}/b?a=1${tool}'}", host
+    )
     judged(policy, call(x=tool), host=host)
     (sent,) = [one for one in host.effects if isinstance(one, SendWebhook)]
     origin, target = split_url(sent.url)
-    assert (origin.host, target.partition("?")[2]) == ("h.test", "a=1")
-
-
-def test_a_url_may_be_all_of_a_variable() -> None:
-    host = Host()
-    policy = rule("", "webhook: {url: '${params.arguments.x}'}", host)
-    judged(policy, call(x="http://h.test/a?b=c"), host=host)
-    (sent,) = [one for one in host.effects if isinstance(one, SendWebhook)]
-    assert sent.url == "http://h.test/a?b=c"
+    path, _, query = target.partition("?")
+    assert (origin.host, origin.port, origin.tls, query) == ("h.test", 81, False, "a=1read")
+    assert (path[:3], path[-2:], path.count("/")) == ("/a/", "/b", 3)
+    assert {".", ".."}.isdisjoint(map(unquote, path.split("/")))
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999", "x", ""])

@@ -156,6 +156,10 @@ MISTAKES = [
      "actions[0].rate_limit.limit: expected a whole number from 0 to 1000000000"),
     ("actions: [webhook: {url: 'ftp://x'}]",
      "actions[0].webhook.url: expected a URL that begins with http:// or https://"),
+    *[(f"actions: [webhook: {{url: '{url}'}}]",
+       "actions[0].webhook.url: a variable may not choose the host: expected a URL such as "
+       "https://host/${tool}")
+      for url in ("${params.x}", "http://${params.x}/", "http://h${params.x}", "https://h:${id}/")],
     ("actions: [transform: {json_patch: [{op: ad, path: /a}]}]",
      "actions[0].transform.json_patch[0].op: expected add, remove, replace, "
      "move, copy or test, not 'ad'; did you mean 'add'?"),

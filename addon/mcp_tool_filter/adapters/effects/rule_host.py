@@ -122,12 +122,8 @@ class RuleHost:
             self._warned.add(text)
             log.warning("%s", text)
 
-    def close_now(self) -> None:
-        """Cancel all work under way, because the event loop ends."""
-        for task in (*self._scripts, *self.webhooks.workers):
-            task.cancel()
-
     async def close(self) -> None:
+        """End all work under way; webhooks get a few seconds to arrive."""
         for task in list(self._scripts):
             task.cancel()
         await asyncio.gather(*self._scripts, return_exceptions=True)

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from mcp_tool_filter.policy.rule_effects import SendWebhook
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
+_AT_END = 5.0  # seconds for the last ones
 _AT_ONCE = 8  # so that one hanging receiver does not delay the others
 _RETRY_AFTER = (1.0, 5.0)  # seconds
 _LONGEST_ANSWER = 64 * 1024
@@ -54,22 +54,38 @@ class Webhooks:
             self.dropped += 1
         self._waiting.append((effect, body))
         if len(self.workers) < _AT_ONCE:
-            worker = asyncio.get_running_loop().create_task(self._work())
-            self.workers.add(worker)
-            worker.add_done_callback(self.workers.discard)
+            self._start_worker()
 
-    async def close(self) -> None:
-        for worker in list(self.workers):
+    async def close(self, within: float = _AT_END) -> None:
+        """Deliver what is queued, for a limited time, and tell how many are left."""
+        end = asyncio.get_running_loop().time() + within
+        while self._waiting or self.workers:
+            while len(self.workers) < min(_AT_ONCE, len(self._waiting)):
+                self._start_worker()  # the end of the event loop cancels workers
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await asyncio.wait(self.workers, timeout=left)
+        workers = list(self.workers)
+        for worker in workers:
             worker.cancel()
-        for worker in list(self.workers):
-            with suppress(asyncio.CancelledError):
-                await worker
+        await asyncio.gather(*workers, return_exceptions=True)
+        if self._waiting:
+            log.warning("At the end %d webhooks were not delivered", len(self._waiting))
+
+    def _start_worker(self) -> None:
+        worker = asyncio.get_running_loop().create_task(self._work())
+        self.workers.add(worker)
+        worker.add_done_callback(self.workers.discard)
 
     async def _work(self) -> None:
         while self._waiting:
             effect, body = self._waiting.popleft()
             try:
                 await self._deliver(effect, body)
+            except asyncio.CancelledError:
+                self._waiting.appendleft((effect, body))
+                raise
             except Exception:
                 self.failed += 1
                 log.exception("cannot send a webhook of rule %r", effect.rule)

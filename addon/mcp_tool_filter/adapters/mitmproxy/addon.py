@@ -6,7 +6,7 @@ Any error in a hook fails closed: mitmproxy would log it and forward the flow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -209,14 +209,16 @@ class ToolFilter:
         if not self.ending.has_begun:
             self._on_hangup.running()
 
-    def done(self) -> None:
+    def done(self) -> Awaitable[None] | None:
+        """End; mitmproxy waits for the last webhooks."""
         self._watchers.done()
         self._effects.close()
-        self._rules.done()
+        webhooks = self._rules.done()
         self._on_hangup.done()
         self.views.done()
         self._crowd.done()
         self.ending.done()
+        return webhooks
 
     def _state(self) -> dict[str, float]:
         """Return the current values for the metrics."""

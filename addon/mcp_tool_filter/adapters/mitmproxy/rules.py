@@ -74,13 +74,15 @@ class Rules:
         if self.in_force and self._watch is None and not self.is_offline:
             self._watch = asyncio.get_running_loop().create_task(self.in_force.watch())
 
-    def done(self) -> None:
+    def done(self) -> asyncio.Task[None] | None:
+        """End; the task ends when the last webhooks have arrived, or after a time limit."""
         if self._watch:
             self._watch.cancel()
         if self._posts:
             self._posts.done()
-        if self.in_force:
-            self.in_force.host.close_now()
+        if self.in_force is None:
+            return None
+        return asyncio.get_running_loop().create_task(self.in_force.close())
 
     def _begin(self, path: str) -> None:
         from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce

@@ -73,7 +73,8 @@ class RuleThread:
             )
 
     def close(self) -> None:
-        """End the thread; waiting decisions are dropped."""
+        """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""
+        asyncio.run_coroutine_threadsafe(self.rules.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

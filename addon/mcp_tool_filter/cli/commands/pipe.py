@@ -70,6 +70,9 @@ async def _serve(
         return await pipe.run()
     except HttpFailed as error:
         raise ConnectFailed(target.url, why=str(error)) from None
+    finally:
+        if pipe.effects.rule_host:
+            await pipe.effects.rule_host.close()
 
 
 def _pipe(

@@ -82,6 +82,8 @@ def run(settings: Settings) -> int:
         rules=rules,
     )
     status = relay.run()
+    if rules:
+        rules.close()
     watch.end()
     if recorder:
         recorder.end()

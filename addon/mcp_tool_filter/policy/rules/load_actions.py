@@ -51,6 +51,7 @@ TRANSFORMS = ("merge_patch", "json_patch", "python")
 _NO_TEMPLATE = Template(())
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_ORIGIN = re.compile(r"https?://[^/?#]+[/?#]")
 _MOST = 1_000_000_000
 
 type Named = tuple[str, Action, bool, bool]
@@ -150,9 +151,15 @@ def _webhook(spot: Spot) -> Action:
 
 
 def _http_url(text: str) -> Template:
-    if not text.startswith(("http://", "https://", "${")):
+    template = parse_template(text)
+    start = template.parts[0] if template.parts else ""
+    if isinstance(start, str) and not start.startswith(("http://", "https://")):
         raise ValueError("expected a URL that begins with http:// or https://")
-    return parse_template(text)
+    if len(template.parts) > 1 and not (isinstance(start, str) and _ORIGIN.match(start)):
+        raise ValueError(
+            "a variable may not choose the host: expected a URL such as https://host/${tool}"
+        )
+    return template
 
 
 def _header_name(spot: Spot, name: str) -> str:

@@ -51,27 +51,25 @@ class Template:
     ) -> str:
         """Return the text for a message. Raises Unjudgeable if a field cannot be judged.
 
-        ``write`` renders the inserted values, except one at the beginning of the text.
+        ``write`` renders the inserted values.
         """
-        pieces = [
-            part if isinstance(part, str) else _expand(part, subject, rule, credential)
+        return "".join([
+            part if isinstance(part, str) else write(_expand(part, subject, rule, credential))
             for part in self.parts
-        ]
-        if write is not str:
-            for at, part in enumerate(self.parts[1:], 1):
-                if isinstance(part, Variable):
-                    pieces[at] = write(pieces[at])
-        return "".join(pieces)
+        ])  # fmt: skip
 
 
 def in_url(text: str) -> str:
-    """Escape what would end a URL's path or change the host: a tool's name must not choose the
-    host.
+    """Escape a value, so that it stays one part of a URL's path or query, whoever chose it.
 
-    >>> in_url("tools/call?a b@c")
-    'tools/call%3Fa%20b%40c'
+    Receivers resolve ``..`` even if it is escaped, so dots alone are escaped twice.
+
+    >>> in_url("tools/call?a b@c"), in_url("..")
+    ('tools%2Fcall%3Fa%20b%40c', '%252E%252E')
     """
-    return urlquote(text, safe="/", errors="replace")
+    if not text.strip("."):
+        return "%252E" * len(text)
+    return urlquote(text, safe="", errors="replace")
 
 
 def parse_template(text: str) -> Template:
