@@ -22,7 +22,7 @@ class StartError(Exception):
 
     def __str__(self) -> str:
         text = f"Error: {self.what}\n{self.why}"
-        return f"{text}\nHint: {self.hint}" if self.hint else text
+        return safe_lines(f"{text}\nHint: {self.hint}" if self.hint else text)
 
 
 class InvalidPattern(StartError):
@@ -123,6 +123,21 @@ class ProtocolError(Exception):
 
     ``str()`` says what, without quoting it at length.
     """
+
+
+def printable(text: str) -> str:
+    """Escape control characters and everything else that a terminal or log could interpret."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def safe_lines(text: str) -> str:
+    """Do the same to each line of a text."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def reason_of(error: OSError) -> str:

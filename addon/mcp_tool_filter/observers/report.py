@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.observers.once import counted
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
 
@@ -32,6 +32,11 @@ class Introduction:
     listens_at: str
     is_listed: bool = True
     """False if the upstream lists its tools only to logged-in users."""
+
+    @property
+    def shown_upstream(self) -> str:
+        """The upstream without secrets; a command never has any here."""
+        return shown_url(self.upstream) if "://" in self.upstream[:8] else self.upstream
 
 
 def introduce(upstream: str, fetched: Fetched, address: str) -> Introduction:
@@ -68,19 +73,9 @@ def estimate_tokens(size: int) -> str:
     return f"{size // _BYTES_PER_TOKEN:,}"
 
 
-def shown_url(url: str) -> str:
-    """Return a URL for display, without the values of its query, which could be keys.
-
-    >>> shown_url("http://localhost:3000/mcp?key=secret&q=1")
-    'http://localhost:3000/mcp?key=…&q=…'
-    """
-    path, mark, query = url.partition("?")
-    return path + mark + re.sub(r"=[^&]*", "=…", query)
-
-
 def _lines(who: Introduction, snapshot: Snapshot, rules: Sequence[str]) -> Iterator[str]:
     exposed, gone = len(snapshot.allowed), len(snapshot.denied)
-    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {shown_url(who.upstream)}"
+    yield f"MCP tool filter: {shown_url(who.listens_at)} -> {who.shown_upstream}"
     if not who.is_listed:
         yield "  Tools are listed when the first client logs in; the patterns apply at once"
         return

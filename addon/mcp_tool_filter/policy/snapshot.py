@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.patterns import MAX_NAME, Pattern
 from mcp_tool_filter.protocol.tools import Definition, Listing, shows_other_tool
 
@@ -164,16 +165,6 @@ def shown(name: str) -> str:
     ('delete_file', 'a\\\\n\\\\x1b[31m', 129)
     """
     return printable(name if len(name) <= 128 else name[:128] + "…")
-
-
-def printable(text: str) -> str:
-    """Escape control characters and everything else that a terminal or log could interpret."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 def _fault(definition: Definition, known: Collection[str]) -> str | None:

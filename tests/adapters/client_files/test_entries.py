@@ -168,3 +168,20 @@ def test_a_filter_typed_by_hand_is_recognised() -> None:
     assert not is_wrapped(typed)
     assert unwrap(typed) == typed
     assert not is_filtered({"command": "npx", "args": ["mcp-tool-filter"]})
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "NmM0OWM0ZjQtYTE0My00",
+        "0f8fad5b-d9cb-469f-a165-70867728950e",
+        "sk_live_0123456789ab",
+        "c" * 32,
+    ],
+)
+def test_a_secret_in_the_path_of_a_url_is_no_argument(secret: str) -> None:
+    entry: ServerEntry = {"type": "http", "url": f"https://mcp.example/s/{secret}/mcp"}
+    wrapped = wrap(entry, ["--deny", "^rm"], ["mcp-tool-filter"])
+    assert secret not in str(wrapped["args"])
+    assert unwrap(wrapped) == entry
+    assert secret not in target_of(entry) + target_of(wrapped)

@@ -106,6 +106,20 @@ def test_a_refused_login_stores_nothing(tmp_path: Path) -> None:
         assert list(store_of(tmp_path).all()) == []
 
 
+def test_what_a_server_says_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    """Escape sequences can clear the screen, and forge lines of ours."""
+    with oauth_upstream(scopes=["tools", "\x1b[2Jred\x9b31m"]) as upstream:
+        done = run("login", upstream.url, home=tmp_path)
+        listed = run("login", "--list", home=tmp_path)
+        assert (done[0], listed[0]) == (0, 0), done
+        assert "tools \\x1b[2Jred\\x9b31m" in listed[1]
+        upstream.metadata = {"token_endpoint": f"{upstream.issuer}/\x1b[2J"}
+        failed = run("login", upstream.url, home=tmp_path)
+        ended = run("logout", upstream.url, home=tmp_path)
+    for _, out, err in (done, listed, failed, ended):
+        assert all(line.isprintable() for line in (out + err).replace("\t", "").splitlines())
+
+
 def test_a_server_with_a_certificate_of_its_own_is_trusted_with_ca(tmp_path: Path) -> None:
     with oauth_upstream(tls=certified(tmp_path), elsewhere=True) as upstream:
         status, _, err = run("login", upstream.url, home=tmp_path)

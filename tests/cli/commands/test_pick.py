@@ -174,12 +174,13 @@ def test_an_interrupt_restores_the_terminal(
     assert modes[0] == modes[1] != ""
 
 
+@pytest.mark.parametrize("more", [{"env": {"KEY": "k"}}, {"env": {}}, {}])
 def test_picked_patterns_are_written_to_the_clients_file(
-    server: list[str], terminal: Terminal, tmp_path: Path
+    more: dict[str, object], server: list[str], terminal: Terminal, tmp_path: Path
 ) -> None:
     folder = tmp_path / ".gemini"
     folder.mkdir()
-    entry = {"command": server[0], "args": server[1:], "env": {"KEY": "k"}}
+    entry = {"command": server[0], "args": server[1:], **more}
     (folder / "settings.json").write_text(json.dumps({"mcpServers": {"files": entry}}))
     words = f"HOME={tmp_path} PYTHONPATH={ADDON} {sys.executable} -m mcp_tool_filter wrap gemini"
     terminal.press(f"cd {tmp_path}; clear; {words} files --pick --yes", "Enter")
@@ -188,4 +189,4 @@ def test_picked_patterns_are_written_to_the_clients_file(
     terminal.wait(lambda screen: "Undo: mcp-tool-filter unwrap" in screen)
     written = json.loads((folder / "settings.json").read_text())["mcpServers"]["files"]
     assert written["args"] == ["--deny", "^write_file$", "--", *server]
-    assert written["env"] == {"KEY": "k"}
+    assert {key: value for key, value in written.items() if key == "env"} == more

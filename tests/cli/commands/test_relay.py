@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -248,3 +249,29 @@ def test_strict_requires_a_pattern_before_the_command_starts(tmp_path: Path) -> 
     ended = run("--strict", "--", *upstream(), home=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("Error: Nothing is denied: there is no deny or allow pattern\n")
+
+
+SECRETS = ["p4ssw0rd", "tok-s3cret", "x-s3cret", "qu3ry", "pl4in"]
+WITH_SECRETS = [
+    "--connectionString", "mongodb://admin:p4ssw0rd@db.example/x", "--access-token", "tok-s3cret",
+    "--password=x-s3cret", "https://mcp.example/mcp?token=qu3ry", "-H", "X-Api-Key: pl4in",
+]  # fmt: skip
+
+
+def test_no_secret_of_a_command_is_printed(tmp_path: Path) -> None:
+    """Clients keep our stderr in log files."""
+    command = ["sh", "-c", shlex.join(upstream()), "sh", *WITH_SECRETS]
+    with filtered(*DENY, "--", *command, home=tmp_path) as client:
+        client.opens()
+        client.asks("tools/list", id="2")
+        assert client.leaves() == 0
+        said = [client.stderr()]
+    broken = ["/no/such/program", *WITH_SECRETS]
+    for words in (["--list-tools=json"], ["--dry-run"], ["doctor"]):
+        for started in (command, broken):
+            done = run(*words, "--", *started, home=tmp_path)
+            said += [done.stdout, done.stderr]
+    text = "\n".join(said)
+    assert "Failed to connect to upstream MCP at /no/such/program" in text
+    assert "--connectionString *** --access-token *** --password=***" in text
+    assert [secret for secret in SECRETS if secret in text] == []

@@ -22,7 +22,11 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.redaction.finder import redact
+from mcp_tool_filter.observers.redaction.shown import (
+    may_hold_a_secret,
+    shown_url,
+    shown_words,
+)
 
 type ServerEntry = dict[str, object]
 
@@ -58,11 +62,11 @@ def target_of(entry: ServerEntry) -> str:
     except CannotWrap:
         return "?"
     if url := _url_of(original):
-        return url.partition("?")[0] + ("?…" if "?" in url else "")
+        return shown_url(url.partition("?")[0]) + ("?…" if "?" in url else "")
     words = _words_of(original)
     if not words:
         return "?"
-    return redact(" ".join(words[:3]), "***") + (" …" if len(words) > 3 else "")
+    return " ".join(shown_words(words)[:3]) + (" …" if len(words) > 3 else "")
 
 
 def words_and_url(entry: ServerEntry) -> tuple[list[str], str | None]:
@@ -187,7 +191,7 @@ def _wrap_url(
     if headers:
         environment[_HEADERS] = "\n".join(headers)
     upstream = ["--stdio", "--upstream", url]
-    if _may_hold_a_secret(url):  # other users can list the arguments of processes
+    if may_hold_a_secret(url):  # other users can list the arguments of processes
         environment[_UPSTREAM] = url
         upstream = ["--stdio"]
     if entry.get("type") is not None:
@@ -231,15 +235,11 @@ def _without_secrets(entry: ServerEntry) -> ServerEntry:
     """Return the old entry of a URL, without header values and without a URL that may contain a
     secret."""
     said = {key: value for key, value in entry.items() if key in _OF_A_URL}
-    said |= {key: None for key in _URLS if _may_hold_a_secret(str(said.get(key)))}
+    said |= {key: None for key in _URLS if may_hold_a_secret(str(said.get(key)))}
     for key in _HEADER_MAPS:
         if isinstance(headers := said.get(key), dict):
             said[key] = dict.fromkeys(headers)
     return said
-
-
-def _may_hold_a_secret(url: str) -> bool:
-    return "?" in url or "@" in url
 
 
 def _restore_url(entry: ServerEntry) -> ServerEntry:

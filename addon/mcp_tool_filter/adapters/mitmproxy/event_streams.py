@@ -13,7 +13,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.orders import Injected
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.streams import cut, injector
 from mcp_tool_filter.http.event_stream import EventStream
-from mcp_tool_filter.observers.report import shown_url
+from mcp_tool_filter.observers.redaction.shown import shown_url
 
 log = logging.getLogger(__name__)
 

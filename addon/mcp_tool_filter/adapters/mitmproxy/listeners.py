@@ -33,7 +33,8 @@ from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.guard import UpstreamNames
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.observers.report import Introduction, introduce, shown_url
+from mcp_tool_filter.observers.redaction.shown import shown_url
+from mcp_tool_filter.observers.report import Introduction, introduce
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.policy.patterns import Pattern

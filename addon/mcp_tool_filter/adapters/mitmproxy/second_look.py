@@ -17,7 +17,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import stream_of
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import is_event_stream
-from mcp_tool_filter.observers.report import shown_url
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.effects import waits
 
 log = logging.getLogger(__name__)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, printable
 
 
 class LoginFailed(StartError):
     """A login failed; ``why`` is the other side's reason, or what to do."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
-        super().__init__(f"Cannot log in to {endpoint}", why=why)
+        super().__init__(f"Cannot log in to {printable(endpoint)}", why=printable(why))
 
 
 class LoggedOut(StartError):
@@ -17,6 +17,7 @@ class LoggedOut(StartError):
 
     def __init__(self, endpoint: str, problem: str | None = None) -> None:
         """``problem`` completes the sentence "The login to …"."""
+        endpoint = printable(endpoint)
         what = f"The login to {endpoint} {problem}" if problem else f"Not logged in to {endpoint}"
         super().__init__(what, why=f"Type: {login_command(endpoint)}")
 
@@ -30,7 +31,7 @@ class RenewalFailed(StartError):
     """A login could not be renewed now; a later try may succeed."""
 
     def __init__(self, endpoint: str, *, why: str) -> None:
-        super().__init__(f"Cannot renew the login to {endpoint}", why=why)
+        super().__init__(f"Cannot renew the login to {printable(endpoint)}", why=printable(why))
 
     @property
     def sentence(self) -> str:

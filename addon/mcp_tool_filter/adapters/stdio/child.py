@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -158,7 +157,9 @@ def _start(
             has_path = os.path.dirname(words[0])
             found = None if has_path else _which(words[0], surrounding)
             why = why_not_started(error, words[0], os.path.join(folder, found or words[0]))
-        raise ConnectFailed(shlex.join(command), why=why) from None
+        from mcp_tool_filter.observers.redaction.shown import shown_command  # few commands fail
+
+        raise ConnectFailed(shown_command(command), why=why) from None
 
 
 def _which(program: str, environment: Mapping[str, str]) -> str | None:

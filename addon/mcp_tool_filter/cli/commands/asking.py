@@ -46,7 +46,7 @@ async def ask(settings: Settings) -> KnownTools:
 
 def ask_now(settings: Settings) -> KnownTools:
     """Do so in a new event loop. Raises StartError."""
-    with progress(f"Asking {settings.origin or settings.upstream} for its tools …"):
+    with progress(f"Asking {settings.origin or settings.shown_upstream} for its tools …"):
         return asyncio.run(ask(settings))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from mcp_tool_filter.adapters.stdio.client import find
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.observers.redaction.shown import shown_command
 from mcp_tool_filter.protocol.revisions import Transport, has_initialize
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BridgedCommand:
 
     async def fetch(self, target: Target) -> Fetched:
         """Fetch the tools from the command itself. Raises StartError."""
-        shown = replace(target, url=shlex.join(self.command))
+        shown = replace(target, url=shown_command(self.command))
         child = self.start()
 
         async def find_it(opened: AsyncExitStack) -> Found:
@@ -66,7 +66,7 @@ class BridgedCommand:
 
     def name_in(self, report: str) -> str:
         """Return a report that names the command instead of its internal port."""
-        return report.replace(self.settings.origin + PATH, shlex.join(self.command))
+        return report.replace(self.settings.origin + PATH, shown_command(self.command))
 
 
 @asynccontextmanager

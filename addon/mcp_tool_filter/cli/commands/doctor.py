@@ -113,7 +113,7 @@ def _login(settings: Settings) -> Finding | None:
             asyncio.run(login.renewed())
     except StartError as error:
         return Finding(False, error.what, error.why)
-    return Finding(True, f"Logged in to {settings.upstream}")
+    return Finding(True, f"Logged in to {settings.shown_upstream}")
 
 
 def _attempt(check: Callable[[], object], text: str) -> Finding:
@@ -137,7 +137,7 @@ def _upstream(settings: Settings) -> Iterator[Finding]:
             yield Finding(True, works)
         known_advice = {**_ADVICE, **(_ADVICE_FOR_COMMANDS if settings.command else {})}
         advice = advice_for(error.why, known_advice)
-        advice = advice.replace("login URL", f"login {settings.upstream}")
+        advice = advice.replace("login URL", f"login {settings.shown_upstream}")
         yield Finding(False, f"{error.what}: {error.why}", advice)
         return
     yield Finding(True, works)

@@ -19,10 +19,10 @@ from mcp_tool_filter.cli.output.terminal import (
 from mcp_tool_filter.cli.settings.flags import FORMATS
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.report import (
     estimate_tokens,
     render_report,
-    shown_url,
     warnings_about,
 )
 from mcp_tool_filter.policy.config import refuse_unmatched
@@ -66,7 +66,7 @@ def as_json(known: KnownTools) -> dict[str, object]:
     """Return everything we know. This format is stable: members may be added, none changes."""
     snapshot = known.snapshot
     return {
-        "upstream": shown_url(known.who.upstream),
+        "upstream": known.who.shown_upstream,
         "server": known.who.server,
         "transport": known.who.transport,
         "revision": known.who.revision,

@@ -21,6 +21,7 @@ from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.settings import in_our_words
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
+from mcp_tool_filter.errors import printable
 
 _MOST_STEPS_UP = 2
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -38,9 +39,9 @@ def run(typed: Given) -> int:
     wishes = _wishes(typed)
     with in_our_words():
         state = asyncio.run(_log_in(origin + path, wishes, store, "no-browser" in typed))
-    print(f"Logged in to {state.endpoint}")
+    print(f"Logged in to {printable(state.endpoint)}")
     if is_terminal(sys.stdout):
-        say(f"\nmcp-tool-filter --upstream {state.endpoint} --deny PATTERN")
+        say(f"\nmcp-tool-filter --upstream {printable(state.endpoint)} --deny PATTERN")
     return 0
 
 
@@ -52,7 +53,7 @@ async def _log_in(url: str, wishes: Wishes, store: LoginStore, no_browser: bool)
     for _ in range(_MOST_STEPS_UP):
         if not (wanted := await wanted_scopes(state, store)):
             break
-        say(f"The server wants more rights: {' '.join(wanted)}")
+        say(f"The server wants more rights: {printable(' '.join(wanted))}")
         state = await log_in(state.endpoint, _wider(wishes, wanted), store, show, paste)
     return state
 
@@ -64,12 +65,12 @@ def _wider(wishes: Wishes, wanted: tuple[str, ...]) -> Wishes:
 
 
 async def _print_url(url: str) -> None:
-    say(f"Open this page to log in:\n\n  {url}\n")
+    say(f"Open this page to log in:\n\n  {printable(url)}\n")
     say("If the browser is on another device, paste its final address here.")
 
 
 async def _open_browser(url: str) -> None:
-    say(f"Your browser opens this page to log in:\n\n  {url}\n")
+    say(f"Your browser opens this page to log in:\n\n  {printable(url)}\n")
     if not await asyncio.to_thread(webbrowser.open, url):
         say("Cannot open a browser: open the page yourself")
 
@@ -105,7 +106,8 @@ class _Pasted:
 def _list(store: LoginStore) -> int:
     """Show every login, without secrets."""
     rows = [
-        (state.endpoint, _condition(state), " ".join(_scopes_of(state))) for state in store.all()
+        (printable(state.endpoint), _condition(state), printable(" ".join(_scopes_of(state))))
+        for state in store.all()
     ]
     if not rows:
         say("There are no logins: mcp-tool-filter login URL")

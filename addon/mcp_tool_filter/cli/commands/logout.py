@@ -11,7 +11,7 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.cli.settings.values import split_upstream, with_scheme
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, printable
 
 
 def run(typed: Given) -> int:
@@ -22,8 +22,8 @@ def run(typed: Given) -> int:
         raise UsageError("Log out of which server?", why="mcp-tool-filter logout URL, or --all")
     for state in list(store.all()) if ends_all else [_find(url, store)]:
         if problem := asyncio.run(drop(state, store)):
-            say(f"The authorization server was not notified: {problem}")
-        print(f"Logged out of {state.endpoint}")
+            say(f"The authorization server was not notified: {printable(str(problem))}")
+        print(f"Logged out of {printable(state.endpoint)}")
     return 0
 
 

@@ -55,8 +55,10 @@ def run(settings: Settings) -> int:
         log.tell(judged.verdict)
         watch.observe(judged)
 
+    upstream = settings.shown_upstream  # now, while the command starts
+
     def report(snapshot: Snapshot) -> None:
-        _report(settings, judge, snapshot, rules)
+        _report(settings, upstream, judge, snapshot, rules)
         log.know(snapshot.faults)
 
     judge = LineJudge(
@@ -111,7 +113,11 @@ def _collect_signals(happened: SimpleQueue[Happened]) -> None:
 
 
 def _report(
-    settings: Settings, judge: LineJudge, snapshot: Snapshot, rules: RuleThread | None
+    settings: Settings,
+    upstream: str,
+    judge: LineJudge,
+    snapshot: Snapshot,
+    rules: RuleThread | None,
 ) -> None:
     """Report the exposed and hidden tools, now that the client has seen the complete list."""
     from mcp_tool_filter.observers.report import Introduction, only_warnings, render_report
@@ -124,7 +130,7 @@ def _report(
         os._exit(1)  # before anything is answered; the command ends when its stdin closes
 
     who = Introduction(
-        upstream=settings.upstream,
+        upstream=upstream,
         server=judge.server.name or "unnamed",
         transport="stdio",
         revision=judge.server.revision,

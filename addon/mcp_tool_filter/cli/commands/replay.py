@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
+from mcp_tool_filter.errors import printable
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.recordings.transcript import Transcript
@@ -50,7 +51,7 @@ def run(typed: Given) -> int:
     if "json" in typed:
         print(json.dumps(outcomes if len(outcomes) > 1 else outcomes[0], indent=2))
     elif "transcript" not in typed:
-        print("\n\n".join("\n".join(_lines(one)) for one in outcomes))
+        print("\n\n".join("\n".join(map(printable, _lines(one))) for one in outcomes))
     failed = any(one["refused"] or one["leaks"] for one in outcomes)
     return REFUSED if "gate" in typed and failed else 0
 

@@ -43,6 +43,7 @@ from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.policy.snapshot import shown
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class _Session:
         await asyncio.sleep(_PATIENCE)
         for one in not_seen(self._servers, seen := _seen_by(addon)):
             why = why_not_seen(one, seen)
-            say(f"Warning: {shown(one.name)} ({one.url}) was not seen by the filter yet: {why}")
+            server = f"{shown(one.name)} ({shown_url(one.url)})"
+            say(f"Warning: {server} was not seen by the filter yet: {why}")
 
     def _say_result(self, seen: SeenTraffic) -> None:
         missing = not_seen(self._servers, seen)
@@ -185,7 +187,7 @@ def _loud(missing: Sequence[Server], seen: SeenTraffic) -> str:
         " in this session. Denied tools were not hidden there:"
     ]
     said = [
-        f"  {shown(one.name)}  {one.url}  ({one.where}): {why_not_seen(one, seen)}"
+        f"  {shown(one.name)}  {shown_url(one.url)}  ({one.where}): {why_not_seen(one, seen)}"
         for one in missing
     ]
     return "\n".join([*lines, *said, "  For help: mcp-tool-filter help run"])

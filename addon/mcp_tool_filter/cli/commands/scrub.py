@@ -17,7 +17,7 @@ with warnings.catch_warnings():
 from mcp_tool_filter.adapters.whole_file import whole_file
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.cli.settings.usage import UsageError
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, printable
 
 _MOST_SHOWN = 20
 
@@ -70,6 +70,6 @@ def _warn_of(unread: Sequence[str]) -> None:
         return
     print("Warning: these parts could not be read and may still hold secrets:", file=sys.stderr)
     for part in unread[:_MOST_SHOWN]:
-        print(f"  {part}", file=sys.stderr)
+        print(f"  {printable(part)}", file=sys.stderr)
     if len(unread) > _MOST_SHOWN:
         print(f"  and {len(unread) - _MOST_SHOWN} more", file=sys.stderr)

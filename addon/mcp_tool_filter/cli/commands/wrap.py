@@ -9,8 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mcp_tool_filter.adapters.client_files.entries import (
@@ -36,9 +35,9 @@ from mcp_tool_filter.cli.settings.flags import COMMAND, FLAGS, WORDS, Given, par
 from mcp_tool_filter.cli.settings.settings import Settings, settle
 from mcp_tool_filter.cli.settings.sources import gather
 from mcp_tool_filter.cli.settings.usage import UsageError, no_such
-from mcp_tool_filter.errors import StartError
+from mcp_tool_filter.errors import StartError, safe_lines
 from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
-from mcp_tool_filter.policy.snapshot import printable
+from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 
 _SHORTEST_SECRET = 4  # characters
 
@@ -71,7 +70,8 @@ def _settings_for(entry: ServerEntry) -> Settings:
     given = parse_flags(words)
     if COMMAND not in given:
         return settle(gather(given, variables))
-    given["env"] = [f"{name}={value}" for name, value in variables.items()]
+    if variables:
+        given["env"] = [f"{name}={value}" for name, value in variables.items()]
     if isinstance(folder := entry.get("cwd"), str):
         given["cwd"] = [folder]
     return settle(gather(given, {}))
@@ -223,7 +223,7 @@ def _diff(listed: ListedServer, entry: ServerEntry, text: str) -> list[str]:
     secrets = {*_secrets_in(file.whole()), *_secrets_in(entry)}
     finder = SecretFinder(known=tuple(one.encode().decode("latin-1") for one in secrets))
     masked = redact("\n".join(lines), "***", finder).split("\n")
-    return [_coloured("\t".join(map(printable, line.split("\t")))) for line in masked]
+    return [_coloured(safe_lines(line)) for line in masked]
 
 
 def _secrets_in(value: object) -> Iterator[str]:
@@ -232,16 +232,10 @@ def _secrets_in(value: object) -> Iterator[str]:
         if key in ("env", "headers", "http_headers") and isinstance(member, dict):
             yield from _spellings_of(member)
         elif key == "args" and isinstance(member, list):
-            yield from _spellings_of(dict(_named_in(member)))
+            words = list(map(str, member))
+            yield from _spellings_of({one: one for one in secrets_in_words(words)})
         else:
             yield from _secrets_in(member)
-
-
-def _named_in(words: Sequence[object]) -> Iterator[tuple[str, object]]:
-    """Yield secrets that are separate arguments after a flag such as --token."""
-    for flag, word in pairwise(map(str, words)):
-        if flag.startswith("-") and word not in redact(f"{flag} {word}", "***"):
-            yield word, word
 
 
 def _spellings_of(values: Mapping[str, object]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcp_tool_filter.cli.output.terminal import Colour, paint
+from mcp_tool_filter.errors import safe_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,6 @@ class Finding:
 
     def print(self) -> None:
         mark = paint("ok  ", Colour.GREEN) if self.is_well else paint("FAIL", Colour.RED)
-        print(f"{mark} {self.text}", flush=True)
+        print(f"{mark} {safe_lines(self.text)}", flush=True)
         if self.advice:
-            print(f"     {self.advice}", flush=True)
+            print(f"     {safe_lines(self.advice)}", flush=True)

@@ -9,6 +9,8 @@ import sys
 from datetime import UTC, datetime
 from threading import RLock
 
+from mcp_tool_filter.errors import safe_lines
+
 _LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
 _lock = RLock()
 _status = ""
@@ -43,7 +45,8 @@ def say(text: str) -> None:
 
 
 def as_said(text: str) -> str:
-    """Return a text in the chosen format: unchanged, or as a JSON object."""
+    """Return a text in the chosen format: lines without control characters, or a JSON object."""
+    text = safe_lines(text)
     if not _is_json:
         return text
     first = text.partition(":")[0].lower()

@@ -245,9 +245,11 @@ def _forgotten_dashes(typed: Sequence[str], rest: Sequence[str]) -> UsageError |
         return None
     if "://" in word:  # it may hold a password
         return UsageError("A URL comes after --upstream", why="mcp-tool-filter --upstream URL")
+    from mcp_tool_filter.observers.redaction.shown import shown_command
+
     at = list(typed).index(word)
     before = ["[FLAGS]"] if any(map(_SECRETIVE.match, typed[:at])) else map(shlex.quote, typed[:at])
-    line = " ".join(["mcp-tool-filter", *before, "--", shlex.join(typed[at:])])
+    line = " ".join(["mcp-tool-filter", *before, "--", shown_command(typed[at:])])
     return UsageError(f"A server's command comes after --, such as {word}", why=line)
 
 

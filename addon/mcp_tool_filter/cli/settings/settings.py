@@ -109,6 +109,13 @@ class Settings:
         return shlex.join(self.command) if self.command else self.origin + self.endpoint
 
     @property
+    def shown_upstream(self) -> str:
+        """The same for people, without secrets."""
+        from mcp_tool_filter.observers.redaction.shown import shown_command, shown_url
+
+        return shown_command(self.command) if self.command else shown_url(self.upstream)
+
+    @property
     def listens_at(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 

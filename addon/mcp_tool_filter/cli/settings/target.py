@@ -12,7 +12,7 @@ from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 def target_of(settings: Settings) -> Target:
     """Return the target of the fetch. Raises StartError for wrong settings."""
     tls = _tls_of(settings) if settings.origin.startswith("https:") else None
-    return target_for(settings.config(), settings.origin or settings.upstream, tls)
+    return target_for(settings.config(), settings.origin or settings.shown_upstream, tls)
 
 
 def _tls_of(settings: Settings) -> SSLContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcp_tool_filter.errors import printable
 from mcp_tool_filter.policy.effects import Deciding
 from mcp_tool_filter.policy.rule_effects import (
     Measure,
@@ -22,7 +23,6 @@ from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.run import Run, message_text
 from mcp_tool_filter.policy.rules.templates import in_url
 from mcp_tool_filter.policy.rules.values import quote
-from mcp_tool_filter.policy.snapshot import printable
 from mcp_tool_filter.protocol.messages import Request
 from mcp_tool_filter.protocol.scan import Value
 

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 from mcp_tool_filter.conversation.policy_in_force import SessionAtWork
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.observers.redaction.shown import shown_url
 from mcp_tool_filter.observers.report import estimate_tokens
 from mcp_tool_filter.observers.sentences import pattern_of
 from mcp_tool_filter.observers.statistics import RefusedMessage, Statistics
@@ -116,7 +117,7 @@ class Overview:
         at_work = listener.policy.rules_at_work()
         return ListenerLines(
             mode=mode,
-            upstream=listener.upstream + fetched.endpoint,
+            upstream=shown_url(listener.upstream + fetched.endpoint),
             server=f"{fetched.server_name} {fetched.server_version}".strip() or "unnamed",
             transport=fetched.transport.value,
             revision=fetched.revision,
