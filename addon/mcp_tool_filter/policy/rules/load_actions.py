@@ -155,7 +155,8 @@ def _http_url(text: str) -> Template:
     start = template.parts[0] if template.parts else ""
     if isinstance(start, str) and not start.startswith(("http://", "https://")):
         raise ValueError("expected a URL that begins with http:// or https://")
-    if len(template.parts) > 1 and not (isinstance(start, str) and _ORIGIN.match(start)):
+    has_variables = len(template.parts) > 1 or not isinstance(start, str)
+    if has_variables and not (isinstance(start, str) and _ORIGIN.match(start)):
         raise ValueError(
             "a variable may not choose the host: expected a URL such as https://host/${tool}"
         )
