@@ -9,9 +9,9 @@ import pytest
 from mcp_tool_filter.http.identity import (
     asker_in,
     credentials_in,
-    has_usual_params,
     is_like_the_fetch,
 )
+from mcp_tool_filter.protocol.tools import parse_list_request
 from tests.make import asking, head, raw_head, request
 
 ORIGIN = "http://localhost:6274"
@@ -77,11 +77,12 @@ def test_replaced_credentials_do_not_identify_a_user() -> None:
     ],
 )
 def test_further_params_may_identify_a_user(params: str, is_usual: bool) -> None:
-    assert has_usual_params(request(asking("tools/list", params=params))) is is_usual
+    asked = parse_list_request(request(asking("tools/list", params=params)))
+    assert asked.is_usual is is_usual
 
 
 def test_empty_params_do_not_identify_a_user() -> None:
-    assert has_usual_params(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'))
+    assert parse_list_request(request(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}')).is_usual
 
 
 @pytest.mark.parametrize(

@@ -96,21 +96,6 @@ def test_a_session_belongs_to_the_first_user_with_credentials(method: str) -> No
     assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
 
 
-@pytest.mark.parametrize(("status", "next_list"), [(404, Passed), (400, Answered)])
-def test_only_a_404_ends_a_session(status: int, next_list: type) -> None:
-    door = listener()
-    headers = session_with(door)
-    door.note_answer_head(asked(asking("ping"), door, **headers), status, None)
-    assert isinstance(ask(asking("tools/list"), door, **headers), next_list)
-
-
-def test_a_deleted_session_is_forgotten() -> None:
-    door = listener()
-    headers = session_with(door)
-    send(door, head("DELETE", mcp_session_id="s1"), b"")
-    assert isinstance(ask(asking("tools/list"), door, **headers), Passed)
-
-
 def test_a_stateless_list_is_answered_at_once() -> None:
     page = answering('{"resultType":"complete","tools":[' + RM + '],"ttlMs":7}')
     door = listener(page, revision=R2026_07_28, sessions=False)

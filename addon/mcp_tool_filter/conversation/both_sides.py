@@ -45,12 +45,13 @@ class BothSides:
     def _kind_of(self, exchange: Exchange | None) -> Kind:
         return self.policy.kinds.of(self.client, exchange.capabilities if exchange else None)
 
-    def _snapshot_for(self, message: Single, kind: Kind) -> Snapshot:
+    def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
-        configured."""
+        configured, unless it answers an unusual request: that may be another list."""
         if kind.is_listed and not self.policy.config.judges_new_tools:
             return kind.snapshot
-        return kind.snapshot_for(list(_lists_in(message)))
+        is_usual = asked is None or not asked.is_unusual
+        return kind.snapshot_for(list(_lists_in(message)), pins=is_usual)
 
     def _by_policy_now(self, judged: Judged, verdict: Verdict) -> Verdict:
         """Judge a message again if the policy was edited while it waited."""
@@ -59,7 +60,9 @@ class BothSides:
             return verdict
         judged.in_force = kind.snapshot
         is_answer = judged.direction is Direction.FROM_UPSTREAM
-        judged.snapshot = self._snapshot_for(message, kind) if is_answer else kind.snapshot
+        judged.snapshot = (
+            self._snapshot_for(message, kind, judged.exchange) if is_answer else kind.snapshot
+        )
         situation = Situation(
             snapshot=judged.snapshot,
             direction=judged.direction,

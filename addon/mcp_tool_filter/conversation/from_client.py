@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from mcp_tool_filter.conversation.both_sides import BothSides
-from mcp_tool_filter.conversation.capabilities import IN_META, capabilities_in
+from mcp_tool_filter.conversation.capabilities import capabilities_in
 from mcp_tool_filter.conversation.judged import (
     FORWARD,
     Arrival,
@@ -47,7 +47,7 @@ from mcp_tool_filter.protocol.messages import (
     Single,
     parse_message,
 )
-from mcp_tool_filter.protocol.tools import parse_tool_call
+from mcp_tool_filter.protocol.tools import parse_list_request, parse_tool_call
 
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
 _PLAIN = Arrival()
@@ -121,7 +121,7 @@ class FromClient(BothSides):
     ) -> Decision[Verdict]:
         """Decide by the snapshot of this kind of asker."""
         exchange, capabilities = judged.exchange, None
-        if exchange is not None and isinstance(message, Request) and _may_declare(message):
+        if exchange is not None and isinstance(message, Request) and message.params is not None:
             capabilities = exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, capabilities)
         judged.snapshot = judged.in_force = kind.snapshot
@@ -134,14 +134,18 @@ class FromClient(BothSides):
         return decide(message, self._situation(message, judged, kind, arrival))
 
     def _needs_list(self, message: Single, kind: Kind) -> bool:
-        """Tell whether we need the asker's list to know whether the called tool exists."""
+        """Tell whether we need the asker's list: to know whether the called tool exists, or as what
+        it gets if it asks in an unusual way for a list that then must not be pinned."""
+        if isinstance(message, Request) and message.method == "tools/list":
+            return not parse_list_request(message).is_usual
         if isinstance(message, Response) or message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
         if name in kind.snapshot.denied:
             return False
         # A client that states no revision has no session either: the upstream usually refuses it.
-        return self.client.revision is not None or name not in self.policy.snapshot.allowed
+        is_refused = self.client.revision is None and self.client.claimed_session is None
+        return not is_refused or name not in self.policy.snapshot.allowed
 
     def _list_first(
         self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
@@ -212,14 +216,6 @@ class FromClient(BothSides):
             return message
         changed = parse_message(verdict.text, self.policy.config.limits)
         return changed if isinstance(changed, Request) else message
-
-
-def _may_declare(message: Request) -> bool:
-    """Tell whether a request may declare its client's capabilities."""
-    if message.params is None or message.method == "initialize":
-        return message.params is not None
-    meta = message.params.named.get("_meta")
-    return meta is not None and IN_META in meta.named
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

@@ -136,7 +136,7 @@ class FromUpstream(BothSides):
         except ProtocolError as error:
             return self.unreadable_from_upstream(raw, str(error), origin=judged.origin)
         verdict = keep_space(found.response.place.text, decided)
-        if self._may_learn_of(kind):
+        if self._may_learn_of(kind) and not asked.is_unusual:
             kind.learn(asked.cursor, found.listing)
         elif isinstance(verdict, Forward | Rewrite):  # always true here
             policy.judged.remember(raw, verdict, judged.snapshot)
@@ -209,7 +209,7 @@ class FromUpstream(BothSides):
         policy = self.policy
         judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_listed or policy.config.judges_new_tools:
-            judged.snapshot = self._snapshot_for(message, kind)
+            judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
         situation = Situation(
             snapshot=judged.snapshot,
             direction=Direction.FROM_UPSTREAM,
@@ -308,7 +308,7 @@ class FromUpstream(BothSides):
             session.revision = said[:_LONGEST_REVISION] if said else None
             session.capabilities = asked.capabilities
             session.declares_changes = _declares_changes(message)
-        elif asked.method == "tools/list":
+        elif asked.method == "tools/list" and not asked.is_unusual:
             kind = kind or self._kind_of(asked)
             if self._may_learn_of(kind) and (listing := parse_listing(message)):
                 kind.learn(asked.cursor, listing)

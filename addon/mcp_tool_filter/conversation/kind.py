@@ -73,8 +73,9 @@ class Kind:
         assert known
         self.snapshot = known.snapshot
 
-    def snapshot_for(self, pages: Sequence[Listing]) -> Snapshot:
-        """Return the snapshot to judge a message with these lists by; pin the new tools in them."""
+    def snapshot_for(self, pages: Sequence[Listing], *, pins: bool = True) -> Snapshot:
+        """Return the snapshot to judge a message with these lists by; pin the new tools in them if
+        it ``pins``."""
         if not pages or (self._listed is not None and not self._config.judges_new_tools):
             return self.snapshot
         first = pages[0]
@@ -85,7 +86,7 @@ class Kind:
         if self._listed is not None or self._next is None:
             return take_snapshot([page], self._config.deny, self._config.allow)
         before = self._next.size
-        snapshot = self._next.judge_page(page)
+        snapshot = self._next.judge_page(page, pins=pins)
         self._lists.unfinished += self._next.size - before
         return snapshot
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from mcp_tool_filter.conversation.capabilities import VARIANT
 from mcp_tool_filter.conversation.kind import Kind, Lists
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client
@@ -45,8 +46,8 @@ class Kinds:
 
     def _known(self, client: Client, capabilities: str | None) -> Kind:
         session = client.session
-        if capabilities is None and session is not None:
-            capabilities = session.capabilities
+        if session is not None and (capabilities is None or capabilities.startswith(VARIANT)):
+            capabilities = f"{session.capabilities or ''}{capabilities or ''}" or None
         if session is None:
             revision, who = client.said_revision, client.credential
         else:

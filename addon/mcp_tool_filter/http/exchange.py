@@ -8,7 +8,6 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.judged import Arrival, oversized
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
-from mcp_tool_filter.http.identity import has_usual_params
 from mcp_tool_filter.http.legacy import LegacyStream
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Verdict, Why
@@ -73,7 +72,10 @@ class HttpExchange(Arrival):
         """Tell whether the upstream would answer this with the list that we fetched."""
         client, said = self.conversation.client, self.head.said
         session, revision = client.session, client.revision
-        if revision is None or not self.is_like_the_fetch or not has_usual_params(request):
+        if revision is None or not self.is_like_the_fetch:
+            return False
+        asks = parse_list_request(request)
+        if not asks.is_usual:
             return False
         if session and not session.is_like_the_fetch:
             return False
@@ -85,7 +87,7 @@ class HttpExchange(Arrival):
             gives_ids = self.conversation.policy.fetched.sessions
             opened = session is not None or not (said.session_id or gives_ids)
             return opened and said.revision in (None, revision)
-        return revision == parse_list_request(request).revision and said.method == request.method
+        return revision == asks.revision and said.method == request.method
 
     def with_owed(self, body: bytes) -> bytes:
         """Return the upstream's answer to a batch together with our own replies."""

@@ -15,24 +15,26 @@ import re
 from collections.abc import Set
 
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.header_names import HARMLESS
-from mcp_tool_filter.protocol.messages import Request
+from mcp_tool_filter.http.header_names import is_harmless
 
-_PARAMS = frozenset({"_meta", "cursor"})
-_META = frozenset({
-    "progressToken", "traceparent", "tracestate",
-    "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientInfo",
-    "io.modelcontextprotocol/clientCapabilities",
-})  # fmt: skip
 _NONE: frozenset[bytes] = frozenset()
 
 
-# Headers of gateways that differ with each request, or say how it came (not all X-Forwarded-…: some
-# name a user), and those that repeat the message.
+# Headers of gateways that say how a request came (not all X-Forwarded-…: some name a user), and
+# those that repeat the message.
 _NOT_OF_THE_ASKER = re.compile(
-    rb"forwarded|via|x-real-ip|x-forwarded-(?:for|host|port|proto|scheme|server)"
-    rb"|x-(?:request|correlation)-id|x-amzn-trace-id|x-cloud-trace-context|x-b3-.*|cf-ray"
-    rb"|mcp-param-.*"
+    rb"forwarded|via|x-real-ip|x-forwarded-(?:for|host|port|proto|scheme|server)|mcp-param-.*"
+)
+# Credentials that sign each request anew name the same user in the rest of their parts.
+_SIGNED = re.compile(rb"(?i)(?:aws4-\S+|digest|hawk|oauth|signature|\S*hmac\S*)\s")
+_OF_ONE_REQUEST = re.compile(
+    rb"(?i)\b(?:oauth_)?(?:signature|sig|mac|c?nonce|nc|response|timestamp|ts|hash|created|expires"
+    rb"|date|uri)=(?:\"[^\"]*\"|[^,;\s]*)"
+)
+# Cookies that a load balancer or a bot filter renews with each answer.
+_RENEWED = re.compile(rb"(?i)AWSALB\w*|__cf_bm|_cfuvid|__cflb|_ga\w*|_gid")
+_QUERY_OF_ONE_REQUEST = re.compile(
+    r"(?i)(?:request|trace|correlation)[-_]?id|nonce|timestamp|ts|_|cache[-_]?bust(?:er)?|rand(?:om)?"
 )
 
 
@@ -51,7 +53,7 @@ def asker_in(head: Head) -> bytes:
     told = sorted(
         (name.lower(), value)
         for name, value in head.headers
-        if name.lower() not in HARMLESS and not _NOT_OF_THE_ASKER.fullmatch(name.lower())
+        if not is_harmless(name.lower()) and not _NOT_OF_THE_ASKER.fullmatch(name.lower())
     )
     target = head.target.encode("utf-8", "surrogateescape")
     return b"\n".join([target, *(name + b":" + value for name, value in told)])
@@ -68,26 +70,41 @@ def is_like_the_fetch(
     return head.names.are_harmless or all(
         _is_harmless(name, head, known_origin)
         for name in head.names.places
-        if name not in HARMLESS and name not in replaced
+        if not is_harmless(name) and name not in replaced
     )
 
 
-def identity_in(head: Head) -> bytes:
-    """Return everything by which an upstream could distinguish askers, in a fixed order."""
+def identity_in(head: Head, place: str = "") -> bytes:
+    """Return what makes a request one of another asker, in a fixed order; empty if nothing does.
+
+    A header that differs with each request is not part of it: then every request would be an asker
+    about whom we know nothing, and a changed or new tool would pass. ``place`` is the target if the
+    upstream may identify askers by it.
+    """
+    askers = head.names.askers
     told = sorted(
-        (name.lower(), value) for name, value in head.headers if name.lower() not in HARMLESS
+        name.lower() + b":" + _lasting(name.lower(), value)
+        for name, value in head.headers
+        if name.lower() in askers and (value != b"*" or name.lower() != b"accept-language")
     )
-    return b"\n".join([name + b":" + value for name, value in told])
+    if place:
+        path, _, query = place.partition("?")
+        parts = [one for one in query.split("&") if not _is_of_one_request(one)]
+        told.insert(0, f"{path}?{'&'.join(parts)}".encode("utf-8", "surrogateescape"))
+    return b"\n".join(told)
 
 
-def has_usual_params(request: Request) -> bool:
-    """Tell whether a list request has only params that MCP defines."""
-    if request.params is None:
-        return True
-    meta = request.params.named.get("_meta")
-    return _PARAMS.issuperset(request.params.named) and (
-        meta is None or (meta.members is not None and _META.issuperset(meta.named))
-    )
+def _lasting(name: bytes, value: bytes) -> bytes:
+    """Return the part of a credential that stays the same from one request to the next."""
+    if name == b"cookie":
+        cookies = (one.strip() for one in value.split(b";"))
+        kept = (one for one in cookies if not _RENEWED.fullmatch(one.partition(b"=")[0]))
+        return b";".join(sorted(kept))
+    return _OF_ONE_REQUEST.sub(b"", value) if _SIGNED.match(value) else value
+
+
+def _is_of_one_request(field: str) -> bool:
+    return _QUERY_OF_ONE_REQUEST.fullmatch(field.partition("=")[0]) is not None
 
 
 def _is_harmless(name: bytes, head: Head, known_origin: bool) -> bool:

@@ -38,8 +38,11 @@ class JudgesAnswers(OneUpstream):
             session = self.sessions.open(session_id, self.policy.clock())
             session.is_like_the_fetch = exchange.is_like_the_fetch
             conversation.client.session = session
-        if status == 404 and (named := exchange.head.said.session_id):
-            self.sessions.close(named)
+        if exchange.is_endpoint and (named := exchange.head.said.session_id):
+            # Upstreams without a GET stream, or that end no sessions, refuse these two methods.
+            ended = {"POST": status == 404, "DELETE": 200 <= status < 300 or status == 404}
+            if ended.get(exchange.head.method):
+                self.sessions.close(named)
 
     def judge_answer(
         self,

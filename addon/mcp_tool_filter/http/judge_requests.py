@@ -88,12 +88,8 @@ class JudgesRequests(OneUpstream):
         is_endpoint = self._is_endpoint(head.target)
         if why := problem_in_body(head, raw, is_endpoint=is_endpoint, limits=self.config.limits):
             return self._refuse(why, origin, raw)
-        if head.method == "DELETE" and head.said.session_id:
-            self.sessions.close(head.said.session_id)
-        client = Client(Via.HTTP, self._session_of(head))
-        if self.policy.links:
-            self._describe(client, head)
-        exchange = HttpExchange(Conversation(self.policy, client), head)
+        client = self._client_of(head)
+        exchange = HttpExchange(Conversation(self.policy, client), head, is_endpoint)
         self._note_asker(exchange, client.session)
         return Passed(exchange)
 
@@ -139,32 +135,38 @@ class JudgesRequests(OneUpstream):
         if is_legacy and (stream := self.legacy.stream_of(target)):
             conversation = stream.conversation
         else:
-            id = said.session_id
-            session = self.sessions.get(id, policy.clock()) if id else None
-            client = Client(Via.HTTP, session, None if id else said.revision)
-            if policy.links:
-                self._describe(client, head)
-            conversation = Conversation(policy, client)
+            conversation = Conversation(policy, self._client_of(head))
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
         exchange.announces = said.method is not None or said.name is not None
-        if not (is_endpoint and head.names.are_harmless) or self.keeps_host:
-            self._note_asker(exchange, conversation.client.session)
+        client = conversation.client
+        is_unknown = client.session is None and client.claimed_session
+        if not (is_endpoint and head.names.are_harmless) or self.keeps_host or is_unknown:
+            self._note_asker(exchange, client.session)
         return exchange
+
+    def _client_of(self, head: Head) -> Client:
+        """Return the client of a request, with its session if we know it."""
+        said = head.said
+        id = said.session_id or None
+        session = self.sessions.get(id, self.policy.clock()) if id else None
+        client = Client(Via.HTTP, session, None if session else said.revision, claimed_session=id)
+        if self.policy.links:
+            self._describe(client, head)
+        return client
 
     def _describe(self, client: Client, head: Head) -> None:
         """Add what only links need: the client's credentials and address."""
         client.identity = credentials_in(head)
         client.asker = partial(asker_in, head)
         client.address = head.address
-        client.claimed_session = head.said.session_id
         client.upstream_has_sessions = self.fetched.sessions
 
-    def _session_of(self, head: Head) -> Session | None:
-        id = head.said.session_id
-        return self.sessions.get(id, self.policy.clock()) if id else None
-
     def _note_asker(self, exchange: HttpExchange, session: Session | None) -> None:
-        """Note whether the upstream can distinguish the client from us; a session keeps this."""
+        """Note whether the upstream can distinguish the client from us; a session keeps this.
+
+        A session that we do not know (we were restarted, or have forgotten it) is an asker of its
+        own: we cannot tell what list its client got.
+        """
         config, head = self.policy.config, exchange.head
         replaced = config.header_names if config.header_override else frozenset()
         known = False
@@ -174,12 +176,17 @@ class JudgesRequests(OneUpstream):
         is_like = is_like_the_fetch(head, replaced=replaced, known_origin=known)
         is_elsewhere = self._is_elsewhere(head)
         exchange.is_like_the_fetch = is_like and not self.keeps_host and not is_elsewhere
-        if exchange.is_like_the_fetch:
-            return
-        if session:
+        if session and not exchange.is_like_the_fetch:
             session.is_like_the_fetch = False
-        place = head.target.encode() if is_elsewhere else b""
-        exchange.conversation.client.credential = self._hash_of(place + b"\n" + identity_in(head))
+        client = exchange.conversation.client
+        identity = b""
+        if not exchange.is_like_the_fetch:
+            identity = identity_in(head, head.target if is_elsewhere else "")
+            if self.keeps_host:
+                identity += b"\nhost:" + (head.get(b"host") or "").encode("latin-1")
+        if client.session is None and client.claimed_session:
+            identity += b"\nsession:" + client.claimed_session.encode("latin-1")
+        client.credential = self._hash_of(identity) if identity else ""
 
     def _is_elsewhere(self, head: Head) -> bool:
         """Tell whether the URL could make the upstream list other tools.

@@ -109,8 +109,10 @@ class Exchange:
     """True if it asks for a later page of a list."""
     cursor: str | None = None
     """The cursor that it sends."""
+    is_unusual: bool = False
+    """True if it asks for a list with params that MCP does not define."""
     capabilities: str | None = None
-    """The capabilities that it declares, in canonical spelling."""
+    """The capabilities that it declares, in canonical spelling, and the variant that it wants."""
     subscription: str | None = None
     """The upstream's id of this request, if it has agreed to answer it with each list change."""
     key: str = ""

@@ -66,6 +66,7 @@ def filter_from_client(message: Single, situation: Situation) -> Verdict:
             if situation.exchange:
                 situation.exchange.has_cursor = request.has_cursor
                 situation.exchange.cursor = request.cursor
+                situation.exchange.is_unusual = not request.is_usual
             return decide_list(
                 request,
                 situation.snapshot,

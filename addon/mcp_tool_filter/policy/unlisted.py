@@ -47,9 +47,10 @@ class UnlistedTools:
         """All definitions seen so far, in the upstream's order."""
         return (*self._pinned.values(), *self._faulty)
 
-    def judge_page(self, page: Listing) -> Snapshot:
-        """Return the snapshot for rewriting a page; pin its new definitions."""
-        pinned = tuple(self._pin(definition) for definition in page.definitions)
+    def judge_page(self, page: Listing, *, pins: bool = True) -> Snapshot:
+        """Return the snapshot for rewriting a page; pin its new definitions if it ``pins``."""
+        pin = self._pin if pins else self._known_or
+        pinned = tuple(pin(definition) for definition in page.definitions)
         partial = take_snapshot([replace(page, definitions=pinned)], self._deny, self._allow)
         return replace(partial, denied=self._denied)
 
@@ -66,9 +67,10 @@ class UnlistedTools:
 
     def _pin(self, definition: Definition) -> Definition:
         """Return the first definition seen with that name."""
-        name = definition.name
-        if name is not None and (known := self._pinned.get(name)):
+        known = self._known_or(definition)
+        if known is not definition:
             return known
+        name = definition.name
         self._size += len(definition.raw)
         if name is not None and self._carries_denied(name, definition.raw):
             problem = f"the tool {shown(name)} has the definition of another tool"
@@ -80,6 +82,9 @@ class UnlistedTools:
         else:
             self._pinned[name] = definition
         return definition
+
+    def _known_or(self, definition: Definition) -> Definition:
+        return self._pinned.get(definition.name or "", definition)
 
     def _carries_denied(self, name: str, raw: bytes) -> bool:
         """Tell whether an allowed tool shows a denied one, listed or not."""

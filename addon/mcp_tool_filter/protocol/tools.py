@@ -38,6 +38,8 @@ from mcp_tool_filter.protocol.scan import EACH, Many, Outline, Value, has_lone_s
 
 _CALL_PARAMS = frozenset({"name", "arguments", "_meta"})
 _LIST_PARAMS = frozenset({"cursor", "_meta"})
+_OF_MCP = "io.modelcontextprotocol/"
+_META = frozenset({"progressToken", "traceparent", "tracestate"})
 # Content that tools, resources and prompts return, and requests of an upstream to the client.
 _CONTENT = frozenset({"content", "structuredContent", "contents", "messages", "inputRequests"})
 # Members whose string value some reader may parse as JSON again.
@@ -65,6 +67,9 @@ class ListRequest:
     revision: str | None
     """The revision in the request's own ``_meta`` (since 2026-07-28)."""
     cursor: str | None = None
+    is_usual: bool = True
+    """True if it has only params that MCP defines: the upstream may answer others with another
+    list, or with a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,14 @@ def parse_list_request(message: Request) -> ListRequest:
         has_cursor=cursor is not None,
         revision=revision.text if revision else None,
         cursor=cursor.text if cursor else None,
+        is_usual=_LIST_PARAMS.issuperset(params.named) and _is_usual(message.place, meta),
     )
+
+
+def _is_usual(place: Place, meta: Value | None) -> bool:
+    if meta is None or meta.members is None:
+        return meta is None or place.cut(meta) == "null"
+    return all(key in _META or key.startswith(_OF_MCP) for key in meta.named)
 
 
 def parse_listing(message: Single) -> Listing | None:
