@@ -1,15 +1,22 @@
-"""Two proxies whose rules share one Redis, which is killed and comes back."""
+"""Proxies whose rules share one Redis, which is killed and comes back."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.adapters.effects.test_redis_state import Server
+from tests.cli.commands.served_command import Served, text_in
 from tests.mcp_upstream import mcp_upstream, saying, tool
 from tests.proxy import SCRIPT
 from tests.proxy import tool as running_tool
 from tests.raw_client import MCP_HEADERS, RawClient, post, raw_client
+from tests.session_upstream import session_upstream
+from tests.stdio_client import StdioClient, filtered, upstream
 
 RULES = """
 interceptor:
@@ -72,3 +79,62 @@ async def test_limits_and_caches_are_shared_and_a_lost_redis_is_reported(tmp_pat
                 assert await outcome(b, "vendor/costly") == "ok"
     finally:
         redis.kill()
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Iterator[str]:
+    """A policy with a cache in a Redis of its own."""
+    redis = Server(tmp_path)
+    redis.start()
+    path = tmp_path / "cache.yaml"
+    path.write_text(
+        f"interceptor: {{state: {{url: '{redis.url}'}}, rules: [{{id: keep, "
+        "conditions: [method_equals: tools/call], "
+        "actions: [cache: {key: '${params_hash}', ttl: 1h}]}]}"
+    )
+    yield str(path)
+    redis.kill()
+
+
+def asked_over_stdio(client: StdioClient, tool: str = "env") -> str:
+    client.opens()
+    text = text_in(client.calls(tool, name="TOKEN"))
+    assert client.leaves() == 0
+    return text
+
+
+def asked_over_http(client: StdioClient, tool: str = "env") -> str:
+    found = re.search(r"http://127.0.0.1:(\d+)/mcp -> ", client.said_on_stderr("Saved:"))
+    assert found
+    server = Served(int(found[1]), client)
+    server.opens()
+    return text_in(server.calls(tool, name="TOKEN"))
+
+
+@pytest.mark.parametrize("is_http", [False, True])
+def test_a_cache_in_front_of_commands_is_kept_for_each_user(
+    policy: str, tmp_path: Path, is_http: bool
+) -> None:
+    """The environment says who the user of a command is."""
+    journal = tmp_path / "journal"
+    words = ("--rules", policy, *(("--port", "0") if is_http else ()), "--")
+    command = upstream("--tools", "env", journal=journal)
+    heard = []
+    for name in ("alice", "bob", "alice"):
+        with filtered(*words, *command, home=tmp_path, environment={"TOKEN": name}) as client:
+            heard.append((asked_over_http if is_http else asked_over_stdio)(client))
+    assert heard == ["alice", "bob", "alice"]
+    assert journal.read_text().count("tools/call") == 2
+
+
+@pytest.mark.parametrize("is_http", [False, True])
+def test_a_cache_in_front_of_urls_is_kept_for_each_header_of_the_operator(
+    policy: str, tmp_path: Path, is_http: bool
+) -> None:
+    with session_upstream() as http:
+        for name in ("alice", "bob", "alice", "bob"):
+            way = ("--port", "0") if is_http else ("--stdio",)
+            words = (*way, "-u", http.url, "--rules", policy, "--header", f"X-Who: {name}")
+            with filtered(*words, home=tmp_path) as client:
+                (asked_over_http if is_http else asked_over_stdio)(client, "read_file")
+        assert [seen.headers["x-who"] for seen in http.calls()] == ["alice", "bob"]

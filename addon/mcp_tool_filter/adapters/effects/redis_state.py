@@ -210,6 +210,8 @@ class RedisState:
             raise EffectFailed(_LOST) from None
 
     async def close(self) -> None:
+        if self._tasks:  # another process may want what a short session has cached
+            await asyncio.wait(self._tasks, timeout=_CONNECT_TIMEOUT)
         for task in list(self._tasks):
             task.cancel()
         with suppress(*self._errors):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from mcp_tool_filter.adapters.effects.offline import OfflineHost
@@ -77,12 +77,13 @@ class RulesInForce:
         methods = tuple(self.policy.interceptors) if self.policy.enabled else ()
         yield from ((name, link.hits[name]) for name in (*methods, *self.names))
 
-    def link(self, upstream: str) -> RulesLink:
-        """Return the link for a listener."""
+    def link(self, upstream: str, operator: Callable[[], bytes] = bytes) -> RulesLink:
+        """Return the link for a listener; ``operator`` returns the credentials that we add."""
         link = RulesLink(
             self.policy,
             self.host.at_once,
             upstream=upstream,
+            operator=operator,
             salt=self._salt,
             copies=self._copies,
         )

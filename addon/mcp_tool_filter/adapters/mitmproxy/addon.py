@@ -111,7 +111,7 @@ class ToolFilter:
         hidden = Hidden(self._listeners.by_mode)
         self._watchers = Watchers(self.views, sinks, warn, on_end, self._state)
         self._listeners.observer_for = self._watchers.observer_for
-        self._rules = Rules(self._listeners, self._effects, self._logins, self._watchers.enter_log)
+        self.rules = Rules(self._listeners, self._effects, self._logins, self._watchers.enter_log)
         self._loopback = Loopback()
         self.ending = Ending()
         self._new_lists = NewLists(self._listeners, partial(tell_list_changed, self._known))
@@ -154,7 +154,7 @@ class ToolFilter:
             through=through,
             crowd=self._crowd,
             budget=self._budget,
-            rules=self._rules,
+            rules=self.rules,
             views=self.views,
             hidden=hidden,
             watchers=self._watchers,
@@ -213,7 +213,7 @@ class ToolFilter:
         """End; mitmproxy waits for the last webhooks."""
         self._watchers.done()
         self._effects.close()
-        webhooks = self._rules.done()
+        webhooks = self.rules.done()
         self._on_hangup.done()
         self.views.done()
         self._crowd.done()

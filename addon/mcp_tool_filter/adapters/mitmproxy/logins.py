@@ -64,6 +64,9 @@ class Logins:
             self.is_on = True
         return login is not None
 
+    def of_mode(self, spec: str) -> Login | None:
+        return self._by_mode.get(spec)
+
     def needed_for(self, flow: HTTPFlow, listener: Listener, head: Head) -> Sent | None:
         """Return the login record for a request; None if it gets no login."""
         if (login := self.login_for(flow, listener, head)) is None:

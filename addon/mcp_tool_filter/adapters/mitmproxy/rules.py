@@ -38,6 +38,8 @@ class Rules:
         self._effects = effects
         self._posts: UpstreamPosts | None = None
         self._watch: asyncio.Task[None] | None = None
+        self.command: tuple[str, bytes] | None = None
+        """The command in front of which we are, and what identifies its user."""
         self.is_offline = False
         """True in a replay: rules must not send anything."""
         self._is_running = False
@@ -61,12 +63,22 @@ class Rules:
     def attach(self, listener: Listener) -> None:
         """Attach the rules to a listener, after its tool filter."""
         if self.in_force:
-            upstream = listener.upstream + listener.fetched.endpoint
-            link = self.in_force.link(upstream)
+            upstream, user = self.command or (listener.upstream + listener.fetched.endpoint, b"")
+            link = self.in_force.link(upstream, partial(self._operator, listener, user))
             listener.policy.links = (*listener.policy.links, link)
             listener.policy.rules_at_work = partial(self.in_force.at_work, link)
             if self._posts:
                 listener.policy.answer_upstream = self._posts.answer
+
+    def _operator(self, listener: Listener, user: bytes) -> bytes:
+        """Return the credentials that the operator adds to a listener's messages."""
+        headers = listener.config.upstream_headers
+        if not headers and not self._logins.is_on:
+            return user
+        from mcp_tool_filter.adapters.effects.rule_state import credentials_we_add
+
+        specs = (spec for spec, one in self._listeners.by_mode.items() if one is listener)
+        return user + credentials_we_add(headers, self._logins.of_mode(next(specs, "")))
 
     def running(self) -> None:
         """Start to watch the file."""

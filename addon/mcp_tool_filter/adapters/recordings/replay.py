@@ -100,7 +100,7 @@ class _Offline(ToolFilter):
             return replace(fetched, is_for_all=True)
 
         super().__init__(fetch=fetch, report=_ignore, warn=_ignore)
-        self._rules.is_offline = True
+        self.rules.is_offline = True
         self._listeners.find_names = _names_offline
 
     def snapshot(self) -> Snapshot:

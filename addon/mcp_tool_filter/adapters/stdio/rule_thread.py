@@ -23,14 +23,23 @@ _LONGEST_WAIT = 600.0  # seconds that waiting decisions may take after one side 
 class RuleThread:
     """The rules of one session."""
 
-    def __init__(self, path: str, upstream: str, send_copy: Callable[[bytes], object]) -> None:
-        """Raises StartError if the rules file cannot be used."""
+    def __init__(
+        self,
+        path: str,
+        upstream: str,
+        send_copy: Callable[[bytes], object],
+        operator: bytes = b"",
+    ) -> None:
+        """``operator`` identifies the user of the command.
+
+        Raises StartError if the rules file cannot be used.
+        """
         self._effects = Effects()
         self._waiting: dict[str, int] = {}
         self._changed = Condition()
         self._copies = Copies(lambda text, _effect: send_copy(text))
         self.rules = RulesInForce(path, self._copies.send, copies=self._copies.id_prefix)
-        self.link = self.rules.link(upstream)
+        self.link = self.rules.link(upstream, lambda: operator)
         self._effects.rule_host = self.rules.host
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, daemon=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.search import Found
@@ -36,6 +37,8 @@ class BridgedCommand:
     bridge: Bridge
     address: tuple[str, int]
     start: Callable[[], Child]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str | None
 
     async def fetch(self, target: Target) -> Fetched:
         """Fetch the tools from the command itself. Raises StartError."""
@@ -58,8 +61,14 @@ class BridgedCommand:
 
     def serve_only(self, master: Master) -> None:
         """Accept only the connections of this proxy."""
+        from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
+        from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
         from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
 
+        for addon in master.addons.chain:
+            if isinstance(addon, ToolFilter):
+                user = credentials_of_command(self.env, self.cwd)
+                addon.rules.command = (shlex.join(self.command), user)
         own = OwnConnections(self.address)
         master.addons.add(own)
         self.bridge.peers = own.peers
@@ -85,6 +94,14 @@ async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
             settings, origin=server.origin, endpoint=PATH, command=(), env={}, headers=()
         )
         try:
-            yield BridgedCommand(inner, settings.command, bridge, (server.host, server.port), start)
+            yield BridgedCommand(
+                inner,
+                settings.command,
+                bridge,
+                (server.host, server.port),
+                start,
+                settings.env,
+                settings.cwd,
+            )
         finally:
             await asyncio.shield(sessions.close())

@@ -8,6 +8,7 @@ import sys
 import time
 from asyncio import CancelledError
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient
@@ -86,7 +87,13 @@ def _pipe(
     origin = parse_origin(target.url)
     log = VerdictLog(say_beside_client)
     log.know(known.snapshot.faults)
+    login = login_to(target)
     stdout, rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
+    if rules:
+        from mcp_tool_filter.adapters.effects.rule_state import credentials_we_add
+
+        operator = partial(credentials_we_add, target.headers, login)
+        links = (rules.link(target.url + known.fetched.endpoint, operator),)
 
     def observe(judged: Judged) -> None:
         log.tell(judged.verdict)
@@ -96,7 +103,7 @@ def _pipe(
         config,
         observe=observe,
         on_listed=lambda snapshot: pipe.learn_tools(snapshot),
-        links=(rules.link(target.url + known.fetched.endpoint),) if rules else (),
+        links=links if rules else (),
         now=time.monotonic(),
         recorder=recorder,
         propagate=watch.propagate,
@@ -120,9 +127,7 @@ def _pipe(
         pipe.in_background(rules.watch())
     pipe.learn_tools(known.snapshot)
     headers = [(name.encode(), value.encode()) for name, value in target.headers]
-    http = HttpClient(
-        origin, headers=headers, tls=target.tls, resends=False, login=login_to(target)
-    )
+    http = HttpClient(origin, headers=headers, tls=target.tls, resends=False, login=login)
     path, limits = known.fetched.endpoint, config.limits
     if known.fetched.transport is Transport.LEGACY_SSE:
         pipe.upstream = LegacyUpstream(http, origin, path, pipe, limits)

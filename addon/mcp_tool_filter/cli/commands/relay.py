@@ -99,9 +99,11 @@ def _read_rules(
     if not path:
         return 1, None
     from mcp_tool_filter.adapters.effects.callables import keep_stdout
+    from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
-    return keep_stdout(), RuleThread(path, settings.upstream, send_copy)
+    operator = credentials_of_command(settings.env, settings.cwd)
+    return keep_stdout(), RuleThread(path, settings.upstream, send_copy, operator)
 
 
 def _collect_signals(happened: SimpleQueue[Happened]) -> None:

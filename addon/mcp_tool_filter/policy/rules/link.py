@@ -61,11 +61,14 @@ class RulesLink:
         at_once: AtOnce,
         *,
         upstream: str = "",
+        operator: Callable[[], bytes] = bytes,
         clock: Callable[[], float] = time.monotonic,
         salt: bytes = b"",
         copies: str = "",
     ) -> None:
-        """``salt`` keys the names of sessions without an id.
+        """``operator`` returns the credentials that the operator adds to messages.
+
+        ``salt`` keys the names of sessions without an id.
 
         The ids of our own copies of requests begin with ``copies``.
         """
@@ -76,6 +79,7 @@ class RulesLink:
         self._policy = policy
         self._at_once = at_once
         self._upstream = upstream
+        self._operator = operator
         self._clock = clock
         self._salt = salt
         self._numbers = count(1)
@@ -330,13 +334,15 @@ class RulesLink:
 
     def _about(self, situation: Situation, session: RuleSession) -> Circumstances:
         client = situation.client or _NOBODY
+        ours = self._operator()
         return Circumstances(
             from_client=situation.direction is Direction.FROM_CLIENT,
             session_id=session.id,
             claimed_session_id=client.claimed_session,
             session_started=session.started,
             session=session.custom,
-            credentials=client.identity,
+            credentials=b"\0".join([client.identity, ours]) if ours else client.identity,
+            operator=ours,
             asker=client.asker,
             upstream=self._upstream,
             revision=client.revision or "",

@@ -10,6 +10,7 @@ from mcp_tool_filter.policy.rule_effects import (
     CallPython,
     CountUse,
     EffectFailed,
+    Identify,
     ReadCache,
     RunScript,
     ScriptResult,
@@ -194,7 +195,10 @@ def _look_up(run: Run, rule: Rule, action: Cache) -> Deciding[None]:
 def _count(run: Run, rule: Rule, action: RateLimit) -> Deciding[None]:
     text = yield from run.text(action.key, rule.id)
     limits = ((action.limit, action.window),)
-    yield from count_use(run, rule.id, ("limit", rule.id, text), limits)
+    key = ["limit", rule.id, text]
+    if run.subject.about.operator:  # another operator's user is another one
+        key.append(str((yield Identify(run.subject.about.operator))))
+    yield from count_use(run, rule.id, key, limits)
 
 
 def count_use(

@@ -35,7 +35,9 @@ class Circumstances:
     session: dict[str, object] = field(default_factory=dict)
     """What users' own classes store about the session."""
     credentials: bytes = b""
-    """Authorization, cookies and API keys, as the client sent them."""
+    """Authorization, cookies and API keys, as the client sent them, and those that we add."""
+    operator: bytes = b""
+    """The credentials that we add, given by the operator."""
     asker: Callable[[], bytes] = field(default=bytes, repr=False)
     """Returns all that an answer may depend on besides the message."""
     upstream: str = ""
