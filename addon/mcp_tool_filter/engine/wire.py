@@ -1,39 +1,86 @@
-"""HTTP/1.1 from bytes and back, in both roles. Sans-IO: no sockets, no clock.
+r"""HTTP/1.1 from bytes and back, in both roles, without I/O.
 
-Heads are cut out here (strictly: CRLF only, no folding, one framing) and parsed by a library; bodies are counted.
-A head block that was seen before on this connection, apart from Content-Length and Date, is not
-parsed again.
+The idea: there is one way to read each byte. What two readers could read in two ways is a
+``Fault``, and after a fault nothing of that connection is read any more. Heads end their lines with
+CRLF, have no folded lines and announce their body once, by a length or as chunks; chunks and
+trailers must be exact (trailers are dropped). We write heads and bodies anew, so the other side
+never sees the framing of this one.
+
+A wire has one of these states:
+
+    head ──► count ──► end ──► done            a body with a length (without one, head ──► end)
+         ──► size ──► chunk ──► size … ──► trailers ──► done
+         ──► close ──► done                    an answer that ends with its connection
+         ──► switched                          after 101: no longer HTTP
+
+``next_cycle`` leads from done to head. What comes before that stays in the buffer.
+
+The cost: every byte is searched once, also if a head or chunks come byte by byte. The last few
+heads of a connection are remembered without the values of Content-Length and Date: a client repeats
+the same head with each request, and then neither the head nor what was decided on it (``notes``) is
+worked out again. The memory ends with its connection, since it holds credentials.
+
+>>> wire = RequestWire()
+>>> wire.receive(b"POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+>>> wire.next().target, wire.next(), wire.next(), wire.next()
+('/mcp', b'{}', <End.END: 1>, None)
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
 
-import h11
+if TYPE_CHECKING:
+    from mcp_tool_filter.http.guard import UpstreamNames
+    from mcp_tool_filter.http.head import Head
+    from mcp_tool_filter.policy.config import Config
 
-MOST_HEAD = 64 * 1024
-_BARE = re.compile(rb"[^\r]\n|\r[^\n]|\n[ \t]|\0")
-_DIGITS = re.compile(rb"[0-9]{1,15}").fullmatch
-_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0\r\n]*)?\r\n")
-_LAST = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*\r\n)*\r\n")
-_VARIABLE = re.compile(rb"\r\n(?:content-length|date):[ \t]*([^\r\n]*)(?=\r\n|$)", re.I)
-_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~\x80-\xff]+ HTTP/1\.[01]").fullmatch
-_STATUS = re.compile(rb"HTTP/1\.[01] [1-9][0-9]{2}(?: [^\r\n\0]*)?").fullmatch
-END, MORE = "end", None
-NO_BODY = frozenset({204, 304})
-PHRASES = {
-    200: b"OK",
-    202: b"Accepted",
-    400: b"Bad Request",
-    403: b"Forbidden",
-    404: b"Not Found",
-    413: b"Payload Too Large",
-    431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error",
-    502: b"Bad Gateway",
-    503: b"Service Unavailable",
-}
+type Fields = tuple[tuple[bytes, bytes], ...]
+type State = Literal[
+    "head", "count", "close", "size", "chunk", "chunk end", "trailers", "end", "done", "switched"
+]
+
+
+class End(Enum):
+    """The end of a message, from ``Wire.next``."""
+
+    END = 1
+
+
+END: Final = End.END
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """How much and how long one connection may keep us busy."""
+
+    head: int = 64 * 1024
+    """Bytes of a head, of trailers, or of a line before a chunk (there, a sixteenth)."""
+    ahead: int = 1024 * 1024
+    """Bytes that a client may send before it has its answer."""
+    heads: int = 8
+    """Heads that are remembered for each connection."""
+    longest_kept: int = 4096
+    """Bytes of a head that is remembered."""
+    head_time: float = 30.0
+    """Seconds in which a request's head must come."""
+    body_time: float = 60.0
+    """Seconds without a byte of a request's body."""
+    idle_time: float = 120.0
+    """Seconds between two requests."""
+    discard_time: float = 30.0
+    """Seconds in which we read the rest of a body that was refused."""
+    young: float = 2.0
+    """Seconds an upstream's connection may have been idle to be used for a call: servers close
+    idle ones after a few seconds, and a call must never be sent twice."""
+
+
+DEFAULT_LIMITS = HttpLimits()
 
 
 class Fault(Exception):
@@ -44,254 +91,501 @@ class Fault(Exception):
         self.status = status
 
 
-@dataclass(slots=True)
-class Message:
-    """A request's or an answer's head. ``known`` holds what was decided on it before, for a memoised head."""
+@dataclass(slots=True, eq=False)
+class RequestNotes:
+    """What was decided on a request's head; remembered with it, while the policy stays the same."""
 
-    method: str = ""
-    target: str = ""
-    status: int = 0
-    reason: bytes = b""
-    fields: tuple[tuple[bytes, bytes], ...] = ()
+    config: Config | None = None
+    """The configuration under which this was decided."""
+    problem: str | None = None
+    """Why the gate refuses the request, or None."""
+    head: Head | None = None
+    """The head as the core reads it."""
+    out_fields: Fields | None = None
+    """The fields that the upstream gets, if it gets the client's own body."""
+    out_head: bytes = b""
+    """The same, written, with the request line."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestHead:
+    """A request's head as the client sent it."""
+
+    method: str
+    target: str
+    fields: Fields
     is_11: bool = True
-    keep: bool = True
+    keeps: bool = True
+    """True if the connection may carry another request."""
     length: int | None = None
-    chunked: bool = False
+    """The announced length of the body."""
+    is_chunked: bool = False
     expects: bool = False
-    known: dict[str, object] = field(default_factory=dict)
+    """True if the client waits for our 100 before it sends the body."""
+    authority: str | None = None
+    """The host in an absolute target, or HTTP/2's ``:authority``."""
+    notes: RequestNotes = field(default_factory=RequestNotes)
 
 
-def frame(m: Message) -> Message:
-    """Read the framing from the fields. Raises Fault if two readers could differ."""
-    m.keep = m.is_11
-    for name, value in m.fields:
-        key = name.lower()
-        if key == b"content-length":
-            if m.length is not None or not _DIGITS(value):
-                raise Fault("content-length")
-            m.length = int(value)
-        elif key == b"transfer-encoding":
-            if m.chunked or value.lower() != b"chunked" or not m.is_11:
-                raise Fault("transfer-encoding")
-            m.chunked = True
-        elif key == b"connection":
-            low = value.lower()
-            m.keep = m.keep and b"close" not in low
-        elif key == b"expect":
-            m.expects = m.is_11 and value.lower() == b"100-continue"
-    if m.chunked and m.length is not None:
-        raise Fault("two framings")
-    return m
+@dataclass(slots=True, eq=False)
+class AnswerNotes:
+    """What was decided on an answer's head; remembered with it."""
+
+    names: UpstreamNames | None = None
+    """The names of the upstream by which the fields were judged; None if they were not yet."""
+    fields: Fields = ()
+    """The fields that may pass."""
+    date_at: int | None = None
+    """The place of Date among them."""
+    stays: bool = True
+    """False for a redirect that leads away from us."""
+    reason: bytes = b""
+    kind: str = ""
+    """The content type."""
+    coding: str = ""
+    session: str | None = None
+    challenges: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
 
 
-def _by_h11(block: bytes, is_server: bool) -> Message:
-    c = h11.Connection(h11.SERVER if is_server else h11.CLIENT, MOST_HEAD * 4)
-    if not is_server:  # h11 parses answers only to a request that it has sent
-        c.send(_ASKED)
-        c.send(h11.EndOfMessage())
-    c.receive_data(block)
-    return _from_event(c.next_event())
+@dataclass(slots=True, eq=False)
+class AnswerHead:
+    """An answer's head as the upstream sent it."""
+
+    status: int
+    reason: bytes
+    fields: Fields
+    is_11: bool = True
+    keeps: bool = True
+    length: int | None = None
+    is_chunked: bool = False
+    date: bytes | None = None
+    notes: AnswerNotes = field(default_factory=AnswerNotes)
 
 
-_ASKED = h11.Request(
-    method=b"GET",
-    target=b"/",
-    headers=[(b"host", b"x"), (b"connection", b"upgrade"), (b"upgrade", b"any")],
-)
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_FIELD_LINES = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*" % _TOKEN)
+_REQUEST_LINE = re.compile(rb"(%b+) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
+_REQUEST_SO_FAR = re.compile(rb"%b{0,64}(?: [!-~]*(?: [HTP/1.0]{0,8})?)?\r?" % _TOKEN)
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
+_STATUS_SO_FAR = re.compile(rb"[HTP/1.0]{0,8}(?: [0-9]{0,3}(?: [\t -~\x80-\xff]*)?)?\r?")
+_BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\n[ \t]|\0")
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_DATE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\n")
+_TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
+_TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
+_VARIES = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
+_NO_BODY = frozenset({204, 304})
 
 
-def _from_event(e: object) -> Message:
-    if isinstance(e, h11.Request):
-        return Message(
-            method=e.method.decode(),
-            target=e.target.decode("latin-1"),
-            fields=tuple((bytes(n), bytes(v)) for n, v in e.headers.raw_items()),
-            is_11=e.http_version == b"1.1",
-        )
-    if isinstance(e, h11.Response | h11.InformationalResponse):
-        return Message(
-            status=e.status_code,
-            reason=bytes(e.reason),
-            fields=tuple((bytes(n), bytes(v)) for n, v in e.headers.raw_items()),
-            is_11=e.http_version == b"1.1",
-        )
-    raise Fault("not a head")
+class Wire[H: (RequestHead, AnswerHead)](ABC):
+    """What one side of a connection says. ``receive`` bytes, then call ``next`` until it has no
+    more."""
 
-
-class Wire:
-    """One direction-pair of one connection. ``receive`` bytes, then call ``next`` until it returns MORE."""
-
-    def __init__(self, *, is_server: bool) -> None:
-        self.is_server = is_server
-        self.memo: dict[bytes, Message] = {}
-        self.buffer = b""
-        self.state = "head"
-        self.left = 0
-        self.asked = "GET"
-        self.has_ended = False  # the peer sends no more
+    def __init__(self, limits: HttpLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self.state: State = "head"
+        self._buffer = b""
+        self._at = 0  # what was read already
+        self._searched = 0  # no end of the head or of the trailers begins before this
+        self._left = 0  # bytes of the body or chunk to come
+        self._remembered: dict[tuple[bytes, ...], H] = {}
+        self._has_ended = False
 
     def receive(self, data: bytes) -> None:
-        self.buffer = self.buffer + data if self.buffer else data
+        if self._at == len(self._buffer):
+            self._buffer, self._at, self._searched = data, 0, 0
+        else:
+            self._buffer = self._buffer[self._at :] + data
+            self._searched -= self._at
+            self._at = 0
 
     def eof(self) -> None:
-        self.has_ended = True
-
-    def next(self) -> Message | bytes | str | None:
-        """Return the next Message, body bytes or END; MORE if bytes are missing. Raises Fault."""
-        while self.buffer or (self.has_ended and self.state == "close"):
-            match self.state:
-                case "head":
-                    return self._head()
-                case "count" | "close":
-                    return self._counted()
-                case "size":
-                    if (m := _CHUNK.match(self.buffer)) is None:
-                        if len(self.buffer) > 4096 or b"\n" in self.buffer:
-                            raise Fault("chunk")
-                        return MORE
-                    self.left, self.buffer = int(m[1], 16), self.buffer[m.end() :]
-                    self.state = "chunk" if self.left else "trailers"
-                case "chunk":
-                    data, self.buffer = self.buffer[: self.left], self.buffer[self.left :]
-                    self.left -= len(data)
-                    self.state = "chunk" if self.left else "crlf"
-                    return data
-                case "crlf":
-                    if not b"\r\n".startswith(self.buffer[:2]):
-                        raise Fault("chunk end")
-                    if len(self.buffer) < 2:
-                        return MORE
-                    self.buffer, self.state = self.buffer[2:], "size"
-                case "trailers":
-                    if (m := _LAST.match(self.buffer)) is None:
-                        if len(self.buffer) > MOST_HEAD or b"\r\n\r\n" in self.buffer:
-                            raise Fault("trailers")
-                        return MORE
-                    self.buffer, self.state = self.buffer[m.end() :], "done"
-                    return END
-                case "none":
-                    self.state = "done"
-                    return END
-                case _:  # done, switched
-                    return MORE
-        if self.state == "none":
-            self.state = "done"
-            return END
-        return MORE
-
-    def next_cycle(self) -> None:
-        self.state = "head"
+        """The peer sends no more."""
+        self._has_ended = True
 
     @property
-    def is_done(self) -> bool:
-        return self.state == "done"
+    def ahead(self) -> int:
+        """Bytes that were received and not read yet."""
+        return len(self._buffer) - self._at
 
-    def _head(self) -> Message | None:
-        if self.buffer[:1] in (b"\r", b"\n"):
-            raise Fault("an empty line")
-        end = self.buffer.find(b"\r\n\r\n")
+    def take_rest(self) -> bytes:
+        """Return what was received and is no longer HTTP."""
+        rest, self._buffer, self._at = self._buffer[self._at :], b"", 0
+        return rest
+
+    def next_cycle(self) -> None:
+        """Read the next message; the one before is done."""
+        self.state = "head"
+
+    def next(self) -> H | bytes | End | None:
+        """Return the next head, bytes of a body, or END; None if bytes are missing.
+
+        Raises Fault.
+        """
+        match self.state:
+            case "head":
+                return self._head()
+            case "count":
+                return self._counted()
+            case "end":
+                self.state = "done"
+                return END
+            case "size" | "chunk" | "chunk end":
+                return self._chunks()
+            case "close":
+                return self._until_close()
+            case "trailers":
+                return self._trailers()
+            case "done" | "switched":
+                return None
+
+    # Heads
+
+    def _head(self) -> H | None:
+        buffer, at = self._buffer, self._at
+        while buffer.startswith(b"\r\n", at):  # some clients send it after a body
+            at += 2
+        if at != self._at:
+            self._at = self._searched = at
+        end = buffer.find(b"\r\n\r\n", max(at, self._searched - 3))
         if end < 0:
-            if len(self.buffer) > MOST_HEAD:
-                raise Fault("head too long", 431)
-            if _BARE.search(self.buffer[:MOST_HEAD]):
-                raise Fault("line ends")
-            return MORE
-        block, self.buffer = self.buffer[:end], self.buffer[end + 4 :]
-        if end > MOST_HEAD:
-            raise Fault("head too long", 431)
-        return self._frame(self._memoised(block))
+            if at < len(buffer):
+                self._check_so_far()
+            return None
+        if end - at > self._limits.head:
+            raise Fault("a head that is too long", 431)
+        block = buffer[at:end]
+        self._at = self._searched = end + 4
+        head = self._read(block)
+        self._begin_body(head)
+        return head
 
-    def _memoised(self, block: bytes) -> Message:
-        length = None
-        key, at = [], 0
-        for m in _VARIABLE.finditer(block):
-            key.append(block[at : m.start(1)])
-            at = m.end()
-            if block[m.start() + 2] in b"cC":
-                length = m[1] if length is None else b""
-        seen = self.memo.get(b"".join([*key, block[at:]]))
-        if seen is not None and (length is None or _DIGITS(length)):
-            if length is not None:
-                seen.length = int(length)
-            return seen
-        m = self._parsed(block)
-        if len(self.memo) < 8 and length != b"" and not m.chunked:
-            self.memo[b"".join([*key, block[at:]])] = m
-        return m
-
-    def _parsed(self, block: bytes) -> Message:
-        if _BARE.search(block):
+    def _check_so_far(self) -> None:
+        """Refuse at once what can never become a head: its sender may wait for an answer."""
+        buffer, at = self._buffer, self._at
+        if len(buffer) - at > self._limits.head:
+            raise Fault("a head that is too long", 431)
+        end = buffer.find(b"\r\n", at)
+        if self._searched <= (at + 1024 if end < 0 else end):  # not again and again
+            line = buffer[at:] if end < 0 else buffer[at:end]
+            if not (self._so_far if end < 0 else self._first).fullmatch(line):
+                raise Fault("not a first line")
+        if _BARE.search(buffer, max(at, self._searched - 1)):
             raise Fault("line ends")
-        line = block.partition(b"\r\n")[0]
-        if not (_LINE if self.is_server else _STATUS)(line):
-            raise Fault("first line")
-        try:
-            return frame(_by_h11(block + b"\r\n\r\n", self.is_server))
-        except h11.ProtocolError as error:
-            raise Fault(str(error)) from None
+        self._searched = len(buffer)
 
-    def _frame(self, m: Message) -> Message:
-        self.left = m.length or 0
-        if not self.is_server:
-            if m.status < 200:
-                self.state = "switched" if m.status == 101 else "head"
-                return m
-            if self.asked == "HEAD" or m.status in NO_BODY:
-                self.state = "none"
-                return m
-            if not m.chunked and m.length is None:
-                m.keep = False
-                self.state = "close"
-                return m
-        self.state = "size" if m.chunked else "count" if self.left else "none"
-        return m
+    _first: re.Pattern[bytes]
+    _so_far: re.Pattern[bytes]
 
-    def _counted(self) -> bytes | str | None:
-        if self.state == "close":
-            if self.buffer:
-                data, self.buffer = self.buffer, b""
-                return data
-            self.state = "done"
-            return END
-        if len(self.buffer) <= self.left:
-            data, self.buffer = self.buffer, b""
-        else:
-            data, self.buffer = self.buffer[: self.left], self.buffer[self.left :]
-        self.left -= len(data)
-        if not self.left:
-            self.state = "none"
+    def _read(self, block: bytes) -> H:
+        """Return a head, perhaps a remembered one with another length and date."""
+        parts: list[bytes] = _VARIES.split(block)
+        values = parts[2::3]
+        if len(block) > self._limits.longest_kept or len(values) > 2:
+            return self._parse(block)
+        key = (*parts[::3], *parts[1::3])
+        seen = self._remembered.get(key)
+        if seen is not None and (again := self._again(seen, parts[1::3], values)) is not None:
+            return again
+        head = self._parse(block)
+        if len(self._remembered) >= self._limits.heads:
+            del self._remembered[next(iter(self._remembered))]
+        self._remembered[key] = head
+        return head
+
+    @abstractmethod
+    def _parse(self, block: bytes) -> H:
+        """Return the head that this block spells."""
+
+    @abstractmethod
+    def _again(self, seen: H, names: list[bytes], values: list[bytes]) -> H | None:
+        """Return a remembered head with these values of Content-Length and Date."""
+
+    @abstractmethod
+    def _begin_body(self, head: H) -> None:
+        """Set the state in which this head's body is read."""
+
+    def _begin_framed(self, length: int | None, *, is_chunked: bool) -> None:
+        self._left = length or 0
+        self.state = "size" if is_chunked else "count" if length else "end"
+
+    # Bodies
+
+    def _counted(self) -> bytes | None:
+        if self._at == len(self._buffer):
+            return None
+        data = self._take(self._left)
+        self._left -= len(data)
+        if not self._left:
+            self.state = "end"
         return data
 
-    # Writing
+    def _take(self, most: int) -> bytes:
+        at = self._at
+        if at == 0 and len(self._buffer) <= most:  # no copy
+            data, self._buffer = self._buffer, b""
+            self._searched = 0
+            return data
+        data = self._buffer[at : at + most]
+        self._at = self._searched = at + len(data)
+        return data
 
-    def request(
-        self, method: str, target: str, fields: object, body: bytes, head: bytes | None = None
-    ) -> bytes:
-        self.asked, self.state = method, "head"
-        if head is None:
-            head = b"%b %b HTTP/1.1\r\n%b" % (
-                method.encode(),
-                target.encode("latin-1"),
-                lines(fields),
-            )
-        if body or method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
-            return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
-        return head + b"\r\n"
+    def _until_close(self) -> bytes | End | None:
+        if self._at < len(self._buffer):
+            return self._take(len(self._buffer))
+        if self._has_ended:
+            self.state = "done"
+            return END
+        return None
 
-    def answer(
-        self, status: int, reason: bytes, fields: object, length: int | None, *, chunked: bool
-    ) -> bytes:
-        head = b"HTTP/1.1 %d %b\r\n%b" % (status, reason or PHRASES.get(status, b""), lines(fields))
-        if length is not None:
-            return b"%bcontent-length: %d\r\n\r\n" % (head, length)
-        return head + (b"transfer-encoding: chunked\r\n\r\n" if chunked else b"\r\n")
+    def _chunks(self) -> bytes | End | None:
+        """Return the bytes of all chunks that are here."""
+        pieces: list[bytes] = []
+        while self._at < len(self._buffer):
+            if self.state == "size":
+                if not self._begin_chunk():
+                    break
+            elif self.state == "chunk":
+                data = self._take(self._left)
+                self._left -= len(data)
+                pieces.append(data)
+                if not self._left:
+                    self.state = "chunk end"
+            elif self.state == "chunk end":
+                if not self._end_chunk():
+                    break
+            else:
+                break
+        if pieces:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self._trailers() if self.state == "trailers" else None
 
-    def chunk(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data)
+    def _begin_chunk(self) -> bool:
+        found = _CHUNK.match(self._buffer, self._at)
+        if found is None:
+            rest = self._buffer[self._at :]
+            if len(rest) > self._limits.head // 16 or b"\n" in rest:
+                raise Fault("not a chunk")
+            return False
+        self._at = self._searched = found.end()
+        self._left = int(found[1], 16)
+        self.state = "chunk" if self._left else "trailers"
+        return True
 
-    def last(self) -> bytes:
-        return b"0\r\n\r\n"
+    def _end_chunk(self) -> bool:
+        end = self._buffer[self._at : self._at + 2]
+        if not b"\r\n".startswith(end):
+            raise Fault("a chunk that is longer than announced")
+        if len(end) < 2:
+            return False
+        self._at = self._searched = self._at + 2
+        self.state = "size"
+        return True
+
+    def _trailers(self) -> End | None:
+        buffer, at = self._buffer, self._at
+        if buffer.startswith(b"\r\n", at):
+            end = at + 2
+        else:
+            end = buffer.find(b"\r\n\r\n", max(at, self._searched - 3)) + 4
+            if end < 4:
+                self._searched = len(buffer)
+                if len(buffer) - at > self._limits.head:
+                    raise Fault("trailers that are too long")
+                return None
+        if not _TRAILERS.fullmatch(buffer, at, end):
+            raise Fault("not trailers")
+        self._at = self._searched = end
+        self.state = "done"
+        return END
 
 
-def lines(fields: object) -> bytes:
-    return b"".join([b"%b: %b\r\n" % f for f in fields])
+class RequestWire(Wire[RequestHead]):
+    """What a client says: requests."""
+
+    _first = _REQUEST_LINE
+    _so_far = _REQUEST_SO_FAR
+
+    def _parse(self, block: bytes) -> RequestHead:
+        line, fields = _split(block)
+        found = _REQUEST_LINE.fullmatch(line)
+        if found is None:
+            raise Fault("not a request line")
+        is_11 = found[3] == b"1"
+        framing = _framing(fields, is_11=is_11)
+        if found[1] == b"CONNECT":  # what follows is a tunnel, whatever its head announces
+            if framing.length or framing.is_chunked:
+                raise Fault("a body on CONNECT")
+            framing.keeps = False
+        return RequestHead(
+            found[1].decode(), found[2].decode(), fields, is_11,
+            framing.keeps, framing.length, framing.is_chunked, framing.expects,
+        )  # fmt: skip
+
+    def _again(
+        self, seen: RequestHead, names: list[bytes], values: list[bytes]
+    ) -> RequestHead | None:
+        length = seen.length
+        fields = seen.fields
+        for name, value in zip(names, values, strict=True):
+            if name[2] not in b"cC" or not _LENGTH.fullmatch(value):
+                return None
+            if int(value) != length:
+                length = int(value)
+                fields = _with_value(fields, b"content-length", value)
+        return RequestHead(
+            seen.method, seen.target, fields, seen.is_11, seen.keeps, length,
+            seen.is_chunked, seen.expects, notes=seen.notes,
+        )  # fmt: skip
+
+    def _begin_body(self, head: RequestHead) -> None:
+        self._begin_framed(head.length, is_chunked=head.is_chunked)
+
+
+class AnswerWire(Wire[AnswerHead]):
+    """What an upstream says: answers. ``asked`` is the method of the request."""
+
+    _first = _STATUS_LINE
+    _so_far = _STATUS_SO_FAR
+    asked = "GET"
+
+    def _parse(self, block: bytes) -> AnswerHead:
+        line, fields = _split(block)
+        found = _STATUS_LINE.fullmatch(line)
+        if found is None:
+            raise Fault("not a status line")
+        is_11 = found[1] == b"1"
+        framing = _framing(fields, is_11=is_11)
+        date = next((value for name, value in fields if name.lower() == b"date"), None)
+        return AnswerHead(
+            int(found[2]), found[3] or b"", fields, is_11,
+            framing.keeps, framing.length, framing.is_chunked, date,
+        )  # fmt: skip
+
+    def _again(
+        self, seen: AnswerHead, names: list[bytes], values: list[bytes]
+    ) -> AnswerHead | None:
+        length, date, fields = seen.length, seen.date, seen.fields
+        if len(names) == 2 and names[0][2:3].lower() == names[1][2:3].lower():
+            return None
+        for name, value in zip(names, values, strict=True):
+            if name[2] in b"dD":
+                if not _DATE.fullmatch(value):
+                    return None
+                if value != date:
+                    date = value
+                    fields = _with_value(fields, b"date", date)
+            elif not _LENGTH.fullmatch(value):
+                return None
+            elif int(value) != length:
+                length = int(value)
+                fields = _with_value(fields, b"content-length", value)
+        return AnswerHead(
+            seen.status, seen.reason, fields, seen.is_11,
+            seen.keeps, length, seen.is_chunked, date, seen.notes,
+        )  # fmt: skip
+
+    def _begin_body(self, head: AnswerHead) -> None:
+        if head.status < 200:
+            self.state = "switched" if head.status == 101 else "head"
+        elif self.asked == "HEAD" or head.status in _NO_BODY:
+            self.state = "end"
+        elif head.length is None and not head.is_chunked:
+            head.keeps = False
+            self.state = "close"
+        else:
+            self._begin_framed(head.length, is_chunked=head.is_chunked)
+
+
+@dataclass(slots=True)
+class _Framing:
+    keeps: bool
+    length: int | None = None
+    is_chunked: bool = False
+    expects: bool = False
+
+
+def _split(block: bytes) -> tuple[bytes, Fields]:
+    """Return the first line of a head and its fields. Raises Fault."""
+    line, _, rest = block.partition(b"\r\n")
+    if not rest:
+        return line, ()
+    if not _FIELD_LINES.fullmatch(rest + b"\r\n"):
+        raise Fault("not a field")
+    if b"\t" in rest and _TAB_IN_FRAMING.search(block):  # not every reader strips it
+        raise Fault("a tab in a framing header")
+    pairs = [one.partition(b":") for one in rest.split(b"\r\n")]
+    return line, tuple([(name, value.strip(b" \t")) for name, _, value in pairs])
+
+
+def _framing(fields: Fields, *, is_11: bool) -> _Framing:
+    """Read how a body is framed. Raises Fault if two readers could differ."""
+    framing = _Framing(is_11)
+    for name, value in fields:
+        match name.lower():
+            case b"content-length":
+                if framing.length is not None or not _LENGTH.fullmatch(value):
+                    raise Fault("not one Content-Length")
+                framing.length = int(value)
+            case b"transfer-encoding":
+                if framing.is_chunked or value.lower() != b"chunked" or not is_11:
+                    raise Fault("a transfer coding other than chunked")
+                framing.is_chunked = True
+            case b"connection":
+                tokens = [token.strip() for token in value.lower().split(b",")]
+                framing.keeps = framing.keeps and b"close" not in tokens
+            case b"expect":
+                framing.expects = is_11 and value.lower() == b"100-continue"
+    if framing.is_chunked and framing.length is not None:
+        raise Fault("two framings")
+    return framing
+
+
+def _with_value(fields: Fields, name: bytes, value: bytes) -> Fields:
+    return tuple([(one[0], value) if one[0].lower() == name else one for one in fields])
+
+
+# Writing
+
+PHRASES = {
+    200: b"OK",
+    202: b"Accepted",
+    400: b"Bad Request",
+    403: b"Forbidden",
+    404: b"Not Found",
+    408: b"Request Timeout",
+    413: b"Payload Too Large",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+}
+LONG = 65536
+"""A body of more bytes is sent by itself: joining it to its head would copy it."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def render_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % one for one in fields])
+
+
+def render_request(method: str, target: str, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a request's head without its end and its length."""
+    line = b"%b %b HTTP/1.1\r\n" % (method.encode(), target.encode("latin-1"))
+    return line + render_fields(fields)
+
+
+def render_answer(
+    status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]], ending: bytes
+) -> bytes:
+    """Return an answer's head; ``ending`` are the lines that say how its body is framed."""
+    reason = reason or PHRASES.get(status, b"")
+    return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, reason, render_fields(fields), ending)
+
+
+def render_chunk(data: bytes) -> bytes:
+    """Return a chunk; there is none without bytes, which would end the body."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
