@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     if sys.version_info < _NEEDED:
         return _refuse_python()
+    _open_closed_descriptors()
     args = sys.argv[1:] if argv is None else list(argv)
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
@@ -54,6 +55,20 @@ def _run(args: list[str]) -> int:
                 return int(import_module("mcp_tool_filter.cli.settings.help").show_help(command))
             return int(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run(typed))
     return int(import_module("mcp_tool_filter.cli.commands.proxy").run(args))
+
+
+def _open_closed_descriptors() -> None:
+    """Replace a stdin, stdout or stderr that is closed: else the next file that we open gets its
+    number, and what is meant for people, or for a client, is written into it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _end_cleanly_on_sigterm() -> None:

@@ -17,6 +17,7 @@ id:
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -29,8 +30,13 @@ _STRING = rb'"(?:[^"\\]|\\.)*+"'
 _NUMBER = rb"-?[0-9][0-9.eE+-]*+"
 # Never backtracks: an unfinished string matches as a lone quote, which ends the search.
 _TOKEN = re.compile(rb'%b|[{}\[\]:,]|[^\s"{}\[\]:,]++|"' % _STRING)
-_LAST_MEMBER = re.compile(rb'(?<!\\)"id"\s*+:\s*+(%b|%b)\s*+\}\s*+\Z' % (_STRING, _NUMBER))
+_LAST_MEMBER = re.compile(
+    rb'(?<!\\)"id"\s*+:\s*+(%b|%b)\s*+(?:,\s*+"jsonrpc"\s*+:\s*+"2.0"\s*+)?\}\s*+\Z'
+    % (_STRING, _NUMBER)
+)
 _IS_ID = re.compile(rb"%b|%b" % (_STRING, _NUMBER)).fullmatch
+_SEARCHED = 4096  # bytes at each end of a broken line
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,99 @@ def ids_in_cut(cut: CutLine) -> list[str]:
         return [found.decode()]
     except UnicodeDecodeError:
         return []
+
+
+def ids_answered(line: bytes | CutLine) -> list[str] | None:
+    """Return the ids of the requests that a broken line of an upstream may answer; None if it is
+    an answer, but we cannot tell to what.
+
+    A log line, a notification or a request answers none, even if it contains a message:
+
+    >>> ids_answered(b'{"id":1,"result":{}}'), ids_answered(b'{"jsonrpc":"2.0","id":1,"result":')
+    (['1'], ['1'])
+    >>> ids_answered(b'{"log":{"jsonrpc":"2.0","id":1,"result":{}}}')
+    []
+    """
+    if isinstance(line, CutLine):
+        beginning, end = line.beginning, line.end
+    else:
+        beginning, end = line[:_SEARCHED], line[_SEARCHED:][-_SEARCHED:]
+    text = beginning.removeprefix(_BOM).lstrip(_SPACE)
+    if text[:1] not in (b"{", b"["):
+        return None if isinstance(line, CutLine) else []
+    ids: list[str] = []
+    for one in _beginnings_of_messages(text):
+        found = one.ids_answered(end)
+        if found is None:
+            return None
+        ids += found
+    return ids
+
+
+class _Beginning:
+    """The members of a message, as far as they can be read."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.ids: list[str] = []
+        self.is_whole = False
+
+    def ids_answered(self, end: bytes) -> list[str] | None:
+        keys = self.keys
+        is_answer = not keys.isdisjoint(("result", "error"))
+        is_other = not keys.isdisjoint(("method", "params"))
+        if not is_answer and (is_other or "jsonrpc" not in keys):
+            is_hidden = not (is_other or self.is_whole) and b'"jsonrpc"' in end
+            return None if is_hidden else []
+        if self.ids:
+            return self.ids
+        if self.is_whole:
+            return None if "jsonrpc" in keys else []
+        found = _id_at_the_end(end)
+        return [found.decode()] if found and _is_id(found) else None
+
+
+def _beginnings_of_messages(text: bytes) -> list[_Beginning]:
+    """Read the outermost object, or the objects in the outermost array."""
+    outermost = 1 if text[:1] == b"{" else 2
+    messages: list[_Beginning] = []
+    depth, before, key = 0, b"", ""
+    for token in _TOKEN.finditer(text):
+        part = token[0]
+        if part == b'"':
+            break
+        if depth == outermost and messages:
+            if part == b":":
+                key = _key(before)
+                messages[-1].keys.add(key)
+            elif before == b":" and key == "id" and token.end() < len(text) and _is_id(part):
+                messages[-1].ids.append(part.decode())
+        if part == b"{" and depth == outermost - 1:
+            messages.append(_Beginning())
+        depth += (part in b"{[") - (part in b"}]")
+        if depth == outermost - 1 and part == b"}" and messages:
+            messages[-1].is_whole = True
+        before = part
+    return messages
+
+
+def _key(written: bytes) -> str:
+    try:
+        return str(json.loads(written)).lower()
+    except ValueError:
+        return ""
+
+
+def _is_id(written: bytes) -> bool:
+    return _IS_ID(written) is not None and _is_utf8(written)
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _id_at_the_beginning(beginning: bytes) -> bytes | None:

@@ -15,8 +15,12 @@ from tests.make import answering, asking, calling, listing
 from tests.stdio_client import filtered, upstream
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def recorded(path: Path) -> LineRecorder:
-    return LineRecorder(path.open("wb"), clock=iter(range(1000)).__next__)
+    return LineRecorder(path.open("wb"), on_failure=_raise, clock=iter(range(1000)).__next__)
 
 
 def test_a_request_is_recorded_with_its_answer(tmp_path: Path) -> None:

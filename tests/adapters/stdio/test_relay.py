@@ -131,7 +131,7 @@ def test_an_internal_error_ends_the_session_and_nothing_passes(
     with relayed() as (session, running):
         session.asks(asking("ping"))
         monkeypatch.setattr(
-            "mcp_tool_filter.adapters.stdio.relayed_lines.RelayedLines._pass_from_client", stumble
+            "mcp_tool_filter.adapters.stdio.relay.RelayedLines._pass_from_client", stumble
         )
         assert LOST in session.asks(calling("read_file"))
         running.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
@@ -36,13 +35,11 @@ def test_all_work_runs_in_one_thread_and_is_awaited(rules: RuleThread) -> None:
         rules.do(lambda: 1 / 0)
 
 
-def test_decisions_wait_side_by_side_and_the_end_waits_for_them(rules: RuleThread) -> None:
-    made: SimpleQueue[object] = SimpleQueue()
-    rules.decide_later("client", waiting(0.3, "slow"), made.put)
-    rules.decide_later("client", waiting(0.0, "quick"), made.put)
-    rules.wait_for("command")  # on which nobody waits
-    rules.wait_for("client")
-    assert [made.get_nowait(), made.get_nowait()] == ["quick", "slow"]
+def test_decisions_wait_side_by_side(rules: RuleThread) -> None:
+    slow, quick = rules.begin(waiting(60, "slow")), rules.begin(waiting(0.0, "quick"))
+    assert quick.result(timeout=30) == "quick"
+    assert not slow.done()
+    slow.cancel()
 
 
 def test_a_decision_that_raises_is_reported(rules: RuleThread) -> None:
@@ -50,10 +47,7 @@ def test_a_decision_that_raises_is_reported(rules: RuleThread) -> None:
         yield Delay(0.0)
         raise ZeroDivisionError
 
-    made: SimpleQueue[object] = SimpleQueue()
-    rules.decide_later("client", raising(), made.put)
-    rules.wait_for("client")
-    assert isinstance(made.get_nowait(), ZeroDivisionError)
+    assert isinstance(rules.begin(raising()).exception(timeout=30), ZeroDivisionError)
 
 
 def test_an_unusable_rules_file_stops_the_start(tmp_path: Path) -> None:

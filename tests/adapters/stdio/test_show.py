@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.show import show_stray_line
+from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.protocol.limits import Limits
 
 

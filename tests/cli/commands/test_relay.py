@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.relaying import DENY, names_in, text_in
+from tests.cli.commands.relaying import DENY, gone, names_in, pid_in, text_in
 from tests.cli.launched import run, surroundings
 from tests.make import asking, calling
 from tests.stdio_client import filtered, upstream
@@ -275,3 +277,126 @@ def test_no_secret_of_a_command_is_printed(tmp_path: Path) -> None:
     assert "Failed to connect to upstream MCP at /no/such/program" in text
     assert "--connectionString *** --access-token *** --password=***" in text
     assert [secret for secret in SECRETS if secret in text] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_answer"),
+    [
+        ('{"id":%s,"result":{}}', True),
+        ('{"id":%s,"result":{},"level":"info"}', True),
+        ('{"id":%s,"error":"no"}', True),
+        ('[{"id":%s,"result":{}}]', True),
+        ('{"jsonrpc":"1.0","id":%s,"result":{}}', True),
+        ('{"jsonrpc":"2.0","id":%s,"result":{"x":NaN}}', True),
+        ('{"jsonrpc":"2.0","id":%s,"result":{}', True),
+        ('{"jsonrpc":"2.0","result":{}}', True),
+        ('{"level":"info","message":{"jsonrpc":"2.0","id":%s,"method":"tools/call"}}', False),
+        ('{"sent":[{"jsonrpc":"2.0","id":%s,"result":{}}]}', False),
+        ('{"level":"info","id":%s,"message":"{\\"jsonrpc\\":\\"2.0\\"}"}', False),
+        ('DEBUG sent {"jsonrpc":"2.0","id":%s,"result":{}}', False),
+    ],
+)
+def test_a_broken_answer_fails_its_request_and_a_log_line_fails_none(
+    line: str, is_answer: bool, tmp_path: Path
+) -> None:
+    with filtered(*DENY, "--", *upstream("--tools", "say"), home=tmp_path) as client:
+        client.opens()
+        heard = client.calls("say", raw=line.replace("%s", "7"), id="7")
+        if is_answer:
+            assert heard["error"] == {
+                "code": -32603,
+                "message": "The server sent an invalid response",
+            }
+        else:
+            assert text_in(heard) == "say"
+        assert heard["id"] == 7
+
+
+@pytest.mark.parametrize("size", [11_000_000, 21_000_000])
+@pytest.mark.parametrize(
+    "head",
+    [
+        '{"jsonrpc":"2.0","method":"notifications/message","params":{"id":7,"result":{},"data":"',
+        '{"jsonrpc":"2.0","params":{"level":"info","data":"',
+        '{"time":1,"message":"',
+    ],
+)
+def test_a_notification_that_is_too_large_does_not_fail_the_answer_behind_it(
+    head: str, size: int, tmp_path: Path
+) -> None:
+    with filtered(*DENY, "--", *upstream("--tools", "fill"), home=tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("fill", id="7", head=head, bytes=size)) == "fill"
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_session(tmp_path: Path) -> None:
+    words = (*DENY, "--record", "/dev/full", "--", *upstream())
+    with filtered(*words, home=tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("read_file", id="2")) == "read_file"
+        client.calls("delete_file", id="3")
+        assert client.leaves() == 0
+        said = client.stderr()
+        assert said.count("The recording /dev/full ends here: No space left on device") == 1
+
+
+@pytest.mark.parametrize("stderr", ["closed", "unread"])
+def test_nobody_needs_to_read_our_stderr(stderr: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    while stderr == "unread":
+        os.set_blocking(writer, False)
+        try:
+            os.write(writer, b"x" * 4096)
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+            break
+    ran = [sys.executable, "-m", "mcp_tool_filter", "-vv", *DENY, "--", *upstream()]
+    recording = tmp_path / "recording"
+    words = ["sh", "-c", 'exec "$@" 2>&-', "sh", *ran[:3], "--record", str(recording), *ran[3:]]
+    process = subprocess.Popen(
+        words if stderr == "closed" else ran,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=writer,
+        env=surroundings(tmp_path),
+    )
+    said = b"".join(calling("delete_file", id=str(n)) + b"\n" for n in range(1, 300))
+    heard, _ = process.communicate(asking("tools/list", id="0") + b"\n" + said, timeout=60)
+    assert process.returncode == 0
+    assert sorted(json.loads(line)["id"] for line in heard.splitlines()) == list(range(300))
+    if stderr == "closed":  # what is meant for people was not written into it
+        assert b"Warning" not in recording.read_bytes()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_inherited_descriptors_may_be_non_blocking(tmp_path: Path) -> None:
+    (stdin, to_us), (from_us, stdout) = os.pipe(), os.pipe()
+    os.set_blocking(stdin, False)
+    os.set_blocking(stdout, False)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mcp_tool_filter", *DENY, "--", *upstream()],
+        stdin=stdin,
+        stdout=stdout,
+        env=surroundings(tmp_path),
+    )
+    os.close(stdin)
+    with os.fdopen(to_us, "wb", buffering=0) as says, os.fdopen(from_us, "rb") as hears:
+        for size in (1, 3_000_000):  # each time it waits for us first
+            says.write(calling("big", arguments=f'{{"bytes":{size}}}') + b"\n")
+            time.sleep(0.3)
+            assert len(json.loads(hears.readline())["result"]["content"][0]["text"]) == size
+            assert not os.get_blocking(stdout)  # other processes may rely on it
+        says.close()
+        assert process.wait(timeout=30) == 0
+    os.close(stdout)
+
+
+def test_strict_leaves_no_command_running(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    command = upstream("--pid", str(pid), "--ignore-eof", "--ignore-term")
+    with filtered("--strict", "--deny", "^no_such", "--", *command, home=tmp_path) as client:
+        client.opens()
+        client.say(asking("tools/list", id="2"))
+        assert client.ends() == 1
+        assert gone(pid_in(pid))

@@ -72,7 +72,7 @@ def test_rules_apply_in_front_of_a_command(tmp_path: Path) -> None:
     assert b'"no"' not in said
 
 
-def test_only_the_waiting_message_is_late(tmp_path: Path) -> None:
+def test_messages_keep_their_order_when_one_waits(tmp_path: Path) -> None:
     with filtered(*rules(tmp_path), "--", *upstream(), home=tmp_path) as client:
         client.opens()
         client.say(
@@ -80,7 +80,7 @@ def test_only_the_waiting_message_is_late(tmp_path: Path) -> None:
             calling("write_file", id="2"),
         )
         heard = [json.loads(client.hears_line())["id"] for _ in range(2)]
-        assert heard == [2, 1]
+        assert heard == [1, 2]
         assert client.leaves() == 0
 
 
@@ -90,6 +90,73 @@ def test_waiting_messages_are_passed_on_after_the_end_of_input(tmp_path: Path) -
         client.say(calling("write_file", id="8", arguments='{"slow":1}'))
         assert client.leaves() == 0
         assert json.loads(client.raw[-1])["id"] == 8
+
+
+HELD = """
+interceptor:
+  rules:
+    - {id: late, on: response, conditions: [tool_equals: read_file], actions: [delay: 1500ms]}
+"""
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_an_answer_that_a_rule_holds_at_the_end_is_delivered(crashes: bool, tmp_path: Path) -> None:
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(HELD)
+    with filtered("--rules", str(policy), "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.say(calling("read_file", id="8"), calling("crash" if crashes else "argv", id="9"))
+        assert (client.ends() if crashes else client.leaves()) == int(crashes)
+        heard = [json.loads(line) for line in client.raw]
+        assert [(one["id"], "result" in one) for one in heard[1:]] == [(8, True), (9, not crashes)]
+
+
+def test_what_a_python_rule_prints_goes_to_stderr(tmp_path: Path) -> None:
+    (tmp_path / "chatty.py").write_text(
+        "import os\n"
+        "print('imported')\n"
+        "def check(message):\n"
+        "    print('one rule'); os.write(1, b'descriptor one\\n'); os.system('echo a program')\n"
+        "    return None\n"
+    )
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(
+        "interceptor: {rules: [{id: r, conditions: [tool_equals: read_file],"
+        " actions: [transform: {python: 'chatty:check'}]}]}"
+    )
+    with filtered("--rules", str(policy), "--", *upstream(), home=tmp_path) as client:
+        client.opens()
+        client.calls("read_file", id="2")
+        assert client.leaves() == 0
+        assert [json.loads(line)["id"] for line in client.raw] == ["open", 2]
+        for text in ("imported", "one rule", "descriptor one", "a program"):
+            assert text in client.stderr()
+
+
+PRETTY = """
+interceptor:
+  rules:
+    - {id: in, conditions: [tool_equals: read_file], actions: [run_script: &pretty
+        {path: ./pretty.py, decides: true}]}
+    - {id: out, on: response, conditions: [tool_equals: read_file], actions: [run_script: *pretty]}
+"""
+
+
+def test_what_a_script_writes_on_several_lines_is_sent_on_one(tmp_path: Path) -> None:
+    script = tmp_path / "pretty.py"
+    script.write_text(
+        f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(json.load(sys.stdin), indent=2))\n"
+    )
+    script.chmod(0o755)
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(PRETTY)
+    journal = tmp_path / "journal"
+    words = ("--rules", str(policy), "--", *upstream(journal=journal))
+    with filtered(*words, home=tmp_path) as client:
+        client.opens()
+        assert text_in(client.calls("read_file", id="2", path="a")) == "read_file"
+        assert client.leaves() == 0
+    assert all(json.loads(line) for line in (*journal.read_bytes().splitlines(), *client.raw))
 
 
 def test_the_answer_to_a_copy_is_dropped(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
-import sys
 from contextlib import suppress
 from itertools import count
 from threading import Thread
@@ -21,22 +19,6 @@ from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
-
-
-def keep_stdout() -> int:
-    """Return a descriptor of stdout for us alone: from now on everyone else writes to stderr.
-
-    Over stdio, what a user's Python code prints, and its child processes, would reach the client.
-    """
-    ours = os.dup(1)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # stderr is closed
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
-    sys.stdout = sys.stderr  # not buffered: we end without flushing
-    return ours
 
 
 class Callables:

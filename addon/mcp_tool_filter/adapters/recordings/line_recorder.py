@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import IO
@@ -51,8 +52,16 @@ class _Asked:
 class LineRecorder:
     """The recorder of one session; several threads may use it."""
 
-    def __init__(self, file: IO[bytes], *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        *,
+        on_failure: Callable[[OSError], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``on_failure`` is called once if the file cannot be written any more."""
         self._file = file
+        self._on_failure = on_failure
         self._clock = clock
         self._waiting: dict[str, _Asked] = {}
         self._is_open = False  # True after an initialize
@@ -61,6 +70,8 @@ class LineRecorder:
     def from_client(self, line: bytes, verdict: Verdict) -> None:
         """Record a client's line and its verdict."""
         with self._lock:
+            if self._file.closed:
+                return
             now = self._clock()
             match verdict:
                 case Forward():
@@ -77,6 +88,8 @@ class LineRecorder:
     def from_upstream(self, line: bytes, verdict: Verdict) -> None:
         """Record an upstream's line and its verdict."""
         with self._lock:
+            if self._file.closed:
+                return
             heard = list(_heard(line, verdict))
             message = _read(line)
             asked = None
@@ -92,9 +105,8 @@ class LineRecorder:
         """Write the unanswered requests, and close the file."""
         with self._lock:
             for asked in self._waiting.values():
-                self._file.write(write_value(_flow(asked, None, None, self._clock())))
-            self._waiting.clear()
-            self._file.close()
+                self._add(_flow(asked, None, None, self._clock()))
+            self._close()
 
     def _fields(self) -> RecordedFields:
         usual = ((b"content-type", _JSON), (b"accept", _JSON + b", " + _EVENTS))
@@ -125,9 +137,19 @@ class LineRecorder:
         self._add(_flow(_Asked(b"", b"", now, fields), answer, "GET", now))
 
     def _add(self, flow: dict[str, Dumpable]) -> None:
-        if not self._file.closed:  # a thread may still receive something at the end
+        if self._file.closed:  # a thread may still receive something at the end
+            return
+        try:
             self._file.write(write_value(flow))
             self._file.flush()
+        except OSError as error:  # the disk is full: the session goes on
+            self._close()
+            self._on_failure(error)
+
+    def _close(self) -> None:
+        self._waiting = {}
+        with suppress(OSError):
+            self._file.close()
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ class Child:
 
     def read(self) -> bytes:
         """Return the next part of its output; empty at the end."""
-        return os.read(self._stdout, _READ_SIZE)
+        return read_some(self._stdout)
 
     def write(self, data: bytes) -> bool:
         """Write all of the data, however long it takes; return False if the child does not read any
@@ -122,14 +123,35 @@ def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
             child.send(number)
 
 
+def read_some(descriptor: int) -> bytes:
+    """Wait for the next bytes; empty at the end. Raises OSError.
+
+    Another process may have made a descriptor that we share non-blocking: then we wait with poll.
+    """
+    while True:
+        try:
+            return os.read(descriptor, _READ_SIZE)
+        except BlockingIOError:
+            _wait_until_ready(descriptor, is_read=True)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data, in as many parts as the reader takes."""
-    written = os.write(descriptor, data)
-    if written == len(data):
-        return
-    rest = memoryview(data)[written:]
+    """Write all of the data, in as many parts as the reader takes. Raises OSError."""
+    rest = memoryview(data)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            _wait_until_ready(descriptor, is_read=False)
+
+
+def _wait_until_ready(descriptor: int, *, is_read: bool) -> None:
+    if not hasattr(select, "poll"):  # Windows, whose pipes cannot be waited for
+        time.sleep(0.01)
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN if is_read else select.POLLOUT)
+    poll.poll()
 
 
 def _start(

@@ -10,8 +10,8 @@ from contextlib import suppress
 from threading import Thread
 
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.adapters.stdio.outbox import Outbox
-from mcp_tool_filter.adapters.stdio.show import show_stray_line
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_in_cut, refuse_hidden_line

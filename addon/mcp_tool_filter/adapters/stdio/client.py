@@ -30,7 +30,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
 )
 from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
-from mcp_tool_filter.adapters.stdio.show import show_stray_line
+from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import LineParser

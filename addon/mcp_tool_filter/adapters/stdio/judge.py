@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from typing import Protocol, cast
@@ -27,18 +27,19 @@ from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then, wai
 from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
 from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Reason, Reply, Verdict, Why
+from mcp_tool_filter.policy.verdict import Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits, OverLimit
-from mcp_tool_filter.protocol.lines import CutLine, ids_in_cut, refuse_hidden_line
+from mcp_tool_filter.protocol.lines import CutLine, ids_answered, ids_in_cut, refuse_hidden_line
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Message,
     Response,
-    ids_guessed_in,
     render_error,
 )
+from mcp_tool_filter.protocol.scan import scan
 
 _OUR_FAULT = "Internal error"
+_MOST_SHOWN = 2000  # bytes of a line that is no message
 _MOST_WAITING = 100_000  # requests; there is only one client, and it learns of a loss
 _MOST_WAITING_BYTES = 16 * MEBIBYTE
 
@@ -141,17 +142,22 @@ class LineJudge:
             return self._decided(judged, note, line)
 
     def _judge_from_upstream(self, line: bytes | CutLine) -> Decision[Judged]:
-        said = self._conversation
         if isinstance(line, CutLine):
-            detail, ids = f"a line of {line.size} bytes", ids_in_cut(line)
-            return said.unreadable_from_upstream(line.beginning, detail, is_cut=True, ids=ids)
-        try:
-            refuse_hidden_line(line)
-            return said.from_upstream(line)
-        except OverLimit as error:
-            return said.unreadable_from_upstream(line, str(error), is_cut=True)
-        except ProtocolError as error:
-            return said.fail(self._exchanges.take(_ids_if_message(line)), str(error))
+            detail = f"a line of {line.size} bytes"
+        else:
+            try:
+                refuse_hidden_line(line)
+                return self._conversation.from_upstream(line)
+            except ProtocolError as error:
+                detail = str(error)
+        return self._conversation.fail(self._take_answered(line), detail)
+
+    def _take_answered(self, line: bytes | CutLine) -> list[str]:
+        """Forget the requests that a broken line may answer; return their ids."""
+        ids = ids_answered(line)
+        if ids is not None:
+            return self._exchanges.take(ids)
+        return self._exchanges.take_all() if len(self._exchanges) == 1 else []
 
     def replace_bug(self, line: bytes | CutLine, bug: Exception) -> Verdict:
         """Replace an upstream's line after our own code has raised."""
@@ -159,8 +165,7 @@ class LineJudge:
             return self._replace_bug(line, bug).verdict
 
     def _replace_bug(self, line: bytes | CutLine, bug: Exception) -> Judged:
-        waiting = self._exchanges.take(ids_guessed_in(_text(line)))
-        return self._conversation.fail(waiting, repr(bug))
+        return self._conversation.fail(self._take_answered(line), repr(bug))
 
     def _decided(
         self, judged: Decision[Judged], note: Note | None, line: bytes | CutLine
@@ -218,6 +223,11 @@ class LineJudge:
         with self._lock:
             return [render_error(id, code, text) for id in self._exchanges.take(list(ids))]
 
+    def forget(self, ids: Sequence[str]) -> None:
+        """Forget requests that nobody waits for any more."""
+        with self._lock:
+            self._exchanges.take(list(ids))
+
     def lost_replies(self, *, besides: Collection[str] = ()) -> list[bytes]:
         """Return an error for each waiting request, except for these methods."""
         with self._lock:
@@ -242,18 +252,35 @@ _LINE = _Line()
 
 
 def _noted(note: Note | None, line: bytes | CutLine, judged: Judged) -> Verdict:
+    verdict = _on_one_line(judged.verdict)
     if note:
-        note(_text(line), judged.verdict)
-    return judged.verdict
+        note(_text(line), verdict)
+    return verdict
+
+
+def _on_one_line(verdict: Verdict) -> Verdict:
+    """Put each of our own messages on one line: a rule's script may write several."""
+    match verdict:
+        case Rewrite(text, _, owed, to_upstream):
+            if any(b"\n" in one or b"\r" in one for one in (text, *owed, *to_upstream)):
+                return replace(
+                    verdict,
+                    text=without_line_ends(text),
+                    owed=tuple(map(without_line_ends, owed)),
+                    to_upstream=tuple(map(without_line_ends, to_upstream)),
+                )
+        case Reply(text) if b"\n" in text or b"\r" in text:
+            return replace(verdict, text=without_line_ends(text))
+    return verdict
+
+
+def without_line_ends(message: bytes) -> bytes:
+    """Return a valid message on one line: in JSON, a line end is only white space."""
+    return message.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def _text(line: bytes | CutLine) -> bytes:
     return line if isinstance(line, bytes) else line.beginning
-
-
-def _ids_if_message(raw: bytes) -> list[str]:
-    """Guess the ids of a broken message; none if it looks like a log line."""
-    return ids_guessed_in(raw) if b'"jsonrpc"' in raw else []
 
 
 def _server_in(response: Response, before: ServerName) -> ServerName:
@@ -275,3 +302,21 @@ def _server_in(response: Response, before: ServerName) -> ServerName:
     revisions = [result.get("protocolVersion"), *(several if isinstance(several, list) else ())]
     known = [shown(text) for text in revisions if isinstance(text, str)]
     return ServerName(shown(" ".join(words)), max(known, default=before.revision))
+
+
+def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> bool:
+    """Show a line that is not JSON, with a mark; return False if it may be JSON."""
+    try:
+        scan(line, {}, limits)
+    except OverLimit:  # it may be JSON; then a warning explains the problem
+        return False
+    except ProtocolError:
+        text = line[:_MOST_SHOWN].decode("utf-8", "backslashreplace")
+        more = "…" if len(line) > _MOST_SHOWN else ""
+        say(f"[not JSON, from the command] {_printable(text)}{more}")
+        return b'"jsonrpc"' not in line
+    return False
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,7 +7,6 @@ arrive in order; requests wait for their answers concurrently.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
@@ -16,7 +15,7 @@ from typing import Protocol, assert_never
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.http_client import Headers
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
-from mcp_tool_filter.adapters.stdio.child import write_all
+from mcp_tool_filter.adapters.stdio.child import read_some, write_all
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.legacy_upstream import StreamEnded
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
@@ -41,7 +40,6 @@ from mcp_tool_filter.protocol.messages import (
 )
 from mcp_tool_filter.protocol.one_line import on_one_line
 
-_READ_SIZE = 64 * 1024
 _LAST_ANSWERS = 5.0  # seconds for open answers after the client has closed its side
 _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
 _TICK = 0.01
@@ -131,7 +129,7 @@ class Pipe:
         """Read stdin in a thread, no faster than messages can be sent."""
         parser = LineParser(max_pending=self._limits.pending)
         try:
-            while chunk := os.read(self._stdin, _READ_SIZE):
+            while chunk := read_some(self._stdin):
                 self._in_loop(parser.feed(chunk))
             self._in_loop(parser.finish())
         except OSError:
@@ -238,7 +236,7 @@ class Pipe:
             return False
         named = message.params.get("requestId") if message.params else None
         if named and (post := self._posts.get(id_value(message.place.cut(named)))):
-            self._judge.answer_instead([message.place.cut(named)], 0, "")  # nobody waits for it
+            self._judge.forget([message.place.cut(named)])
             post.cancel()
         return True
 

@@ -5,38 +5,39 @@ fast as the other side takes what it writes, so nothing piles up. We use threads
 instead of an event loop, because other processes may share our stdin and stdout and would be
 affected if these did not block, and because importing asyncio would slow the start.
 
-This module knows which side has ended and ends the session; ``relayed_lines`` judges and writes
-lines.
+``Relay`` knows which side has ended and ends the session; ``RelayedLines`` judges and writes lines.
 """
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, assert_never
 
-from mcp_tool_filter.adapters.stdio.child import KILL, Child
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.relayed_lines import CHILD, CLIENT, RelayedLines
-from mcp_tool_filter.errors import LostUpstream
+from mcp_tool_filter.adapters.stdio.child import KILL, Child, read_some, write_all
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, show_stray_line, without_line_ends
+from mcp_tool_filter.errors import LostUpstream, ProtocolError
+from mcp_tool_filter.policy.effects import Deciding, waits
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.lines import LineParser
+from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.protocol.messages import Notification, parse_message
 
 if TYPE_CHECKING:  # most relays have no rules
-    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
+    from mcp_tool_filter.adapters.stdio.rule_thread import HeldLines, RuleThread
 
-_READ_SIZE = 64 * 1024
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
 _LAST_WORDS = 0.5  # seconds without output, if another process holds the ended child's stdout
 _AFTER_CTRL_C = 0.2  # seconds that a command has to end because of a signal alone
 _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
+_LONGEST_HOLD = 600.0  # seconds in which a rule may still hold an answer after one side has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,6 @@ class Relay:
         patience: Patience = _PATIENCE,
         rules: RuleThread | None = None,
     ) -> None:
-        self._rules = rules
         self._child = child
         self._judge = judge
         self._say = say
@@ -148,6 +148,10 @@ class Relay:
                 case unexpected:
                     assert_never(unexpected)
 
+    def tell_command(self, message: bytes) -> None:
+        """Send our own message to the command."""
+        self._lines.replies.add(without_line_ends(message))
+
     # The threads
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -164,8 +168,7 @@ class Relay:
             judge(parser.feed(chunk))
         self._client_read.set()
         judge(parser.finish())
-        if self._rules:
-            self._rules.wait_for(CLIENT)
+        self._lines.wait_for_client()
         self._happened.put(_ClientEnded())
 
     def _watch_client(self) -> None:
@@ -187,8 +190,6 @@ class Relay:
             judge(parser.feed(chunk))
             self._last_output_at = time.monotonic()
         judge(parser.finish())
-        if self._rules:
-            self._rules.wait_for(CHILD)
         self._drained.set()
         self._happened.put(_ChildSilent())
 
@@ -200,20 +201,25 @@ class Relay:
     def _pass_on(self, number: int) -> int:
         self._child.send(number)
         if number == signal.SIGTERM:
-            return self._see_out(0, self._patience.passed_on)
+            return self._see_out(0, self._patience.passed_on, hold=0)
         if not self._is_gone_within(_AFTER_CTRL_C):
             self._child.close_stdin()  # Python servers wait for their next line first
         return self._see_out(self._patience.eof, self._patience.term)
 
-    def _see_out(self, until_term: float, until_kill: float) -> int:
+    def _see_out(self, until_term: float, until_kill: float, *, hold: float = _LONGEST_HOLD) -> int:
         """Wait for the command's process group to end, with increasing force."""
+        held_until = time.monotonic() + hold
+        while self._lines.is_holding and time.monotonic() < held_until:
+            if self._is_told_to_end():  # the command may have to write on before it can end
+                break
+            time.sleep(_TICK)
         if until_term and not self._is_gone_within(until_term):
             self._child.send(signal.SIGTERM)
         if not self._is_gone_within(until_kill):
             self._say("Warning: The command did not end, so it was killed")
             self._child.send(KILL)
             self._is_gone_within(until_kill)
-        self._pass_on_rest()
+        self._pass_on_rest(hold)
         return self._code if self._code is not None else 1
 
     def _is_gone_within(self, seconds: float) -> bool:
@@ -240,13 +246,37 @@ class Relay:
                     assert_never(unexpected)
         return False
 
-    def _pass_on_rest(self) -> None:
+    def _pass_on_rest(self, hold: float = _LONGEST_HOLD) -> None:
         """Pass on all output of the child, but do not wait for other processes that hold its
-        stdout."""
+        stdout. A rule may hold an answer for so many seconds, or until a signal comes."""
         self._last_output_at = time.monotonic()
+        end = self._last_output_at + hold
         while not self._drained.wait(_TICK):
-            if not self._lines.is_writing and time.monotonic() - self._last_output_at > _LAST_WORDS:
+            now = time.monotonic()
+            if self._is_told_to_end():
+                end = min(end, now)
+            if self._lines.is_holding:
+                if now > end:
+                    return
+                self._last_output_at = now
+            elif not self._lines.is_writing and now - self._last_output_at > _LAST_WORDS:
                 return
+
+    def _is_told_to_end(self) -> bool:
+        """Take note of what has happened; tell whether a signal has come."""
+        is_told = False
+        while not self._happened.empty():
+            match self._happened.get():
+                case _ClientEnded():
+                    self._client_ended = True
+                case _ChildEnded(code):
+                    self._code = code
+                case int(number):
+                    self._child.send(number)
+                    is_told = True
+                case _ChildSilent() | _Broken():
+                    pass
+        return is_told
 
     def _end_of_child(self) -> int:
         """End because the child has ended or closed its output."""
@@ -300,6 +330,218 @@ class Relay:
 
 def _read(descriptor: int) -> bytes:
     try:
-        return os.read(descriptor, _READ_SIZE)
+        return read_some(descriptor)
     except OSError:  # the terminal is gone
         return b""
+
+
+class RelayedLines:
+    """One thread calls ``from_client``, another ``from_child``; both write to the client."""
+
+    def __init__(
+        self,
+        child: Child,
+        judge: LineJudge,
+        *,
+        say: Callable[[str], None],
+        limits: Limits,
+        stdout: int,
+        rules: RuleThread | None,
+        on_client_gone: Callable[[], None],
+    ) -> None:
+        self._child = child
+        self._judge = judge
+        self._say = say
+        self._limits = limits
+        self._stdout = stdout
+        self._rules = rules
+        self._held = self._hold_back(rules) if rules else None
+        self._on_client_gone = on_client_gone
+        self._to_client = Lock()
+        self.replies = _Replies(child, most=limits.pending)
+        self.is_writing = False
+        """True while output of the child is being written to the client."""
+        self.is_holding = False
+        """True while a rule holds a message of the child, and all behind it."""
+
+    def _hold_back(self, rules: RuleThread) -> HeldLines:
+        from mcp_tool_filter.adapters.stdio.rule_thread import HeldLines  # seldom needed
+
+        return HeldLines(rules, self._decided_for_client, most=self._limits.pending)
+
+    def wait_for_client(self) -> None:
+        """Wait until no line of the client is held."""
+        if self._held:
+            self._held.wait_until_empty()
+
+    def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
+        forwarded: list[bytes] = []
+        replies: list[bytes] = []
+        for line in lines:
+            decision = self._decide(partial(self._judge.from_client, line))
+            if self._held and not self._held.is_empty and self._cancels(line, self._held):
+                continue
+            if waits(decision) or (self._held and not self._held.is_empty):
+                assert self._held, "only rules wait"
+                self._pass_from_client(forwarded, replies)
+                forwarded, replies = [], []
+                self._held.add(line, decision)
+            else:
+                self._sort_from_client(line, decision, forwarded, replies)
+        self._pass_from_client(forwarded, replies)
+
+    def _decided_for_client(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
+        forwarded: list[bytes] = []
+        replies: list[bytes] = []
+        verdict = self._judge.refuse_bug(line, made) if isinstance(made, Exception) else made
+        self._sort_from_client(line, verdict, forwarded, replies)
+        self._pass_from_client(forwarded, replies)
+
+    def _cancels(self, line: bytes | CutLine, held: HeldLines) -> bool:
+        """Tell whether a line cancels a request that is held: then neither is sent."""
+        if isinstance(line, CutLine):
+            return False
+        try:
+            message = parse_message(line, self._limits)
+        except ProtocolError:
+            return False
+        if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+            return False
+        named = message.params.get("requestId") if message.params else None
+        id = message.place.cut(named) if named else None
+        if id is None or not held.cancel(id):
+            return False
+        self._decide(lambda: self._judge.forget([id]))
+        return True
+
+    def _sort_from_client(
+        self,
+        line: bytes | CutLine,
+        verdict: Verdict,
+        forwarded: list[bytes],
+        replies: list[bytes],
+    ) -> None:
+        match verdict:
+            case Forward():
+                assert isinstance(line, bytes)
+                forwarded.append(line)
+            case Rewrite(text, _, owed):
+                forwarded.append(text)
+                replies += owed
+            case Reply(text):
+                replies.append(text)
+            case Drop():
+                pass
+            case unexpected:
+                assert_never(unexpected)
+
+    def _pass_from_client(self, forwarded: list[bytes], replies: list[bytes]) -> None:
+        if forwarded:
+            self._child.write(_joined(forwarded))
+        if replies:
+            self.tell_client(replies)
+
+    def from_child(self, lines: Iterable[bytes | CutLine]) -> None:
+        passed: list[bytes] = []
+        for line in lines:
+            decision = self._decide(partial(self._judge.from_upstream, line))
+            if waits(decision):  # what is behind it waits too: messages keep their order
+                self._pass_from_child(passed)
+                passed = []
+                decision = self._wait_for(line, decision)
+            self._sort_from_child(line, decision, passed)
+        self._pass_from_child(passed)
+
+    def _wait_for(self, line: bytes | CutLine, deciding: Deciding[Verdict]) -> Verdict:
+        assert self._rules, "only rules wait"
+        self.is_holding = True
+        try:
+            return self._rules.begin(deciding).result()
+        except Exception as error:
+            return self._judge.replace_bug(line, error)
+        finally:
+            self.is_holding = False
+
+    def _sort_from_child(
+        self, line: bytes | CutLine, verdict: Verdict, passed: list[bytes]
+    ) -> None:
+        match verdict:
+            case Forward():
+                assert isinstance(line, bytes)
+                passed.append(line)
+            case Rewrite(text, _, owed, to_upstream):
+                passed += [text, *owed]
+                for reply in to_upstream:
+                    self.replies.add(reply)
+            case Reply(text):
+                self.replies.add(text)
+            case Drop():
+                self._show(line)
+            case unexpected:
+                assert_never(unexpected)
+
+    def _decide[Outcome](self, work: Callable[[], Outcome]) -> Outcome:
+        """Decide here, or in the thread of the rules."""
+        return self._rules.do(work) if self._rules else work()
+
+    def _pass_from_child(self, passed: list[bytes]) -> None:
+        if passed:
+            self.is_writing = True
+            self.tell_client(passed)
+            self.is_writing = False
+
+    def tell_client(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        try:
+            with self._to_client:
+                write_all(self._stdout, _joined(lines))
+        except OSError:  # the client does not read any more
+            self._on_client_gone()
+
+    def _show(self, line: bytes | CutLine) -> None:
+        """Show lines that a command prints between its messages."""
+        if isinstance(line, bytes):
+            show_stray_line(line, self._limits, self._say)
+
+
+class _Replies:
+    """Our own messages to the command, written by a thread of their own.
+
+    A command that is busy writing does not read. If the thread that reads it waited for that, both
+    would wait for ever.
+    """
+
+    def __init__(self, child: Child, *, most: int) -> None:
+        self._child = child
+        self._most = most
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    def add(self, message: bytes) -> None:
+        """Add a message; wait if the command has not read the last few megabytes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._size <= self._most)
+            self._waiting.append(message)
+            self._size += len(message)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = Thread(target=self._write, daemon=True)
+                self._thread.start()
+
+    def _write(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                lines, self._waiting = self._waiting, []
+            self._child.write(_joined(lines))
+            with self._changed:
+                self._size -= sum(map(len, lines))
+                self._changed.notify_all()
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    lines.append(b"")
+    return b"\n".join(lines)

@@ -1,4 +1,4 @@
-"""A thread with an event loop for a relay's rules.
+"""A thread with an event loop for a relay's rules, and the client's lines that wait for one.
 
 The relay itself has no event loop. With rules, all decisions are made in this thread, one after the
 other; those that must wait do so concurrently.
@@ -7,17 +7,23 @@ other; those that must wait do so concurrently.
 from __future__ import annotations
 
 import asyncio
-import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from threading import Condition, Thread
-from typing import Any
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.effects.copies import Copies
 from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
-from mcp_tool_filter.policy.effects import Deciding
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.policy.verdict import Verdict
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import CutLine
+from mcp_tool_filter.protocol.messages import Request, id_value, parse_message
 
-_LONGEST_WAIT = 600.0  # seconds that waiting decisions may take after one side has ended
+LONGEST_WAIT = 600.0  # seconds that held lines may take after one side has ended
 
 
 class RuleThread:
@@ -35,8 +41,6 @@ class RuleThread:
         Raises StartError if the rules file cannot be used.
         """
         self._effects = Effects()
-        self._waiting: dict[str, int] = {}
-        self._changed = Condition()
         self._copies = Copies(lambda text, _effect: send_copy(text))
         self.rules = RulesInForce(path, self._copies.send, copies=self._copies.id_prefix)
         self.link = self.rules.link(upstream, lambda: operator)
@@ -53,33 +57,9 @@ class RuleThread:
 
         return asyncio.run_coroutine_threadsafe(doing(), self._loop).result()
 
-    def decide_later[Outcome](
-        self, side: str, deciding: Deciding[Outcome], done: Callable[[Outcome | Exception], None]
-    ) -> None:
-        """Make a decision that must wait; ``done`` is called in a new thread."""
-        with self._changed:
-            self._waiting[side] = self._waiting.get(side, 0) + 1
-
-        def finish(outcome: Outcome | Exception) -> None:
-            try:
-                done(outcome)
-            finally:
-                with self._changed:
-                    self._waiting[side] -= 1
-                    self._changed.notify_all()
-
-        def begin() -> None:
-            self._effects.carry_out(deciding, lambda made: _in_a_thread(finish, made))
-
-        self._loop.call_soon_threadsafe(begin)
-
-    def wait_for(self, side: str) -> None:
-        """Wait until all decisions on messages of one side have been made."""
-        end = time.monotonic() + _LONGEST_WAIT
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._waiting.get(side), timeout=end - time.monotonic()
-            )
+    def begin[Outcome](self, deciding: Deciding[Outcome]) -> Future[Outcome]:
+        """Begin a decision that must wait."""
+        return asyncio.run_coroutine_threadsafe(self._effects.outcome_of(deciding), self._loop)
 
     def close(self) -> None:
         """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""
@@ -98,6 +78,105 @@ class RuleThread:
         self._loop.close()
 
 
-def _in_a_thread(work: Callable[[Any], None], outcome: Any) -> None:
-    """Run in a new thread, because writing may block and must not delay other decisions."""
-    Thread(target=work, args=(outcome,), daemon=True).start()
+@dataclass(slots=True, eq=False)
+class _Held:
+    line: bytes | CutLine
+    made: Verdict | Future[Verdict]
+    is_leaving: bool = False
+    is_cancelled: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.line) if isinstance(self.line, bytes) else 0
+
+
+class HeldLines:
+    """A line of the client that waits for a rule, and all lines behind it.
+
+    They leave in the order in which they came, in a thread of their own, because we must read on:
+    the client may cancel what waits.
+    """
+
+    def __init__(
+        self,
+        rules: RuleThread,
+        pass_on: Callable[[bytes | CutLine, Verdict | Exception], None],
+        *,
+        most: int,
+    ) -> None:
+        self._rules = rules
+        self._pass_on = pass_on
+        self._most = most
+        self._size = 0
+        self._lines: deque[_Held] = deque()
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._lines
+
+    def add(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
+        """Add a line; wait if too much is held already."""
+        made = self._rules.begin(decision) if waits(decision) else decision
+        held = _Held(line, made)
+        with self._changed:
+            self._changed.wait_for(lambda: self._size <= self._most)
+            self._lines.append(held)
+            self._size += held.size
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = Thread(target=self._run, daemon=True)
+            self._thread.start()
+
+    def cancel(self, id: str) -> bool:
+        """Drop the request with this id; return False if it is not held."""
+        wanted = id_value(id)
+        with self._changed:
+            for held in self._lines:
+                if not held.is_leaving and not held.is_cancelled and _id_in(held.line) == wanted:
+                    held.is_cancelled = True
+                    if isinstance(held.made, Future):
+                        held.made.cancel()
+                    return True
+        return False
+
+    def wait_until_empty(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines, timeout=LONGEST_WAIT)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                held = self._lines[0]
+            made = _outcome_of(held.made)
+            with self._changed:
+                held.is_leaving = True
+            if not held.is_cancelled:
+                self._pass_on(held.line, made)
+            with self._changed:
+                self._size -= self._lines.popleft().size
+                self._changed.notify_all()
+
+
+def _outcome_of(made: Verdict | Future[Verdict]) -> Verdict | Exception:
+    if not isinstance(made, Future):
+        return made
+    try:
+        return made.result()
+    except CancelledError:
+        return RuntimeError("cancelled")
+    except Exception as error:
+        return error
+
+
+def _id_in(line: bytes | CutLine) -> str | None:
+    """Return the id of a request, as a value."""
+    if isinstance(line, CutLine):
+        return None
+    try:
+        message = parse_message(line, Limits(message=max(1, len(line))))
+    except ProtocolError:
+        return None
+    return id_value(message.id) if isinstance(message, Request) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from asyncio import CancelledError
 from collections.abc import Callable
@@ -21,7 +20,12 @@ from mcp_tool_filter.adapters.stdio.pipe import Pipe
 from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.output.beside_client import say_beside_client, write_beside_client
+from mcp_tool_filter.cli.output.beside_client import (
+    patient_stderr,
+    say_beside_client,
+    take_over_stdio,
+    write_beside_client,
+)
 from mcp_tool_filter.cli.output.log import log_to_stderr
 from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import SessionWatch, watch_session
@@ -42,20 +46,30 @@ if TYPE_CHECKING:
 
 def run(settings: Settings) -> int:
     """Pass messages until one side ends. Raises StartError."""
+    stdin, stdout = take_over_stdio()
+    with patient_stderr():
+        status = _run(settings, stdin, stdout)
+    os._exit(status)  # not sys.exit: a thread still waits for the client's input
+
+
+def _run(settings: Settings, stdin: int, stdout: int) -> int:
     target = target_of(settings)
     recorder = open_recorder(settings.record) if settings.record else None
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
     watch = watch_session(settings, write_beside_client)
-    status = asyncio.run(_serve(settings, target, recorder, watch))
+    status = asyncio.run(_serve(settings, target, (stdin, stdout), recorder, watch))
     watch.end()
     if recorder:
         recorder.end()
-    sys.stderr.flush()
-    os._exit(status)  # not sys.exit: a thread still waits for the client's input
+    return status
 
 
 async def _serve(
-    settings: Settings, target: Target, recorder: LineRecorder | None, watch: SessionWatch
+    settings: Settings,
+    target: Target,
+    client: tuple[int, int],
+    recorder: LineRecorder | None,
+    watch: SessionWatch,
 ) -> int:
     us = asyncio.current_task()
     assert us
@@ -65,7 +79,7 @@ async def _serve(
     except CancelledError:
         return 0
     _report(settings, known)
-    pipe = _pipe(settings, target, known, recorder, watch)
+    pipe = _pipe(settings, target, client, known, recorder, watch)
     on_signals(asyncio.get_running_loop(), pipe.end, hangup=True)
     try:
         return await pipe.run()
@@ -79,6 +93,7 @@ async def _serve(
 def _pipe(
     settings: Settings,
     target: Target,
+    client: tuple[int, int],
     known: KnownTools,
     recorder: LineRecorder | None,
     watch: SessionWatch,
@@ -88,7 +103,7 @@ def _pipe(
     log = VerdictLog(say_beside_client)
     log.know(known.snapshot.faults)
     login = login_to(target)
-    stdout, rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
+    rules = _read_rules(config.rules, lambda text: pipe.send_copy(text))
     if rules:
         from mcp_tool_filter.adapters.effects.rule_state import credentials_we_add
 
@@ -119,7 +134,8 @@ def _pipe(
         say=say_beside_client,
         limits=config.limits,
         keeps_running=not config.fail_fast,
-        stdout=stdout,
+        stdin=client[0],
+        stdout=client[1],
     )
     if rules:
         rules.host.enter_log = watch.enter_log
@@ -136,16 +152,15 @@ def _pipe(
     return pipe
 
 
-def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> tuple[int, RulesInForce | None]:
-    """Return the client's descriptor, and the rules if there is a file. Raises StartError."""
+def _read_rules(path: str, send_copy: Callable[[bytes], None]) -> RulesInForce | None:
+    """Read the rules file, if there is one. Raises StartError."""
     if not path:
-        return 1, None
-    from mcp_tool_filter.adapters.effects.callables import keep_stdout
+        return None
     from mcp_tool_filter.adapters.effects.copies import Copies
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
 
     copies = Copies(lambda text, _effect: send_copy(text))
-    return keep_stdout(), RulesInForce(path, copies.send, copies=copies.id_prefix)
+    return RulesInForce(path, copies.send, copies=copies.id_prefix)
 
 
 def _report(settings: Settings, known: KnownTools) -> None:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.cli.output.beside_client import say_beside_client, write_beside_client
+from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.cli.output.beside_client import (
+    patient_stderr,
+    say_beside_client,
+    take_over_stdio,
+    write_beside_client,
+)
 from mcp_tool_filter.cli.output.recording import open_recorder
 from mcp_tool_filter.cli.output.watching import watch_session
 from mcp_tool_filter.cli.settings.settings import Settings
@@ -28,16 +34,25 @@ if TYPE_CHECKING:
     from mcp_tool_filter.conversation.judged import Judged
     from mcp_tool_filter.policy.snapshot import Snapshot
 
+_STRICT_EOF = 0.5  # seconds for the command to end by itself when --strict ends the session
+
 
 def run(settings: Settings) -> int:
     """Relay until one side ends. Raises StartError."""
+    stdin, stdout = take_over_stdio()
+    with patient_stderr():
+        status = _relay(settings, stdin, stdout)
+    os._exit(status)  # not sys.exit: a thread still waits for the client's input
+
+
+def _relay(settings: Settings, stdin: int, stdout: int) -> int:
     gc.disable()  # all imported objects stay; collecting again and again would only take time
     config = settings.config()
     recorder = open_recorder(settings.record) if settings.record else None
     watch = watch_session(settings, write_beside_client)
     happened: SimpleQueue[Happened] = SimpleQueue()
     _collect_signals(happened)
-    stdout, rules = _read_rules(config.rules, settings, lambda text: child.write(text + b"\n"))
+    rules = _read_rules(config.rules, settings, lambda text: relay.tell_command(text))
     if rules:
         rules.rules.host.enter_log = watch.enter_log
     child = Child(settings.command, env=settings.env, cwd=settings.cwd)
@@ -47,6 +62,7 @@ def run(settings: Settings) -> int:
     from mcp_tool_filter.cli.output.log import log_to_stderr
     from mcp_tool_filter.observers.report import warnings_about
     from mcp_tool_filter.observers.verdict_log import VerdictLog
+    from mcp_tool_filter.policy.config import refuse_unmatched
 
     log_to_stderr(settings.verbosity, as_json=settings.log_format == "json")
     log = VerdictLog(say_beside_client)
@@ -57,7 +73,20 @@ def run(settings: Settings) -> int:
 
     upstream = settings.shown_upstream  # now, while the command starts
 
+    def stop_watching() -> None:
+        watch.end()
+        if recorder:
+            recorder.end()
+
     def report(snapshot: Snapshot) -> None:
+        try:
+            refuse_unmatched(config, snapshot.unmatched)
+        except StartError as error:  # before anything is answered
+            say_beside_client(str(error))
+            end_child(child, eof=_STRICT_EOF)
+            stop_watching()
+            sys.stderr.close()
+            os._exit(1)
         _report(settings, upstream, judge, snapshot, rules)
         log.know(snapshot.faults)
 
@@ -80,30 +109,28 @@ def run(settings: Settings) -> int:
         happened,
         say=say_beside_client,
         limits=config.limits,
+        stdin=stdin,
         stdout=stdout,
         rules=rules,
     )
     status = relay.run()
     if rules:
         rules.close()
-    watch.end()
-    if recorder:
-        recorder.end()
-    os._exit(status)  # not sys.exit: a thread still waits for the client's input
+    stop_watching()
+    return status
 
 
 def _read_rules(
     path: str, settings: Settings, send_copy: Callable[[bytes], object]
-) -> tuple[int, RuleThread | None]:
-    """Return the client's descriptor, and the rules if there is a file. Raises StartError."""
+) -> RuleThread | None:
+    """Read the rules file, if there is one. Raises StartError."""
     if not path:
-        return 1, None
-    from mcp_tool_filter.adapters.effects.callables import keep_stdout
+        return None
     from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
     from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
     operator = credentials_of_command(settings.env, settings.cwd)
-    return keep_stdout(), RuleThread(path, settings.upstream, send_copy, operator)
+    return RuleThread(path, settings.upstream, send_copy, operator)
 
 
 def _collect_signals(happened: SimpleQueue[Happened]) -> None:
@@ -123,13 +150,6 @@ def _report(
 ) -> None:
     """Report the exposed and hidden tools, now that the client has seen the complete list."""
     from mcp_tool_filter.observers.report import Introduction, only_warnings, render_report
-    from mcp_tool_filter.policy.config import refuse_unmatched
-
-    try:
-        refuse_unmatched(settings.config(), snapshot.unmatched)
-    except StartError as error:
-        say_beside_client(str(error))
-        os._exit(1)  # before anything is answered; the command ends when its stdin closes
 
     who = Introduction(
         upstream=upstream,

@@ -6,14 +6,15 @@ The command is ``cat``: what it was told can be read from its output.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.child import Child, end_child
+from mcp_tool_filter.adapters.stdio.child import KILL, Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.relayed_lines import CHILD, CLIENT, RelayedLines
+from mcp_tool_filter.adapters.stdio.relay import RelayedLines
 from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits
@@ -23,12 +24,12 @@ from tests.make import answering, asking, calling, listing
 class Relayed:
     """Lines between a client, whose side is a pipe, and a command."""
 
-    def __init__(self, rules: RuleThread | None = None) -> None:
-        self.child = Child(["cat"])
+    def __init__(self, rules: RuleThread | None = None, command: Sequence[str] = ("cat",)) -> None:
+        self.child = Child(command)
         self.said: list[str] = []
         self.is_client_gone = False
         self._heard, self._stdout = os.pipe()
-        judge = LineJudge(
+        self.judge = LineJudge(
             parse_config(deny=["^delete_"]),
             observe=lambda _: None,
             on_listed=lambda _: None,
@@ -36,7 +37,7 @@ class Relayed:
         )
         self.lines = RelayedLines(
             self.child,
-            judge,
+            self.judge,
             say=self.said.append,
             limits=Limits(),
             stdout=self._stdout,
@@ -140,23 +141,59 @@ def gate(tmp_path: Path) -> Path:
     return gate
 
 
-def test_a_line_that_waits_is_passed_on_once_it_is_decided(gate: Path) -> None:
-    """Lines behind it do not wait for it."""
+def test_lines_keep_their_order_when_one_waits_for_a_rule(gate: Path) -> None:
     rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
     relayed = Relayed(rules)
     try:
         slow, ping = calling("slow_file", id="1"), asking("ping", id="2")
         relayed.lines.from_client([slow, ping])
-        assert relayed.child_hears() == [ping, b""]
         gate.write_bytes(b"")
-        rules.wait_for(CLIENT)
-        assert relayed.child_hears() == [slow, b""]
+        relayed.lines.wait_for_client()
+        heard = b""
+        while heard.count(b"\n") < 2:
+            heard += relayed.child.read()
+        assert heard.split(b"\n") == [slow, ping, b""]
         late, soon = answering('{"slow":1}', id="1"), answering("{}", id="2")
-        relayed.lines.from_child([late, soon])
-        assert relayed.client_hears() == [soon, b""]
+        answers = Thread(target=relayed.lines.from_child, args=([late, soon],))
+        answers.start()
         gate.write_bytes(b"")
-        rules.wait_for(CHILD)
-        assert relayed.client_hears() == [late, b""]
+        answers.join()
+        assert relayed.client_hears() == [late, soon, b""]
     finally:
+        relayed.close()
+        rules.close()
+
+
+def test_a_call_that_is_cancelled_while_a_rule_holds_it_is_never_sent(gate: Path) -> None:
+    rules = RuleThread(str(gate.with_name("rules.yaml")), "a command", lambda _text: None)
+    relayed = Relayed(rules)
+    cancel = '{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%s}}'
+    try:
+        first, ping = calling("slow_file", id='"a"'), asking("ping", id="2")
+        relayed.lines.from_client([first, ping, asking("ping", id="3.0")])
+        relayed.lines.from_client([(cancel % id).encode() for id in ("3", '"\\u0061"')])
+        relayed.lines.wait_for_client()
+        assert relayed.child_hears() == [ping, b""]
+        assert relayed.judge.methods_in_flight() == ["ping"]
+    finally:
+        relayed.close()
+        rules.close()
+
+
+def test_our_answers_never_wait_for_a_command_that_does_not_read(tmp_path: Path) -> None:
+    """A command that is busy writing would wait for us, and we for it."""
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(
+        "interceptor: {rules: [{id: r, conditions: [from: server, method_equals: roots/list],"
+        " actions: [block: no]}]}"
+    )
+    rules = RuleThread(str(policy), "a command", lambda _text: None)
+    relayed = Relayed(rules, command=["sleep", "60"])
+    try:
+        relayed.lines.from_child([asking("roots/list", id=str(n)) for n in range(2000)])
+        relayed.lines.from_child([b'{"jsonrpc":"2.0","method":"still/here"}'])
+        assert relayed.client_hears() == [b'{"jsonrpc":"2.0","method":"still/here"}', b""]
+    finally:
+        relayed.child.send(KILL)
         relayed.close()
         rules.close()
