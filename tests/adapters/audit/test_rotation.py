@@ -82,3 +82,42 @@ def test_a_clock_that_goes_back_changes_nothing(tmp_path: Path) -> None:
         time.sleep(0.05)
     opened.close()
     assert [json.loads(line)["n"] for line in lines_in(path)] == [0, -5000, 3]
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_restart_after_a_rotation_continues_the_chain(
+    is_packed: bool, is_there: bool, tmp_path: Path
+) -> None:
+    """The file in use is empty then; a new chain would hide that older files are missing."""
+    path = tmp_path / "audit.jsonl"
+    with writing(path, largest=1) as opened:
+        opened.write({"n": 1})
+        eventually(lambda: list(tmp_path.glob("audit.jsonl.*.gz")))
+    (aside,) = tmp_path.glob("audit.jsonl.*.gz")
+    first = lines_in(aside)
+    if not is_packed:
+        aside.with_suffix("").write_bytes(b"".join(line + b"\n" for line in first))
+        aside.unlink()
+    assert path.read_bytes() == b""
+    if not is_there:
+        path.unlink()
+    with writing(path) as opened:
+        opened.write({"n": 2})
+    assert not list(check([*first, *lines_in(path)], before=START))
+
+
+def test_a_rotation_leaves_no_moment_for_another_writer(tmp_path: Path) -> None:
+    """Both would continue the same line."""
+    path = tmp_path / "audit.jsonl"
+    with writing(path, largest=300) as first:
+        for number in range(60):
+            first.write({"n": number})
+            with writing(path) as second:
+                second.write({"part": number})
+    eventually(lambda: not [one for one in tmp_path.iterdir() if one.name.endswith("Z")])
+    main = [file for file in tmp_path.iterdir() if ".pid" not in file.name]
+    lines = [line for file in main for line in lines_in(file)]
+    assert sorted(json.loads(line)["n"] for line in lines) == list(range(60))
+    befores = [json.loads(line)["prev"] for line in lines]
+    assert len(set(befores)) == len(befores)

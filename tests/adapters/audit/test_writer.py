@@ -19,7 +19,7 @@ import pytest
 from mcp_tool_filter.adapters.audit import writer as module
 from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
-from mcp_tool_filter.observers.audit.chain import check
+from mcp_tool_filter.observers.audit.chain import START, check
 from mcp_tool_filter.observers.audit.entry import LazyValue
 from tests.adapters.audit.writing import eventually, lines_in, writing
 
@@ -166,10 +166,21 @@ def test_a_file_that_cannot_be_written_stops_the_start(kind: str, tmp_path: Path
     assert not (tmp_path / "none").exists()
 
 
-def test_two_writers_cannot_share_a_file(tmp_path: Path) -> None:
+def test_a_second_writer_has_a_part_of_its_own(tmp_path: Path) -> None:
+    """For example the second window of a client, or a quick restart."""
     path = tmp_path / "audit.jsonl"
-    with writing(path), pytest.raises(StartError, match="Another process writes"):
-        AuditWriter(AuditFile(path=path))
+    (tmp_path / "audit.jsonl.pid1").write_text("# not a log\n")
+    for round in range(2):
+        with writing(path) as first, writing(path) as second, writing(path) as third:
+            for number, opened in enumerate((first, second, third)):
+                opened.write({"n": number, "round": round})
+        parts = sorted(tmp_path.glob("audit.jsonl.pid[0-9][0-9]*"))
+        assert len(parts) == 2, "free parts are used again"
+    for number, file in enumerate([path, *parts]):
+        lines = lines_in(file)
+        assert not list(check(lines, before=START))
+        assert [json.loads(line)["n"] for line in lines] == [number, number]
+    assert (tmp_path / "audit.jsonl.pid1").read_text() == "# not a log\n"
 
 
 def test_a_path_that_is_no_regular_file_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -255,3 +255,72 @@ def test_a_summary_counts_as_people_write(
     one.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
     assert said([str(one)], capsys).startswith("1 entry from ")
     assert "\n1 session, " in said([str(one)], capsys)
+
+
+def test_the_parts_of_other_processes_are_read_together(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = file.with_name("audit.jsonl.pid4711")
+    part.write_bytes(link(render(entry("other", "2026-11-18T13:00:00.000Z")), START) + b"\n")
+    summary = json.loads(said([str(file), "--json"], capsys))
+    assert summary["calls"] == {"read": 2, "slow": 1, "other": 1}
+    text = said(["verify", str(file)], capsys)
+    assert "5 lines, none changed" in text
+    assert "audit.jsonl.pid4711: 1 lines, none changed" in text
+    assert said(["verify", *map(str, sorted(file.parent.iterdir()))], capsys) == text
+    last = text.split("pid4711: 1 lines, none changed; the last hash is ")[1][:64]
+    assert "is there" in said(["verify", str(file), "--last", last], capsys)
+    part.write_bytes(part.read_bytes().replace(b'"prev":"0', b'"prev":"1'))
+    assert main(["audit", "verify", str(file)]) == 1
+    assert "audit.jsonl.pid4711: line 1: the line before it is missing" in capsys.readouterr().out
+
+
+def test_a_new_part_is_followed(file: Path) -> None:
+    command = [sys.executable, "-m", "mcp_tool_filter", "audit", str(file), "--follow"]
+    environment = os.environ | {"PYTHONPATH": str(ADDON)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as it:
+        assert it.stdout
+        for _ in ENTRIES:
+            it.stdout.readline()
+        part = file.with_name("audit.jsonl.pid4711")
+        part.write_bytes(link(render(entry("new", "2026-11-18T13:00:00.000Z")), START) + b"\n")
+        assert "tools/call new" in it.stdout.readline()
+        it.terminate()
+
+
+def test_files_are_checked_in_the_order_of_their_links(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clock was set back between two rotations; one file was not removed after its copy."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    for name, part in (("20261118T120000Z", lines[:2]), ("20261118T110000Z", lines[2:4])):
+        (tmp_path / f"audit.jsonl.{name}").write_bytes(b"".join(part))
+    (tmp_path / "audit.jsonl.20261118T120000Z.gz").write_bytes(gzip.compress(b"".join(lines[:2])))
+    file.write_bytes(lines[4])
+    named = sorted(map(str, tmp_path.iterdir()))
+    assert "5 lines, none changed" in said(["verify", *named], capsys)
+    assert json.loads(said([*named, "--json"], capsys))["entries"] == 4
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "no gzip", "empty"])
+def test_a_damaged_file_hides_no_other(
+    damage: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    packed = bytearray(gzip.compress(lines[0] * 500))
+    aside = tmp_path / "audit.jsonl.20261118T100000Z.gz"
+    if damage == "changed":
+        packed[len(packed) // 2] ^= 0xFF
+    raw = {"cut": bytes(packed[: len(packed) // 2]), "no gzip": b"hello", "empty": b""}
+    aside.write_bytes(raw.get(damage, bytes(packed)))
+    file.write_bytes(b"".join(lines[1:]))
+    for argv in (["verify", str(file)], ["verify", str(aside), str(file)], ["verify", str(aside)]):
+        assert main(["audit", *argv]) == (
+            0 if argv[1:] == [str(aside)] and damage == "empty" else 1
+        )
+    capsys.readouterr()
+    assert main(["audit", str(aside), str(file), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["calls"]["slow"] == 1
+    assert (f"{aside} cannot be read to its end" in err) or damage == "empty"
+    said(["suggest", str(aside), str(file)], capsys)

@@ -4,7 +4,9 @@ Entries are rendered where they are made; only slow parts, such as a long result
 thread. It wakes a few times a second, because waking for each line would cost more than the line.
 
 Entries that cannot be queued or written are counted, and the count is logged when writing works
-again. We only append to a file; a full one is renamed by the time and compressed.
+again. We only append to a file; a full one is renamed by the time and compressed. If another
+process writes the file, such as the filter of a client's second window, we write a part beside it,
+which is a chain of its own; ``audit`` reads them together.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from threading import Event, Thread
 
 import orjson
 
-from mcp_tool_filter.adapters.audit.rotation import compress, free_name
+from mcp_tool_filter.adapters.audit.rotation import (
+    compress,
+    last_line_before,
+    lock,
+    parts_of,
+    put_aside,
+)
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import (
     START,
@@ -45,6 +53,7 @@ _HURRY = 2_500  # with so many entries, the thread does not wait for more
 _MOMENT = 0.05  # seconds that entries wait in the queue; before, they wait as long to be made
 _LONGEST_WAIT = 1.0  # seconds between syncs to disk, and between retries after a failure
 _LONGEST_LINE = 1024 * 1024
+_MOST_PARTS = 100
 
 
 class Sync(StrEnum):
@@ -80,6 +89,7 @@ class AuditWriter:
 
     def __init__(self, file: AuditFile, *, now: Callable[[], float] = time.time) -> None:
         self._file = file
+        self._path = file.path  # or a part beside it
         self._now = now
         self._queue: deque[_Queued] = deque()
         self._wake, self._hurry = Event(), Event()
@@ -239,29 +249,34 @@ class AuditWriter:
     def _is_moved(self) -> bool:
         """Tell whether the path no longer leads to our file, because it was moved or removed."""
         try:
-            there, ours = os.stat(self._file.path), os.fstat(self._handle)
+            there, ours = os.stat(self._path), os.fstat(self._handle)
         except OSError:
             return True
         return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
 
     def _open(self) -> None:
-        path = self._file.path
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        handle = os.open(path, flags, 0o600)
+        """Open the file; if another process writes it, a part. Raises OSError."""
+        beside = (*parts_of(self._file.path), *_new_parts(self._file.path))
+        for path in (self._path, *beside):
+            try:
+                handle = _open_log(path)
+            except OSError:
+                if path in beside[:-_MOST_PARTS]:  # it may be something else
+                    continue
+                raise
+            if _has_lock(handle, path):
+                return self._begin(handle, path)
+        raise OSError(errno.EMFILE, "Too many other processes write it")
+
+    def _begin(self, handle: int, path: Path) -> None:
         try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
-                raise OSError(errno.EINVAL, "It is not a regular file")
-            if not may_begin_log(os.pread(handle, _LONGEST_LINE, 0)):
-                raise OSError(errno.EINVAL, "It contains something other than an audit log")
-            os.fchmod(handle, 0o600)
-            _lock(handle, path)
             self._size = os.fstat(handle).st_size
             self._begun = self._begun_at(handle)
-            self._continue(handle)
+            self._continue(handle, path)
         except BaseException:
             os.close(handle)
             raise
-        self._handle = handle
+        self._handle, self._path = handle, path
 
     def _begun_at(self, handle: int) -> float:
         """Return the time of the first line, so that the age counts across restarts."""
@@ -273,9 +288,11 @@ class AuditWriter:
             return now
         return min(said, now)  # the clock may have been set back
 
-    def _continue(self, handle: int) -> None:
+    def _continue(self, handle: int, path: Path) -> None:
         """Continue the chain of an existing file; log it if its last line was cut."""
         if not self._size:
+            if self._handle < 0 and self._before == START:  # we have just started
+                self._before = last_line_before(path)
             return
         tail = os.pread(handle, _LONGEST_LINE, max(0, self._size - _LONGEST_LINE))
         if not tail.endswith(b"\n"):
@@ -296,10 +313,9 @@ class AuditWriter:
         is_old = self._now() - self._begun >= self._file.oldest
         if self._size < self._file.largest and not (is_old and self._size):
             return
-        path = self._file.path
+        path = self._path
         try:
-            aside = free_name(path, self._now())
-            path.rename(aside)
+            aside, handle = put_aside(path, self._now())
         except OSError as error:  # the folder is not writable, but the file still works
             if not self._is_stuck:
                 self._is_stuck = True
@@ -308,8 +324,7 @@ class AuditWriter:
             return
         self._is_stuck = False
         os.close(self._handle)
-        self._handle = -1
-        self._open()  # this keeps the chain, because the new file is empty
+        self._handle, self._size, self._begun = handle, 0, self._now()
         Thread(target=compress, args=(aside,), name="audit log gz", daemon=True).start()
 
 
@@ -321,13 +336,34 @@ def _count_of(entry: _Queued) -> int:
     return count if isinstance(count, int) else 1
 
 
-def _lock(handle: int, path: Path) -> None:
+def _open_log(path: Path) -> int:
+    """Open a file for appending. Raises OSError if it is something else than a log."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    handle = os.open(path, flags, 0o600)
     try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        what = f"Another process writes the audit log {path}"
-        raise StartError(what, why="Give each process its own file") from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):  # keep the mode of /dev/null
+            raise OSError(errno.EINVAL, "It is not a regular file")
+        if not may_begin_log(os.pread(handle, _LONGEST_LINE, 0)):
+            raise OSError(errno.EINVAL, "It contains something other than an audit log")
+        os.fchmod(handle, 0o600)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _has_lock(handle: int, path: Path) -> bool:
+    """Lock a file; False, with the file closed, if another process has it, or has replaced it."""
+    if lock(handle):
+        with suppress(OSError):
+            there, ours = os.stat(path), os.fstat(handle)
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return True
+    os.close(handle)
+    return False
+
+
+def _new_parts(path: Path) -> list[Path]:
+    """Return names for a new part: the same process id may be in use in another container."""
+    own = os.getpid()
+    return [path.with_name(f"{path.name}.pid{own + more}") for more in range(_MOST_PARTS)]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+from mcp_tool_filter.adapters.audit.rotation import chain_of, parts_of
 from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
 from mcp_tool_filter.cli.output.activity import count
 from mcp_tool_filter.cli.output.log import say
@@ -54,7 +55,7 @@ def run(typed: Given) -> int:
     if files[:1] == ["suggest"]:
         return _suggest(look_through(_entries(paths_of(files[1:]), since)), typed)
     if "follow" in typed:
-        return _follow(paths_of(files)[-1], since, "json" in typed)
+        return _follow(paths_of(files), since, "json" in typed)
     entries = _entries(paths_of(files), since)
     _print_summary(summarise(entries), "json" in typed)
     return 0
@@ -122,7 +123,7 @@ def _suggestions(
 
 def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
     wrong = right = 0
-    for line in lines_of(paths):
+    for line in lines_of(paths, _warn_of_damage):
         if (entry := parse_line(line)) is None:
             wrong += 1
             continue
@@ -133,6 +134,10 @@ def _entries(paths: Sequence[Path], since: str) -> Iterator[Entry]:
         raise not_a_log(paths)
     if wrong:
         say(f"Warning: {count(wrong, 'line')} cannot be read: see audit verify")
+
+
+def _warn_of_damage(path: Path, why: str) -> None:
+    say(f"Warning: {path} cannot be read to its end: {why}")
 
 
 def _parse_since(text: str) -> str:
@@ -149,27 +154,45 @@ def _parse_since(text: str) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def _follow(path: Path, since: str, as_json: bool) -> int:
+def _follow(paths: Sequence[Path], since: str, as_json: bool) -> int:
     show: Callable[[Entry], str] = json.dumps if as_json else line_for_people
+    in_use = [one for one in paths if chain_of(one.name) == one.name] or paths[-1:]
     is_log = False
-    for line in _growing(path):
+    for line in _growing(in_use):
         entry = parse_line(line)
         if entry is None and not is_log:
-            raise not_a_log([path])
+            raise not_a_log(in_use[:1])
         is_log = True
         if entry is not None and str(entry.get("time", "")) >= since:
             print(show(entry), flush=True)
     return 0
 
 
-def _growing(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file as they are written; continue with a file that replaces it."""
+def _growing(paths: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the lines of files as they are written, and of parts that are begun meanwhile."""
+    followed = {path: _lines_as_written(path) for path in paths}
+    while True:
+        is_quiet = True
+        for lines in list(followed.values()):
+            for line in lines:
+                if line is None:
+                    break
+                is_quiet = False
+                yield line
+        if is_quiet:
+            time.sleep(_PAUSE)
+            for part in parts_of(paths[0]):
+                followed.setdefault(part, _lines_as_written(part))
+
+
+def _lines_as_written(path: Path) -> Iterator[bytes | None]:
+    """Yield the lines of a file, and of one that replaces it; None where there is no more yet."""
     while True:
         with _open_or_fail(path) as file:
             yield from _lines_until_replaced(path, file)
 
 
-def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes | None]:
     rest, is_last = b"", False
     while True:
         if piece := file.read(64 * 1024):
@@ -180,7 +203,7 @@ def _lines_until_replaced(path: Path, file: BinaryIO) -> Iterator[bytes]:
         elif _is_another(path, file):
             is_last = True  # but more lines may have been written meanwhile
         else:
-            time.sleep(_PAUSE)
+            yield None
 
 
 def _open_or_fail(path: Path) -> BinaryIO:

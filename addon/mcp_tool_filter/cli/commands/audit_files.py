@@ -1,41 +1,83 @@
-"""The files of an audit log: the one in use and those that were put aside, as lines."""
+"""The files that the user names: a log, its parts, and files that were put aside, as lines."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
+from mcp_tool_filter.adapters.audit.rotation import (
+    DamagedFile,
+    age_of,
+    asides_of,
+    chain_of,
+    is_part,
+    lines_in,
+    parts_of,
+)
 from mcp_tool_filter.cli.settings.usage import UsageError
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import hash_of
 from mcp_tool_filter.observers.audit.entry import Entry
 
-# As the writer names them.
-_ASIDE = re.compile(r"(?P<name>.+)\.(?P<time>\d{8}T\d{6}Z)(?:-(?P<number>\d+))?(?:\.gz)?")
+type TellDamage = Callable[[Path, str], None]
 
 
 def paths_of(files: Sequence[str]) -> list[Path]:
+    """Return the named files and their parts, those that were put aside first, each once."""
     if not files:
         raise UsageError(
             "Which file? mcp-tool-filter audit FILE", why="--audit-log FILE writes one"
         )
-    return sorted(map(Path, files), key=_age)
+    found = [one for file in map(Path, files) for one in (file, *parts_of(file))]
+    return sorted({_identity(one): one for one in found}.values(), key=age_of)
 
 
-def _age(path: Path) -> tuple[bool, str, int]:
-    """Sort files that were put aside before the others, oldest first, as no shell does.
+def _identity(path: Path) -> object:
+    """Return what is equal for two names of one file, and for a file and its compressed copy."""
+    plain = path.with_suffix("") if path.suffix == ".gz" else path
+    try:
+        there = (plain if plain.exists() else path).stat()
+    except OSError:  # the error comes when it is read
+        return plain
+    return there.st_dev, there.st_ino
 
-    >>> sorted(["a.jsonl", "a.jsonl.20261118T210000Z-1.gz", "a.jsonl.20261118T210000Z.gz"],
-    ...        key=lambda name: _age(Path(name)))
-    ['a.jsonl.20261118T210000Z.gz', 'a.jsonl.20261118T210000Z-1.gz', 'a.jsonl']
-    """
-    aside = _ASIDE.fullmatch(path.name)
-    return (False, aside["time"], int(aside["number"] or "0")) if aside else (True, "", 0)
+
+def chains_in(paths: Sequence[Path]) -> list[list[Path]]:
+    """Return the files of each chain of lines: each part is a chain of its own."""
+    chains: dict[str, list[Path]] = {}
+    for path in paths:
+        own = str(path.with_name(chain_of(path.name))) if is_part(path.name) else ""
+        chains.setdefault(own, []).append(path)
+    return [_linked(files) for _, files in sorted(chains.items())]
+
+
+def _linked(paths: Sequence[Path]) -> list[Path]:
+    """Sort files by their links: their names are in another order if the clock was set back."""
+    if len(paths) < 2:
+        return list(paths)
+    ends = {path: _ends_of(path) for path in paths}
+    follows = {before: path for path, (before, _) in reversed(ends.items())}
+    lasts = {last for _, last in ends.values()}
+    ordered: dict[Path, None] = {}
+    for path in [*(one for one in paths if ends[one][0] not in lasts), *paths]:
+        at: Path | None = path
+        while at is not None and at not in ordered:
+            ordered[at] = None
+            at = follows.get(ends[at][1])
+    return list(ordered)
+
+
+def _ends_of(path: Path) -> tuple[str, str]:
+    """Return the hash that a file continues, and that of its last line."""
+    first, last = b"", b""
+    try:
+        for line in lines_in(path):
+            first, last = first or line, line
+        end = hash_of(last)
+    except OSError:  # whoever reads the file says so; its end is not known
+        end = ""
+    return str((parse_line(first) or {}).get("prev", "")), end
 
 
 def not_a_log(paths: Sequence[Path]) -> UsageError:
@@ -45,21 +87,16 @@ def not_a_log(paths: Sequence[Path]) -> UsageError:
     )
 
 
-def lines_of(paths: Sequence[Path]) -> Iterator[bytes]:
+def lines_of(paths: Sequence[Path], damaged: TellDamage | None = None) -> Iterator[bytes]:
+    """Yield the lines of files; ``damaged`` is told of a file that cannot be read to its end."""
     for path in paths:
         try:
-            with closing(_open(path)) as file:
-                for line in file:
-                    yield line.rstrip(b"\n")
-        except (OSError, EOFError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-            raise StartError(f"Cannot read {path}", why=why) from None
-
-
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]  # it reads like a file
-    return path.open("rb")
+            yield from lines_in(path)
+        except OSError as error:
+            why = error.strerror or str(error)
+            if damaged is None or not isinstance(error, DamagedFile):
+                raise StartError(f"Cannot read {path}", why=why) from None
+            damaged(path, why)
 
 
 def parse_line(line: bytes) -> Entry | None:
@@ -73,18 +110,8 @@ def parse_line(line: bytes) -> Entry | None:
 
 def file_that_ends_with(hash: str, paths: Sequence[Path]) -> Path | None:
     """Return the file beside these whose last line has this hash; such as one put aside."""
-    aside = _ASIDE.fullmatch(paths[0].name)
-    name = aside["name"] if aside else paths[0].name
-    for path in sorted(paths[0].parent.glob("*"), key=_age, reverse=True):  # mostly the last
-        other = _ASIDE.fullmatch(path.name)
-        if not other or other["name"] != name or path in paths:
-            continue
-        last = b""
-        try:
-            for line in lines_of([path]):
-                last = line
-        except StartError:  # it is being compressed, or not ours
-            continue
-        if last and hash_of(last) == hash:
+    log = paths[0].with_name(chain_of(paths[0].name))
+    for path in asides_of(log):  # mostly the newest
+        if path not in paths and _ends_of(path)[1] == hash:
             return path
     return None
