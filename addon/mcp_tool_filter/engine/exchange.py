@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from mcp_tool_filter.engine.host import Address, Host
     from mcp_tool_filter.engine.service import Service
     from mcp_tool_filter.engine.upstream import Upstream
-    from mcp_tool_filter.engine.websocket import Socket
+    from mcp_tool_filter.engine.websocket import Shown, Socket
     from mcp_tool_filter.http.event_stream import EventStream
 
 log = logging.getLogger(__name__)
@@ -166,6 +166,10 @@ class Tap(Protocol):
     def said(self, data: bytes) -> None:
         """The client gets these bytes of a stream."""
 
+    def passed(self, shown: Shown, said: Sequence[tuple[bool, bytes, bool]]) -> None:
+        """A message of a WebSocket was judged: this is said for it, each with whether the client
+        gets it, and whether it is text."""
+
 
 class ClientSide(Protocol):
     """What an exchange orders for its client; one connection of HTTP/1, or one stream of HTTP/2."""
@@ -238,6 +242,7 @@ class Exchange:
         self._tries = 0
         self._course = 0  # changes when what was waited for no longer counts
         self._has_ended = False  # the upstream's stream has, but some of it still waits
+        self._was_shown = False  # other addons have seen the answer, and see no other
 
     @property
     def is_over(self) -> bool:
@@ -758,6 +763,7 @@ class Exchange:
     def _end_stream(self) -> None:
         self._over(Outcome.ANSWERED)
         self.down.finish()
+        self.point("answered", _nothing)
         self.down.done()
 
     def _judge_body(self, raw: bytes, go_on: Callable[[], None]) -> None:
@@ -796,8 +802,9 @@ class Exchange:
 
     def _shown(self) -> None:
         """The answer is judged: show it to other addons, and judge their changes again."""
-        if self.down.host.point is None:
+        if self.down.host.point is None or self._was_shown:
             return self._deliver()
+        self._was_shown = True
         return self.point("responseheaders", partial(self.point, "response", self._looked_at))
 
     def _looked_at(self) -> None:
@@ -830,6 +837,8 @@ class Exchange:
         assert answer is not None
         self._over(self.outcome or Outcome.ANSWERED)
         self.down.respond(answer, is_bare=self.head.method == "HEAD")
+        if self.outcome is Outcome.ANSWERED:
+            self.point("answered", _nothing)
         self.down.done()
 
     def _switch(self) -> None:
@@ -840,6 +849,7 @@ class Exchange:
         self.phase = Phase.TALKING
         self.seat = Socket(self)
         self.down.switch(self.answer)
+        self.point("answered", _nothing)
         self.point("websocket_start", _nothing)
 
     def talked(self, *, is_lost: bool) -> None:

@@ -45,8 +45,9 @@ class Host(Protocol):
     """The client's port."""
     point: Point | None
     """Runs other addons at a named point (requestheaders, request, responseheaders, response,
-    error, websocket_start, websocket_message, websocket_end), then calls its last argument. None if
-    there are none."""
+    error, websocket_start, websocket_message, websocket_end), then calls its last argument. At
+    ``answered`` the client has all of the answer, and it is too late to change anything. None if
+    there are no other addons."""
 
     def send(self, data: bytes) -> None:
         """Send these bytes to the client. After ``abort`` or ``close`` this does nothing."""

@@ -86,6 +86,8 @@ class Shown:
     from_client: bool
     raw: bytes | None
     is_text: bool
+    view: object = None
+    """The host's own view of the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +219,9 @@ class Socket:
 
     # What else is said
 
-    def inject(self, raw: bytes, *, to_client: bool, is_text: bool) -> None:
+    def inject(self, raw: bytes, *, to_client: bool, is_text: bool, view: object = None) -> None:
         """Judge a message that the user makes up, as if the other side had sent it."""
-        self._guarded(partial(self._judge, Shown(not to_client, raw, is_text)))
+        self._guarded(partial(self._judge, Shown(not to_client, raw, is_text, view)))
 
     def tell_list_changed(self) -> None:
         """Send the notification after the messages that still wait, if the client expects it."""
@@ -311,12 +313,19 @@ class Socket:
     def _judge(self, shown: Shown) -> None:
         if (raw := shown.raw) is None or self._is_over:
             return
+
+        def outcome(judged: Judged | Exception) -> _Outcome:
+            said = _outcome(shown.from_client, raw, shown.is_text, judged)
+            if (tap := self.exchange.tap) is not None:
+                told = [one for one in said if isinstance(one, _Said)]
+                tap.passed(shown, [(one.to_client, one.raw, one.is_text) for one in told])
+            return said
+
         if shown.from_client:
             judged = self.conversation.from_client(raw, self.exchange)
         else:
             judged = self.conversation.judge_from_upstream(raw, self.exchange)
         side = self._client if shown.from_client else self._upstream
-        outcome = partial(_outcome, shown.from_client, raw, shown.is_text)
         if waits(judged):
             side.queue.wait(judged, len(raw) + _HELD_BESIDES, outcome)
         else:
