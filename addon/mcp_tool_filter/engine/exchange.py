@@ -215,6 +215,7 @@ class Exchange:
         """What the listener knows about the request; None before it has decided."""
         self.up: Upstream | None = None
         self.answer: Answer | None = None
+        self._notes: AnswerNotes | None = None  # on the head of the upstream's answer
         self.stream: EventStream | None = None
         self.socket: Conversation | None = None
         """The conversation of a WebSocket that the client has asked for."""
@@ -620,7 +621,7 @@ class Exchange:
         notes = head.notes
         if notes.names is not listener.names:
             head.notes = notes = judge_fields(head, listener)
-        fields, date_at = notes.fields, notes.date_at
+        self._notes, fields, date_at = notes, notes.fields, notes.date_at
         if date_at is not None and fields[date_at][1] != head.date:
             changed = [*fields]
             changed[date_at] = fields[date_at][0], head.date or b""
@@ -676,8 +677,7 @@ class Exchange:
             if self.stream is None:
                 return self._judge_changed()
             self.was_changed = False
-            self._judge_changed_head(answer)
-            if not is_event_stream(answer.get(b"content-type")):
+            if not is_event_stream(self._judge_changed_head(answer).kind):
                 raise ProtocolError("an event stream under another name")
         self.phase = Phase.STREAMING
         self.body = b""
@@ -745,7 +745,9 @@ class Exchange:
         stream = self.stream
         if stream is None:
             parts, self._parts = self._parts, []
-            return self._judge_body(parts[0] if len(parts) == 1 else b"".join(parts), self._shown)
+            raw, notes = parts[0] if len(parts) == 1 else b"".join(parts), self._notes
+            assert notes is not None
+            return self._judge_body(raw, notes, self._shown)
         self._has_ended = True
         if self.phase is not Phase.STREAMING or stream.is_waiting:
             return None
@@ -766,7 +768,7 @@ class Exchange:
         self.point("answered", _nothing)
         self.down.done()
 
-    def _judge_body(self, raw: bytes, go_on: Callable[[], None]) -> None:
+    def _judge_body(self, raw: bytes, notes: AnswerNotes, go_on: Callable[[], None]) -> None:
         answer, asked = self.answer, self.asked
         if answer is None or asked is None:
             raise RuntimeError("an answer to nothing")
@@ -774,8 +776,9 @@ class Exchange:
             answer.body = b""
             return go_on()
         answer.body = raw
-        kind, coding = answer.get(b"content-type"), answer.get(b"content-encoding")
-        decision = self.service.listener.judge_answer(asked, answer.status, kind, coding, raw, self)
+        decision = self.service.listener.judge_answer(
+            asked, answer.status, notes.kind, notes.coding, raw, self
+        )
         put = partial(self._put, answer, go_on)
         if waits(decision):
             self.service.effects.carry_out(decision, partial(self._later_with, self._course, put))
@@ -815,13 +818,13 @@ class Exchange:
         answer = self.answer
         assert answer is not None
         self.was_changed = False
-        self._judge_changed_head(answer)
-        if is_event_stream(answer.get(b"content-type")):
+        notes = self._judge_changed_head(answer)
+        if is_event_stream(notes.kind):
             raise ProtocolError("an event stream that came too late to be judged")
         self.asked = self.service.listener.unasked()
-        self._judge_body(answer.body, self._deliver)
+        self._judge_body(answer.body, notes, self._deliver)
 
-    def _judge_changed_head(self, answer: Answer) -> None:
+    def _judge_changed_head(self, answer: Answer) -> AnswerNotes:
         if answer.status == 101:
             raise ProtocolError("an upgrade that was not requested")
         head = AnswerHead(answer.status, answer.reason, answer.fields)
@@ -831,6 +834,7 @@ class Exchange:
         if self.stream is not None and notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
         answer.fields, answer.reason = notes.fields, notes.reason
+        return notes
 
     def _deliver(self) -> None:
         answer = self.answer

@@ -176,6 +176,7 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\0-\x08\x0a-\x1f\x7f]*)?\r\
 _TRAILERS = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*\r\n" % _TOKEN)
 _TAB_IN_FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\t]*\t", re.IGNORECASE)
 _VARIES = re.compile(rb"(\r\n(?:content-length|date):[ \t]*)([^\r\n]*)", re.IGNORECASE)
+_VARYING = frozenset({b"content-length", b"date"})
 _NO_BODY = frozenset({204, 304})
 
 
@@ -190,7 +191,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         self._at = 0  # what was read already
         self._searched = 0  # no end of the head or of the trailers begins before this
         self._left = 0  # bytes of the body or chunk to come
-        self._remembered: dict[tuple[bytes, ...], H] = {}
+        self._remembered: dict[tuple[bytes, ...], tuple[H, tuple[int, ...]]] = {}
+        """Heads by their bytes without what varies, and the places of the fields that vary."""
         self._has_ended = False
 
     def receive(self, data: bytes) -> None:
@@ -287,12 +289,16 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
             return self._parse(block)
         key = (*parts[::3], *parts[1::3])
         seen = self._remembered.get(key)
-        if seen is not None and (again := self._again(seen, parts[1::3], values)) is not None:
+        if seen is not None and (again := self._again(*seen, values)) is not None:
             return again
         head = self._parse(block)
-        if len(self._remembered) >= self._limits.heads:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[key] = head
+        varying = {
+            name.lower(): at for at, (name, _) in enumerate(head.fields) if name.lower() in _VARYING
+        }
+        if len(varying) == len(values):  # no two dates
+            if len(self._remembered) >= self._limits.heads:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[key] = head, tuple(varying.values())
         return head
 
     @abstractmethod
@@ -300,8 +306,8 @@ class Wire[H: (RequestHead, AnswerHead)](ABC):
         """Return the head that this block spells."""
 
     @abstractmethod
-    def _again(self, seen: H, names: list[bytes], values: list[bytes]) -> H | None:
-        """Return a remembered head with these values of Content-Length and Date."""
+    def _again(self, seen: H, places: tuple[int, ...], values: list[bytes]) -> H | None:
+        """Return a remembered head with these values in these places, if they are plain."""
 
     @abstractmethod
     def _begin_body(self, head: H) -> None:
@@ -425,16 +431,15 @@ class RequestWire(Wire[RequestHead]):
         )  # fmt: skip
 
     def _again(
-        self, seen: RequestHead, names: list[bytes], values: list[bytes]
+        self, seen: RequestHead, places: tuple[int, ...], values: list[bytes]
     ) -> RequestHead | None:
-        length = seen.length
-        fields = seen.fields
-        for name, value in zip(names, values, strict=True):
-            if name[2] not in b"cC" or not _LENGTH.fullmatch(value):
-                return None
-            if int(value) != length:
-                length = int(value)
-                fields = _with_value(fields, b"content-length", value)
+        length, fields = seen.length, seen.fields
+        if values:
+            if len(values) > 1 or length is None or not _LENGTH.fullmatch(values[0]):
+                return None  # with a date, or odd
+            length, changed, [at] = int(values[0]), [*fields], places
+            changed[at] = fields[at][0], values[0]
+            fields = tuple(changed)
         return RequestHead(
             seen.method, seen.target, fields, seen.is_11, seen.keeps, length,
             seen.is_chunked, seen.expects, notes=seen.notes,
@@ -465,25 +470,22 @@ class AnswerWire(Wire[AnswerHead]):
         )  # fmt: skip
 
     def _again(
-        self, seen: AnswerHead, names: list[bytes], values: list[bytes]
+        self, seen: AnswerHead, places: tuple[int, ...], values: list[bytes]
     ) -> AnswerHead | None:
-        length, date, fields = seen.length, seen.date, seen.fields
-        if len(names) == 2 and names[0][2:3].lower() == names[1][2:3].lower():
-            return None
-        for name, value in zip(names, values, strict=True):
-            if name[2] in b"dD":
+        length, date, changed = seen.length, seen.date, [*seen.fields]
+        for at, value in zip(places, values, strict=True):
+            name = changed[at][0]
+            if len(name) == 4:
                 if not _DATE.fullmatch(value):
                     return None
-                if value != date:
-                    date = value
-                    fields = _with_value(fields, b"date", date)
-            elif not _LENGTH.fullmatch(value):
-                return None
-            elif int(value) != length:
+                date = value
+            elif _LENGTH.fullmatch(value):
                 length = int(value)
-                fields = _with_value(fields, b"content-length", value)
+            else:
+                return None
+            changed[at] = name, value
         return AnswerHead(
-            seen.status, seen.reason, fields, seen.is_11,
+            seen.status, seen.reason, tuple(changed), seen.is_11,
             seen.keeps, length, seen.is_chunked, date, seen.notes,
         )  # fmt: skip
 
@@ -541,10 +543,6 @@ def _framing(fields: Fields, *, is_11: bool) -> _Framing:
     if framing.is_chunked and framing.length is not None:
         raise Fault("two framings")
     return framing
-
-
-def _with_value(fields: Fields, name: bytes, value: bytes) -> Fields:
-    return tuple([(one[0], value) if one[0].lower() == name else one for one in fields])
 
 
 # Writing

@@ -86,6 +86,11 @@ class Head:
         coding, kind = get(b"content-encoding"), get(b"content-type")
         return McpHeaders(session_id, revision, method, name, coding, kind)
 
+    @cached_property
+    def problem(self) -> tuple[str, bool] | None:
+        """Why it is refused, and whether its size is the reason; a host may use a head again."""
+        return problem_in_head(self)
+
     def get(self, name: bytes) -> str | None:
         """Return a header's value; ``name`` is written in lower case."""
         place = self.names.places.get(name)

@@ -17,7 +17,6 @@ from mcp_tool_filter.http.head import (
     Head,
     headers_after,
     problem_in_body,
-    problem_in_head,
 )
 from mcp_tool_filter.http.identity import asker_in, credentials_in, identity_in, is_like_the_fetch
 from mcp_tool_filter.http.legacy import LegacyStream
@@ -56,7 +55,7 @@ class JudgesRequests(OneUpstream):
 
         ``origin`` is the host's own object.
         """
-        if problem := problem_in_head(head):
+        if problem := head.problem:
             detail, is_oversized = problem
             why = Why.OVERSIZED if is_oversized else Why.MALFORMED
             return self._refuse(detail, origin, why=why)
