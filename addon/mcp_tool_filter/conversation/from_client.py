@@ -33,6 +33,7 @@ from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.tool_filter import filter_from_client
 from mcp_tool_filter.policy.verdict import (
     VERDICTS,
+    Drop,
     Forward,
     Reason,
     Reply,
@@ -42,6 +43,7 @@ from mcp_tool_filter.policy.verdict import (
 )
 from mcp_tool_filter.protocol.messages import (
     Batch,
+    Notification,
     Request,
     Response,
     Single,
@@ -125,7 +127,7 @@ class FromClient(BothSides):
             capabilities = exchange.capabilities = capabilities_in(message)
         kind = self.policy.kinds.of(self.client, capabilities)
         judged.snapshot = judged.in_force = kind.snapshot
-        if not kind.is_listed and self._needs_list(message, kind):
+        if not kind.is_listed and not isinstance(message, Response) and self._needs_list(message):
             if arrival.can_list:
                 return begin(self._list_first(message, judged, kind, arrival))
             if self.policy.kinds.start.is_listed:  # the next best choice, because we cannot ask
@@ -133,22 +135,24 @@ class FromClient(BothSides):
         decide = decide_from_client if self.policy.links else filter_from_client
         return decide(message, self._situation(message, judged, kind, arrival))
 
-    def _needs_list(self, message: Single, kind: Kind) -> bool:
+    def _needs_list(self, message: Request | Notification) -> bool:
         """Tell whether we need the asker's list: to know whether the called tool exists, or as what
-        it gets if it asks in an unusual way for a list that then must not be pinned."""
+        it gets if it asks in an unusual way for a list that then must not be pinned.
+
+        A denied name waits for the list as an unknown one does: both get the same answer in the
+        same time.
+        """
         if isinstance(message, Request) and message.method == "tools/list":
             return not parse_list_request(message).is_usual
-        if isinstance(message, Response) or message.method != "tools/call":
+        if message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
-        if name in kind.snapshot.denied:
-            return False
         # A client that states no revision has no session either: the upstream usually refuses it.
         is_refused = self.client.revision is None and self.client.claimed_session is None
         return not is_refused or name not in self.policy.snapshot.allowed
 
     def _list_first(
-        self, message: Single, judged: Judged, kind: Kind, arrival: Arrival
+        self, message: Request | Notification, judged: Judged, kind: Kind, arrival: Arrival
     ) -> Deciding[Verdict]:
         """Ask the upstream for the asker's list while the call waits."""
         try:
@@ -158,7 +162,8 @@ class FromClient(BothSides):
                 if faults := kind.snapshot.faults:
                     self.policy.tell_hidden(faults, judged)
         except (CannotList, FetchFailed):
-            pass  # the upstream answers the call: it may require a login first
+            if message.method == "tools/call":
+                return ask_for_list_instead(message, judged)
         judged.snapshot = judged.in_force = kind.snapshot
         decision = decide_from_client(message, self._situation(message, judged, kind, arrival))
         return (yield from decision) if waits(decision) else decision
@@ -216,6 +221,25 @@ class FromClient(BothSides):
             return message
         changed = parse_message(verdict.text, self.policy.config.limits)
         return changed if isinstance(changed, Request) else message
+
+
+def ask_for_list_instead(message: Request | Notification, judged: Judged) -> Verdict:
+    """Send a request for the list in the place of a call whose asker's list we could not fetch.
+
+    So the upstream says what is wrong (log in first, the session has ended), and says the same for
+    every name.
+    """
+    name = parse_tool_call(message).tool_name
+    why = Why.DENIED if name in judged.snapshot.denied else Why.UNKNOWN
+    reason = Reason(why, (name,), detail="the tool list could not be fetched")
+    if not isinstance(message, Request) or judged.exchange is None:
+        return Drop(reason)
+    judged.exchange.is_for_list = True
+    judged.exchange.tool = name
+    meta = message.params.named.get("_meta") if message.params else None
+    params = f'{{"_meta":{message.place.cut(meta)}}}' if meta else "{}"
+    text = f'{{"jsonrpc":"2.0","id":{message.id},"method":"tools/list","params":{params}}}'
+    return Rewrite(text.encode(), reason)
 
 
 def exchange_for(message: Single, size: int, now: float) -> Exchange | None:

@@ -9,6 +9,7 @@ from mcp_tool_filter.conversation.both_sides import BothSides
 from mcp_tool_filter.conversation.judged import (
     FORWARD,
     INVALID_ANSWER,
+    NOT_LISTED,
     Judged,
 )
 from mcp_tool_filter.conversation.kind import Kind
@@ -34,7 +35,12 @@ from mcp_tool_filter.policy.effects import (
 )
 from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
 from mcp_tool_filter.policy.situation import Situation
-from mcp_tool_filter.policy.tool_filter import decide_in_steps, filter_from_upstream
+from mcp_tool_filter.policy.snapshot import take_snapshot
+from mcp_tool_filter.policy.tool_filter import (
+    decide_call,
+    decide_in_steps,
+    filter_from_upstream,
+)
 from mcp_tool_filter.policy.verdict import (
     VERDICTS,
     Drop,
@@ -62,11 +68,12 @@ from mcp_tool_filter.protocol.tool_results import (
     find_result_envelope,
     read_tool_result,
 )
-from mcp_tool_filter.protocol.tools import Listing, parse_listing, shows_tool
+from mcp_tool_filter.protocol.tools import Listing, ToolCall, parse_listing, shows_tool
 
 _LONG = 256 * 1024  # bytes of a list; reading so many takes some ten milliseconds
 _LEAST = 16 * 1024  # bytes of a tool's result; for a shorter one the usual way is as quick
 _LET_OTHERS_GO_ON = Delay(0.0)
+_NOTHING = take_snapshot([], deny=[])
 _LONGEST_REVISION = 64  # characters
 
 
@@ -206,7 +213,9 @@ class FromUpstream(BothSides):
         self, message: Single, judged: Judged, kind: Kind, *, is_accepted: bool = False
     ) -> Decision[Verdict]:
         """Decide by the snapshot of the kind of asker that gets the message; pin its first list."""
-        policy = self.policy
+        policy, asked = self.policy, judged.exchange
+        if asked and asked.is_for_list and isinstance(message, Response) and message.result:
+            return self._replace_list(message, kind, asked)
         judged.in_force = judged.snapshot = kind.snapshot
         if not kind.is_listed or policy.config.judges_new_tools:
             judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
@@ -223,6 +232,19 @@ class FromUpstream(BothSides):
             return filter_from_upstream(message, situation)
         decide = decide_accepted if is_accepted else decide_from_upstream
         return decide(message, situation)
+
+    def _replace_list(self, answer: Response, kind: Kind, asked: Exchange) -> Verdict:
+        """Learn the list that came in the place of a call's answer, and answer the call by it."""
+        if self._may_learn_of(kind) and (listing := parse_listing(answer)):
+            kind.snapshot_for([listing])
+            kind.learn(None, listing)
+        call = ToolCall(asked.tool or "", asked.id)
+        snapshot = kind.snapshot if kind.is_listed else _NOTHING
+        verdict = decide_call(call, snapshot)
+        if isinstance(verdict, Reply):
+            return Rewrite(verdict.text, verdict.reason)
+        reason = Reason(Why.INVALID, detail="a list in the place of a call's answer")
+        return Rewrite(render_error(asked.id, INTERNAL_ERROR, NOT_LISTED), reason)
 
     def _waited_for_upstream(self, judged: Judged, verdict: Verdict) -> Judged:
         verdict = self._by_policy_now(judged, verdict)
@@ -291,7 +313,7 @@ class FromUpstream(BothSides):
     def _accept(self, raw: bytes, envelope: ResultEnvelope, judged: Judged) -> Verdict | None:
         """Accept the long result of a tool without parsing it, if it certainly may pass."""
         asked = self.exchanges.answered_by(Response(envelope.id))
-        if asked is None or asked.method != "tools/call":
+        if asked is None or asked.method != "tools/call" or asked.is_for_list:
             return None
         found = read_tool_result(raw, envelope, self.policy.config.limits)
         snapshot = self._kind_of(asked).snapshot

@@ -23,6 +23,7 @@ from mcp_tool_filter.protocol.messages import (
 
 INVALID_ANSWER = "The server sent an invalid response"
 LOST_ANSWER = "Upstream connection lost"
+NOT_LISTED = "The server's tools were not known yet: try again"
 _DEEPEST_READ = 5000  # levels; we read so deep only to find the id of a message that is too deep
 FORWARD = Forward()
 
