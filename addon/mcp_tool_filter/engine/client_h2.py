@@ -1,192 +1,573 @@
-"""A client connection that speaks HTTP/2: many exchanges side by side, by the h2 library."""
-# mypy: ignore-errors
+"""A client connection that speaks HTTP/2, by the h2 library: many exchanges side by side.
+
+The upstream is spoken to in HTTP/1.1, so nothing that frames can say and lines cannot may pass: a
+head is checked here, strictly, and one that is wrong gets 400 on its stream alone. Trailers are
+dropped.
+
+h2 gets whole frames, one at a time: it would copy its buffer for each frame, and read all of a
+frame before it judges its length. Frames that ask for nothing (pings, settings, resets, priorities,
+windows, tiny pieces of a body) are counted: whoever sends too many of them without letting us
+answer anything is hung up on.
+"""
 
 from __future__ import annotations
 
-import h2.config
-import h2.connection
-import h2.errors
-import h2.events
-import h2.exceptions
-import h2.settings
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
-from mcp_tool_filter.engine.exchange import Answer, Exchange
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from hyperframe.frame import GoAwayFrame
+
+from mcp_tool_filter.engine.exchange import INVALID_HTTP, Answer, Exchange
+from mcp_tool_filter.engine.host import Host
 from mcp_tool_filter.engine.service import Service
-from mcp_tool_filter.engine.wire import Fault, RequestHead
+from mcp_tool_filter.engine.wire import Fault, Fields, RequestHead
+from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 
-MOST_STREAMS, MOST_HELD = 100, 1 << 20
+log = logging.getLogger(__name__)
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD = 9  # bytes before the payload of a frame
+_DATA, _END_STREAM = 0, 1  # a frame's type, and its flag
+_TINY = 64  # bytes of a body in one frame
+_RESET_COSTS = 10  # useless frames: it may have opened a connection to the upstream
+_WIDEST = 1 << 24
+"""The window of the connection; each stream has its own of 64 KB, and its body a limit."""
+
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
+_VALUE = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?").fullmatch
+_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_PATH = re.compile(rb'/[!-"$-~]*|\*').fullmatch  # no fragment
+_AUTHORITY = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]+").fullmatch  # nobody's name in it
+_LENGTH = re.compile(rb"[0-9]{1,15}").fullmatch
+_PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
+_OF_CONNECTIONS = frozenset(
+    {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+)
 
 
-class Stream:
-    """What an exchange takes for its client connection."""
+@dataclass(frozen=True, slots=True)
+class H2Limits:
+    """What one connection may ask of us."""
 
-    def __init__(self, conn: H2Client, id: int) -> None:
-        self.conn, self.id, self.host = conn, id, conn.host
+    frames: int = 64
+    """Frames that we read before others are served."""
+    useless: int = 2000
+    """Frames between two ticks that ask for nothing."""
+    unsent: int = 1 << 20
+    """Bytes of an answer that wait for the client; with more, its upstream is not read."""
+    bodies: int = 4
+    """Bodies of the greatest length that may be incomplete together."""
+
+
+DEFAULT_H2_LIMITS = H2Limits()
+
+
+class H2Stream:
+    """One request and its answer: the ``ClientSide`` of its exchange."""
+
+    def __init__(self, connection: H2Client, number: int) -> None:
+        self.connection, self.number, self.host = connection, number, connection.host
         self.exchange: Exchange | None = None
-        self.out = bytearray()
-        self.is_ended = self.is_held = False
-        self.said: int | None = None
-        self.wire = None
+        self.has_all = False
+        """True once the client has sent everything."""
+        self.silent_since: float | None = None
+        """When the last ``tick`` saw that nothing of the body had come since the one before."""
+        self.silent_at = 0
+        self.received = 0
+        self.unsent = 0
+        """Bytes that wait for the client."""
+        self._pieces: deque[memoryview] = deque()
+        self.is_slow = connection.is_slow
+        """True while the client does not read this answer."""
+        self._is_ended = False
+
+    # What an exchange says
+
+    @property
+    def has_seat(self) -> bool:
+        return self.connection.has_seat
 
     def go_ahead(self) -> None:
-        self.conn.h2.send_headers(self.id, [(b":status", b"100")])
-        self.conn.flush()
+        self._say_head([(b":status", b"100")])
 
-    is_slow = False
-    has_seat = True
-
-    def respond(self, answer, *, is_bare):
-        if answer.status not in (204, 304) and not is_bare:
-            answer.fields = (*answer.fields, (b"content-length", b"%d" % len(answer.body)))
-        self.begin(answer)
+    def respond(self, answer: Answer, *, is_bare: bool) -> None:
+        length = len(answer.body)
+        if is_bare or answer.status == 304:
+            length = -1 if answer.length is None else answer.length
+        fields = answer.fields
+        if length >= 0 and answer.status != 204:
+            fields = (*fields, (b"content-length", b"%d" % length))
+        self._say_head(_answer_head(answer.status, fields))
         self.data(b"" if is_bare else answer.body)
         self.finish()
 
-    def begin(self, answer):
-        head = [(b":status", b"%d" % answer.status), *((n.lower(), v) for n, v in answer.fields)]
-        self.conn.h2.send_headers(self.id, head)
-        self.conn.flush()
+    def begin(self, answer: Answer) -> None:
+        self._say_head(_answer_head(answer.status, answer.fields))
 
     def data(self, data: bytes) -> None:
-        self.out += data
-        self.pump()
+        if data:
+            self._pieces.append(memoryview(data))
+            self.unsent += len(data)
+            self.pump()
 
     def finish(self) -> None:
-        self.is_ended = True
+        self._is_ended = True
         self.pump()
 
-    def pump(self) -> None:
-        """Send what flow control allows; a slow reader holds its upstream."""
-        h2c = self.conn.h2
-        if self.id not in self.conn.streams:
-            return
-        while (
-            self.out
-            and (room := min(h2c.local_flow_control_window(self.id), h2c.max_outbound_frame_size))
-            > 0
-        ):
-            h2c.send_data(self.id, bytes(self.out[:room]))
-            del self.out[:room]
-        if self.is_ended and not self.out:
-            h2c.end_stream(self.id)
-            self.conn.streams.pop(self.id, None)
-        if (up := self.exchange.up if self.exchange else None) is not None and (
-            len(self.out) > MOST_HELD
-        ) != self.is_held:
-            self.is_held = not self.is_held
-            up.hold(self.is_held)
-        self.conn.flush()
+    def switch(self, answer: Answer) -> None:
+        raise RuntimeError("no head of HTTP/2 asks for an upgrade")
 
-    def cut(self, _exchange) -> None:
-        if self.conn.streams.pop(self.id, None):
-            self.conn.h2.reset_stream(self.id, h2.errors.ErrorCodes.INTERNAL_ERROR)
-            self.conn.flush()
+    def cut(self, exchange: Exchange) -> None:
+        self.connection.reset(self, ErrorCodes.INTERNAL_ERROR)
 
     def done(self) -> None:
-        pass
+        """The exchange is over; the stream ends when the client has read all of its answer."""
+
+    def _say_head(self, head: list[tuple[bytes, bytes]]) -> None:
+        if not self.connection.has(self):
+            return None
+        try:
+            self.connection.h2.send_headers(self.number, head)
+        except ProtocolError:
+            log.warning("An answer cannot be said in HTTP/2; its stream was reset")
+            return self.connection.reset(self, ErrorCodes.INTERNAL_ERROR)
+        return self.connection.flush()
+
+    # Flow control
+
+    def pump(self) -> None:
+        """Send what the client takes."""
+        while self.send_one():
+            pass
+        self.settle()
+
+    def send_one(self) -> bool:
+        """Send one frame, if the client takes it."""
+        connection = self.connection
+        if connection.is_slow or not connection.has(self):
+            return False
+        if not self._pieces:
+            if self._is_ended:
+                connection.finish(self)
+            return False
+        h2, first = connection.h2, self._pieces[0]
+        room = min(h2.local_flow_control_window(self.number), h2.max_outbound_frame_size)
+        if room <= 0:
+            return False
+        h2.send_data(self.number, bytes(first[:room]))
+        connection.note_use(2)  # the client may open two windows for it
+        self.unsent -= min(room, len(first))
+        if room < len(first):
+            self._pieces[0] = first[room:]
+        else:
+            self._pieces.popleft()
+        return True
+
+    def settle(self) -> None:
+        """Do not read from the upstream while the client does not read from us."""
+        connection = self.connection
+        self.is_slow = connection.is_slow or self.unsent > connection.limits.unsent
+        if self.exchange is not None and self.exchange.up is not None:
+            self.exchange.up.slow_down(self.is_slow)
+        connection.flush()
+
+    def abandon(self) -> None:
+        """The client does not want it any more."""
+        self._pieces.clear()
+        self.unsent = 0
+        if self.exchange is not None:
+            self.exchange.client_left()
 
 
 class H2Client:
     """A client connection that speaks HTTP/2."""
 
-    def __init__(self, service: Service, host: object) -> None:
-        self.service, self.host = service, host
-        self.h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=False, header_encoding=None)
+    def __init__(self, service: Service, host: Host, limits: H2Limits = DEFAULT_H2_LIMITS) -> None:
+        self.service, self.host, self.limits = service, host, limits
+        config = H2Configuration(
+            client_side=False,
+            header_encoding=None,
+            validate_inbound_headers=False,  # a mistake would end all streams: see _head_of
+            normalize_inbound_headers=False,
         )
-        self.h2.local_settings.update(
-            {
-                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
-                h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: 65536,
-            }
-        )
-        self.streams: dict[int, Stream] = {}
+        self.h2 = H2Connection(config)
+        self.streams: dict[int, H2Stream] = {}
+        self.is_slow = False
+        """True while the client reads nothing at all."""
+        self._buffer = bytearray()
+        self._has_begun = self._is_running = self._waits = False
+        self._is_closed = self._is_retiring = False
+        self._useless = 0
+        self._silent_since: float | None = None
+        self._silent_as: tuple[int, int] | None = None
+        if service.seats is not None:
+            service.seats.enter(self)
         self.h2.initiate_connection()
-        self.h2.increment_flow_control_window(1 << 24)
+        self.h2.increment_flow_control_window(_WIDEST)
         self.flush()
+
+    @property
+    def has_seat(self) -> bool:
+        seats = self.service.seats
+        return seats is None or self not in seats.standing
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client."""
+        return sum(stream.unsent for stream in self.streams.values())
+
+    # What the host says
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if not self._is_closed:
+            self._buffer += data
+            if not self._waits:
+                self._run()
+
+    def gone(self) -> None:
+        """The client has left."""
+        self._is_closed = True
+        if self.service.seats is not None:
+            self.service.seats.leave(self)
+        streams, self.streams = list(self.streams.values()), {}
+        for stream in streams:
+            stream.abandon()
+
+    def held(self, on: bool) -> None:
+        """The client reads slowly, or reads on."""
+        self.is_slow = on
+        if on:
+            for stream in self.streams.values():
+                stream.settle()
+        else:
+            self._pump_all()
+
+    def tick(self, now: float) -> None:
+        """Close the connection, or end a request, if the client has been silent for too long."""
+        self._useless = 0
+        if self.is_slow or self._is_closed:
+            self._silent_since = None
+            return None
+        limits = self.service.limits
+        if not self.streams or self._buffer:
+            silent_as = len(self._buffer), self.h2.highest_inbound_stream_id
+            if self._silent_since is None or silent_as != self._silent_as:
+                self._silent_since, self._silent_as = now, silent_as
+            elif now - self._silent_since >= (
+                limits.head_time if self._buffer else limits.idle_time
+            ):
+                return self.close_silent()
+        else:
+            self._silent_since = None
+        for stream in list(self.streams.values()):
+            if stream.has_all or stream.exchange is None or stream.exchange.is_over:
+                continue
+            if stream.silent_since is None or stream.silent_at != stream.received:
+                stream.silent_since, stream.silent_at = now, stream.received
+            elif now - stream.silent_since >= limits.body_time:
+                self._drop(stream, ErrorCodes.CANCEL)
+        return self.host.wake()
+
+    def close_silent(self) -> None:
+        """Say that it is over, and close the connection."""
+        self._end(ErrorCodes.NO_ERROR)
+
+    def retire(self) -> None:
+        """Take no more requests; close when those under way are answered."""
+        if self._is_retiring or self._is_closed:
+            return
+        self._is_retiring = True
+        last = self.h2.highest_inbound_stream_id
+        # h2's own way would also refuse to send the answers that are still to come.
+        self.flush()
+        self.host.send(GoAwayFrame(0, last_stream_id=last).serialize())
+        self._close_if_retired()
+
+    # Frames
+
+    def _run(self) -> None:
+        """Read frames, up to the limit for one turn."""
+        if self._is_running or self._is_closed:
+            return
+        self._is_running = True
+        try:
+            for _ in range(self.limits.frames):
+                if (frame := self._next_frame()) is None:
+                    break
+                if not self._take_frame(frame):
+                    break
+            else:
+                self._waits = True
+                self.host.hold(True)
+                self.host.call_later(0, self._go_on)
+            self.flush()
+        except Fault:
+            self._refuse_bytes()
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+        except ProtocolError:  # h2 has written its own GOAWAY
+            self._refuse_bytes()
+            self._end(None)
+        except Exception as error:
+            self.service.note_bug(error)
+            self._end(ErrorCodes.INTERNAL_ERROR)
+        finally:
+            self._is_running = False
+
+    def _go_on(self) -> None:
+        self._waits = False
+        if not self._is_closed:
+            self.host.hold(False)
+            self._run()
+
+    def _take_frame(self, frame: bytes) -> bool:
+        """Return False if the connection is closed now."""
+        for event in self.h2.receive_data(frame):
+            self._take(event)
+        return not self._is_closed
+
+    def _next_frame(self) -> bytes | None:
+        """Cut off the next whole frame. Raises Fault for what is not worth reading."""
+        if not self._has_begun:
+            if not self._buffer.startswith(_PREFACE[: len(self._buffer)]):
+                raise Fault("not HTTP/2")
+            if len(self._buffer) < len(_PREFACE):
+                return None
+            self._has_begun = True
+            return self._cut(len(_PREFACE))
+        if len(self._buffer) < _HEAD:
+            return None
+        length = int.from_bytes(self._buffer[:3])
+        if length > self.h2.max_inbound_frame_size:
+            raise Fault("a frame that is too long")
+        if len(self._buffer) < _HEAD + length:
+            return None
+        self._weigh(self._buffer[3], self._buffer[4], length)
+        return self._cut(_HEAD + length)
+
+    def _cut(self, size: int) -> bytes:
+        frame = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return frame
+
+    def _weigh(self, kind: int, flags: int, length: int) -> None:
+        """Count a frame that asks for nothing. Raises Fault if there are too many."""
+        if kind != _DATA or (length < _TINY and not flags & _END_STREAM):
+            self._useless += 1  # an answer makes up for the head of a request
+        if self._useless > self.limits.useless:
+            raise Fault("a flood of frames")
+
+    def note_use(self, worth: int) -> None:
+        """Note that an answer, or a part of it, went out."""
+        self._useless = max(0, self._useless - worth)
+
+    def _end(self, code: ErrorCodes | None) -> None:
+        """End the connection, and all that is under way on it."""
+        if self._is_closed:
+            return
+        if code is not None:
+            self.h2.close_connection(code)
+        self.flush()
+        self.gone()
+        self.host.close()
+
+    def _refuse_bytes(self) -> None:
+        reason = Reason(Why.MALFORMED, detail="not valid HTTP")
+        self.service.listener.tell_refused(Reply(INVALID_HTTP, reason), None)
 
     def flush(self) -> None:
         if data := self.h2.data_to_send():
             self.host.send(data)
 
-    def held(self, on: bool) -> None:
-        for stream in self.streams.values():
-            if stream.exchange and stream.exchange.up:
-                stream.exchange.up.hold(on)
+    # Events
 
-    def gone(self) -> None:
-        for stream in list(self.streams.values()):
-            if stream.exchange:
-                stream.exchange.client_left()
-        self.streams.clear()
-
-    def receive(self, data: bytes) -> None:
-        try:
-            for event in self.h2.receive_data(data):
-                self._take(event)
-            self.flush()
-        except (h2.exceptions.ProtocolError, Fault):
-            self.flush()
-            self.gone()
-            self.host.close()
-
-    def _take(self, event: object) -> None:
-        stream = self.streams.get(getattr(event, "stream_id", 0) or 0)
+    def _take(self, event: Event) -> None:
         match event:
-            case h2.events.RequestReceived():
-                stream = self.streams[event.stream_id] = Stream(self, event.stream_id)
-                try:
-                    message = self._message(event.headers)
-                except Fault as fault:
-                    stream.respond(Answer(fault.status), is_bare=False)
-                    return
-                stream.said = message.length
-                stream.exchange = Exchange(self.service, stream, message)
-                stream.exchange.begin()
-            case h2.events.DataReceived():
-                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                if stream and stream.exchange and not stream.exchange.is_over:
-                    stream.exchange.take(event.data)
-            case h2.events.StreamEnded():
-                if stream and stream.exchange and not stream.exchange.is_over:
-                    stream.exchange.end_of_request()
-            case h2.events.StreamReset():
-                stream = self.streams.pop(event.stream_id, None)
-                if stream is not None and stream.exchange:
-                    stream.exchange.client_left()
-            case h2.events.WindowUpdated():
-                for one in [stream] if stream else list(self.streams.values()):
-                    one.pump()
-            case h2.events.ConnectionTerminated():
-                self.gone()
-                self.host.close()
+            case RequestReceived():
+                self._begin(event)
+            case DataReceived():
+                self._take_data(event)
+            case StreamEnded():
+                self._end_request(event)
+            case StreamReset():
+                if stream := self.streams.get(event.stream_id or 0):
+                    self._useless += _RESET_COSTS
+                    self._forget(stream)
+                    stream.abandon()
+            case WindowUpdated(stream_id=int(number)) if number:
+                if stream := self.streams.get(number):
+                    stream.pump()
+            case WindowUpdated():
+                self._pump_all()
+            case ConnectionTerminated():
+                self._end(None)
 
-    def _message(self, headers: object) -> RequestHead:
-        pseudo = {bytes(n): bytes(v) for n, v in headers if n[:1] == b":"}
-        fields = [(bytes(n), bytes(v)) for n, v in headers if n[:1] != b":"]
-        if any(set(v) & {0, 10, 13} or n != n.lower() for n, v in fields) or b":protocol" in pseudo:
-            raise Fault("a header")
-        cookies = [v for n, v in fields if n == b"cookie"]
-        if len(cookies) > 1:  # RFC 9113, 8.2.3
-            fields = [f for f in fields if f[0] != b"cookie"] + [(b"cookie", b"; ".join(cookies))]
-        hosts = [v for n, v in fields if n == b"host"]
-        authority = pseudo.get(b":authority")
-        if authority is not None and hosts and hosts != [authority]:
-            raise Fault("two hosts")
-        if authority is not None and not hosts:
-            fields.insert(0, (b"host", authority))
-        lengths = [v for n, v in fields if n == b"content-length"]
-        if (
-            b"transfer-encoding" in dict(fields)
-            or len(lengths) > 1
-            or not pseudo.get(b":path")
-            or not pseudo.get(b":method")
-        ):
-            raise Fault("framing")
-        length = int(lengths[0]) if lengths and lengths[0].isdigit() else None
-        return RequestHead(
-            method=pseudo[b":method"].decode("latin-1"),
-            target=pseudo[b":path"].decode("latin-1"),
-            fields=tuple(fields),
-            length=length,
-        )
+    def _begin(self, event: RequestReceived) -> None:
+        assert event.stream_id is not None
+        stream = self.streams[event.stream_id] = H2Stream(self, event.stream_id)
+        if self._is_retiring:
+            return self.reset(stream, ErrorCodes.REFUSED_STREAM)
+        try:
+            head = _head_of(cast("Sequence[tuple[bytes, bytes]]", event.headers or ()))
+        except Fault as fault:
+            self._refuse_bytes()
+            fields = ((b"content-type", b"application/json"),)
+            answer = Answer(fault.status, fields=fields, body=INVALID_HTTP)
+            return stream.respond(answer, is_bare=False)
+        if self.service.seats is not None:
+            self.service.seats.has_begun(self)
+        exchange = stream.exchange = Exchange(self.service, stream, head)
+        return _guarded(exchange, exchange.begin)
+
+    def _take_data(self, event: DataReceived) -> None:
+        assert event.stream_id is not None
+        assert event.flow_controlled_length is not None
+        self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        stream = self.streams.get(event.stream_id)
+        if stream is None or stream.exchange is None or not event.data:
+            return
+        stream.received += len(event.data)
+        unfinished = sum(one.received for one in self.streams.values() if not one.has_all)
+        if unfinished > self.limits.bodies * self.service.listener.config.limits.pending:
+            self._drop(stream, ErrorCodes.ENHANCE_YOUR_CALM)
+        else:
+            _guarded(stream.exchange, partial(stream.exchange.take, event.data))
+
+    def _end_request(self, event: StreamEnded) -> None:
+        stream = self.streams.get(event.stream_id or 0)
+        if stream is None:
+            return
+        stream.has_all = True
+        if stream.exchange is not None and not stream.exchange.is_over:
+            if self.service.seats is not None:
+                self.service.seats.is_served(self)
+            _guarded(stream.exchange, stream.exchange.end_of_request)
+
+    # Streams
+
+    def has(self, stream: H2Stream) -> bool:
+        return stream.number in self.streams
+
+    def finish(self, stream: H2Stream) -> None:
+        """All of an answer is sent; the rest of an unfinished request is not wanted."""
+        self.h2.end_stream(stream.number)
+        self.note_use(2)
+        if stream.has_all:
+            self._forget(stream)
+        else:
+            self.reset(stream, ErrorCodes.NO_ERROR)
+
+    def reset(self, stream: H2Stream, code: ErrorCodes) -> None:
+        if self.has(stream):
+            self.h2.reset_stream(stream.number, code)
+            self._forget(stream)
+
+    def _drop(self, stream: H2Stream, code: ErrorCodes) -> None:
+        """Reset a stream whose exchange does not know it yet."""
+        self.reset(stream, code)
+        stream.abandon()
+
+    def _forget(self, stream: H2Stream) -> None:
+        del self.streams[stream.number]
+        self.flush()
+        if not self.streams and self.service.seats is not None:
+            self.service.seats.is_answered(self)
+        self._close_if_retired()
+
+    def _pump_all(self) -> None:
+        """Give each stream its turn: one long answer keeps no other waiting."""
+        streams = list(self.streams.values())
+        while streams:
+            streams = [one for one in streams if one.send_one()]
+        for one in list(self.streams.values()):
+            one.settle()
+        self.flush()
+
+    def _close_if_retired(self) -> None:
+        if self._is_retiring and not self.streams:
+            self._end(None)
+
+
+def _guarded(exchange: Exchange, step: Callable[[], None]) -> None:
+    """End only this exchange if our code raises."""
+    try:
+        step()
+    except Exception as error:
+        exchange.fail(error)
+
+
+def _answer_head(status: int, fields: Fields) -> list[tuple[bytes, bytes]]:
+    return [(b":status", b"%d" % status), *((name.lower(), value) for name, value in fields)]
+
+
+def _head_of(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
+    """Return the head as HTTP/1.1 would say it. Raises Fault if it cannot, or could mislead."""
+    pseudo: dict[bytes, bytes] = {}
+    fields: list[tuple[bytes, bytes]] = []
+    cookies: list[bytes] = []
+    length: int | None = None
+    for header in headers:
+        name, value = bytes(header[0]), bytes(header[1])
+        if not _VALUE(value):
+            raise Fault("a header's value")
+        if name[:1] == b":":
+            if fields or cookies or name in pseudo or name not in _PSEUDO:
+                raise Fault("a pseudo-header")
+            pseudo[name] = value
+            continue
+        if not _NAME(name) or name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
+            raise Fault("a header that HTTP/2 does not have")
+        if name == b"content-length":
+            if length is not None or not _LENGTH(value):
+                raise Fault("content-length")
+            length = int(value)
+        elif name == b"cookie":  # RFC 9113, 8.2.3
+            cookies.append(value)
+            continue
+        fields.append((name, value))
+    if cookies:
+        fields.append((b"cookie", b"; ".join(cookies)))
+    method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
+    if not _METHOD(method) or method == b"CONNECT" or not _PATH(path):
+        raise Fault("a request line")
+    if (path == b"*" and method != b"OPTIONS") or pseudo.get(b":scheme") not in (b"http", b"https"):
+        raise Fault("a request line")
+    host = _host_of(pseudo.get(b":authority"), fields)
+    if pseudo.get(b":authority") is not None:
+        fields = [(b"host", host), *(field for field in fields if field[0] != b"host")]
+    return RequestHead(
+        method.decode(),
+        path.decode(),
+        tuple(fields),
+        length=length,
+        expects=(b"expect", b"100-continue") in fields,
+        authority=host.decode(),
+    )
+
+
+def _host_of(authority: bytes | None, fields: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the one host that a request names. Raises Fault if there is none, or two."""
+    hosts = {value for name, value in fields if name == b"host"}
+    if authority is not None:
+        hosts.add(authority)
+    if len(hosts) != 1 or not _AUTHORITY(host := hosts.pop()):
+        raise Fault("not one host")
+    return host

@@ -36,7 +36,7 @@ from wsproto.utilities import ProtocolError as FrameError
 from mcp_tool_filter.conversation.in_order import InOrder
 from mcp_tool_filter.conversation.judged import LOST_ANSWER, Judged
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.effects import Deciding, Delay, waits
+from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite
 
 if TYPE_CHECKING:
@@ -259,19 +259,12 @@ class Socket:
                     return side.busy(True)
                 if count == _MOST_EVENTS:
                     side.busy(True)
-                    return self._read_later(side)
+                    return self._host.call_later(0, partial(self._read, side))
             side.busy(False)
             if side.is_gone:
                 self._say_behind(side, [_LOST])
         finally:
             side.is_reading = False
-
-    def _read_later(self, side: _Side) -> None:
-        def go_on(_: object) -> None:
-            self._read(side)
-            self._host.wake()
-
-        self.exchange.service.effects.carry_out(_a_turn(), go_on)
 
     def _take(self, side: _Side, event: Event) -> None:
         other = self._upstream if side is self._client else self._client
@@ -406,10 +399,6 @@ def _outcome(from_client: bool, raw: bytes, is_text: bool, outcome: Judged | Exc
             return []
         case unexpected:
             assert_never(unexpected)
-
-
-def _a_turn() -> Deciding[None]:
-    yield Delay(0.0)
 
 
 def _nothing() -> None:
