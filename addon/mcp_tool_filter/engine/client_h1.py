@@ -280,11 +280,15 @@ class H1Client:
         if self._is_chunked:
             self.host.send(LAST_CHUNK)
 
-    def switch(self, answer: Answer) -> None:
-        """Accept a WebSocket."""
+    def switch(self, answer: Answer) -> bytes:
+        """Accept a WebSocket; return what the client has sent behind its request."""
         self.turn = Turn.SOCKET
         ending = b"connection: Upgrade\r\nupgrade: websocket\r\n"
         self.host.send(render_answer(101, answer.reason, answer.fields, ending))
+        if self._is_held:
+            self._is_held = False
+            self.host.hold(False)
+        return self._wire.take_rest()
 
     def cut(self, exchange: Exchange) -> None:
         """Break the answer off, so that the client notices."""

@@ -27,6 +27,7 @@ from h2.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
@@ -132,7 +133,7 @@ class H2Stream:
         self._is_ended = True
         self.pump()
 
-    def switch(self, answer: Answer) -> None:
+    def switch(self, answer: Answer) -> bytes:
         raise RuntimeError("no head of HTTP/2 asks for an upgrade")
 
     def cut(self, exchange: Exchange) -> None:
@@ -415,7 +416,7 @@ class H2Client:
             case WindowUpdated(stream_id=int(number)) if number:
                 if stream := self.streams.get(number):
                     stream.pump()
-            case WindowUpdated():
+            case WindowUpdated() | RemoteSettingsChanged():  # both open windows
                 self._pump_all()
             case ConnectionTerminated():
                 self._end(None)

@@ -187,7 +187,10 @@ class ClientSide(Protocol):
     def begin(self, answer: Answer) -> None: ...
     def data(self, data: bytes) -> None: ...
     def finish(self) -> None: ...
-    def switch(self, answer: Answer) -> None: ...
+    def switch(self, answer: Answer) -> bytes:
+        """Accept a WebSocket; return what the client has sent behind its request."""
+        ...
+
     def cut(self, exchange: Exchange) -> None: ...
     def done(self) -> None: ...
 
@@ -268,6 +271,8 @@ class Exchange:
         held = len(self.body) + sum(map(len, self._parts))
         if self.answer is not None:
             held += len(self.answer.body)
+        if self.seat is not None:
+            held += self.seat.held_bytes
         return held + (self.stream.held_bytes if self.stream is not None else 0)
 
     # What another addon changes
@@ -850,11 +855,12 @@ class Exchange:
         from mcp_tool_filter.engine.websocket import Socket
 
         assert self.answer is not None
+        assert self.up is not None
         self.phase = Phase.TALKING
         self.seat = Socket(self)
-        self.down.switch(self.answer)
+        ahead = self.down.switch(self.answer)
         self.point("answered", _nothing)
-        self.point("websocket_start", _nothing)
+        self.seat.begin(ahead, self.up.switch())
 
     def talked(self, *, is_lost: bool) -> None:
         """The WebSocket is over, and both sides were told; ``is_lost`` if the upstream was not."""
@@ -928,7 +934,7 @@ class Exchange:
             return None
         self.why = "too many unfinished messages"
         if self.seat is not None:
-            return self.cut(self.why)
+            return self.seat.end(1013, _TOO_MUCH)
         ids = self.asked.conversation.exchanges.take_all() if self.asked is not None else []
         replies = [render_error(id, INTERNAL_ERROR, _TOO_MUCH) for id in (*ids,) or (None,)]
         if self.has_begun:
@@ -976,13 +982,13 @@ class Exchange:
         if self.is_over:
             return
         self.why = "Client disconnected."
-        if self.seat is not None:
-            self.seat.close()
         self._end(Outcome.CLIENT_LEFT)
 
     def _end(self, outcome: Outcome) -> None:
         if self.is_over:
             return
+        if self.seat is not None:
+            self.seat.close()
         self._drop_upstream()
         self._close_stream()
         self._over(outcome)

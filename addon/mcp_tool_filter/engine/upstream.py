@@ -103,6 +103,15 @@ class Upstream:
             self._is_held = on
             self.hold(on)
 
+    def held(self, on: bool) -> None:
+        """The upstream reads slowly, or reads on; this concerns only WebSockets."""
+        if self._exchange is not None and self._exchange.seat is not None:
+            self._exchange.seat.upstream_is_slow(on)
+
+    def switch(self) -> bytes:
+        """Begin a WebSocket; return what the upstream has sent behind its answer."""
+        return self._wire.take_rest()
+
     def drop(self) -> None:
         """Close the connection: its exchange needs no answer any more."""
         self._exchange = None
@@ -129,8 +138,6 @@ class Upstream:
                 exchange.on_head(event)
             elif event.status == 101:
                 exchange.on_head(event)
-                if exchange.seat is not None and (rest := wire.take_rest()):
-                    exchange.seat.from_upstream(rest)
             # Other answers below 200 are dropped: we have sent our own 100 already.
 
     def _release(self) -> None:

@@ -125,8 +125,8 @@ class _Side:
         self.parts = bytearray()
         """The unfinished message."""
         self.is_reading = False
-        self.is_shown = False
-        """True while other addons look at its newest message."""
+        self.is_shown = True
+        """True while other addons look at its newest message, or at the handshake."""
         self.is_gone = False
         """True when its connection has ended: nothing is sent to it."""
         self._write, self._hold = write, hold
@@ -191,6 +191,18 @@ class Socket:
         """Bytes in memory."""
         return sum(len(one.parts) + one.queue.size for one in (self._client, self._upstream))
 
+    def begin(self, from_client: bytes, from_upstream: bytes) -> None:
+        """Begin with what came right behind the handshake."""
+        self.from_client(from_client)
+        self.from_upstream(from_upstream)
+
+        def started() -> None:
+            for side in (self._client, self._upstream):
+                side.is_shown = False
+                self._read(side)
+
+        self.exchange.point("websocket_start", started)
+
     # What the connections say
 
     def from_client(self, data: bytes) -> None:
@@ -241,6 +253,8 @@ class Socket:
     def _receive(self, side: _Side, data: bytes) -> None:
         if not self._is_over and side.frames.state is ConnectionState.OPEN:
             side.frames.receive_data(data)
+            if side.is_shown:
+                side.busy(True)
             self._read(side)
 
     def _read(self, side: _Side) -> None:

@@ -1,0 +1,416 @@
+"""HTTP/2 through the engine: frames of a client in, requests in HTTP/1.1 out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import pytest
+from h2.settings import SettingCodes
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+from mcp_tool_filter.engine.client_h2 import H2Client, H2Limits
+from mcp_tool_filter.engine.service import Seats
+from tests.engine.table import PING, PONG, Client, Table, call, result
+from tests.raw_upstream import LAST_CHUNK, SSE_HEAD, answer, chunk
+
+type Fields = Sequence[tuple[bytes, bytes]]
+
+USUAL = {b":method": b"POST", b":scheme": b"https", b":path": b"/mcp", b":authority": b"localhost"}
+JSON = ((b"content-type", b"application/json"),)
+
+
+class Stream:
+    """What a client hears on a stream."""
+
+    def __init__(self) -> None:
+        self.head: dict[bytes, bytes] = {}
+        self.data = b""
+        self.is_ended = False
+        self.reset: int | None = None
+
+
+class Peer:
+    """A client, by the h2 library, which may say what it should not."""
+
+    def __init__(self, table: Table, limits: H2Limits | None = None) -> None:
+        self.at = Client(table)
+        self.engine = H2Client(table.service, self.at, limits or H2Limits())
+        self.h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(
+                client_side=True, header_encoding=None, validate_outbound_headers=False,
+                normalize_outbound_headers=False,
+            )
+        )  # fmt: skip
+        self.h2.initiate_connection()
+        self.streams: dict[int, Stream] = {}
+        self.goaway: int | None = None
+        self.turn()
+
+    def turn(self) -> None:
+        """Let both sides hear what was said, until nobody says any more."""
+        while (said := self.h2.data_to_send()) or self.at.got:
+            if said:
+                self.engine.receive(said)
+            self._hear()
+
+    def _hear(self) -> None:
+        with suppress(h2.exceptions.ProtocolError):  # it says goodbye twice
+            for event in self.h2.receive_data(self.at.taken()):
+                stream = self.streams.get(getattr(event, "stream_id", 0) or 0, Stream())
+                match event:
+                    case h2.events.ResponseReceived():
+                        stream.head = {bytes(n): bytes(v) for n, v in event.headers or ()}
+                    case h2.events.DataReceived():
+                        stream.data += event.data or b""
+                        assert event.flow_controlled_length is not None
+                        assert event.stream_id is not None
+                        self.h2.acknowledge_received_data(
+                            event.flow_controlled_length, event.stream_id
+                        )
+                    case h2.events.StreamEnded():
+                        stream.is_ended = True
+                    case h2.events.StreamReset():
+                        stream.reset = event.error_code
+                    case h2.events.ConnectionTerminated():
+                        self.goaway = event.error_code
+
+    def asks(
+        self, body: bytes | None = PING, more: Fields = (), *, ends: bool = True, **pseudo: Any
+    ) -> Stream:
+        number = self.h2.get_next_available_stream_id()
+        stream = self.streams[number] = Stream()
+        names = {**USUAL, **{b":" + name.encode(): value for name, value in pseudo.items()}}
+        head = [(name, value) for name, value in names.items() if value != b"-"]
+        self.h2.send_headers(number, [*head, *JSON, *more], end_stream=body is None)
+        if body is not None:
+            self.h2.send_data(number, body, end_stream=ends)
+        self.turn()
+        return stream
+
+    def says(self, *frames: Frame) -> None:
+        """Say what the h2 library would not."""
+        self.engine.receive(b"".join(frame.serialize() for frame in frames))
+        self.turn()
+
+
+def test_requests_side_by_side_are_judged_each_for_itself() -> None:
+    table = Table()
+    peer = Peer(table)
+    one, denied, two = (peer.asks(call(name)) for name in ("read", "wipe", "read"))
+    assert b"Tool not found: wipe" in denied.data
+    assert denied.is_ended
+    first, second = table.links
+    second.says(answer(result("second")))
+    first.says(answer(result("first")))
+    peer.turn()
+    assert (one.data, two.data) == (result("first"), result("second"))
+    assert one.head[b":status"] == b"200"
+    assert first.got.startswith(b"POST /mcp HTTP/1.1\r\nhost: upstream:3000\r\n")
+    assert first.got.endswith(b"content-length: %d\r\n\r\n%b" % (len(call()), call()))
+
+
+def test_an_event_stream_comes_piece_by_piece() -> None:
+    table = Table()
+    stream = (peer := Peer(table)).asks(None, method=b"GET")
+    event = b"data: %b\n\n" % PING
+    table.link.says(SSE_HEAD + chunk(event))
+    peer.turn()
+    assert (stream.data, stream.is_ended) == (event, False)
+    table.link.says(chunk(event) + LAST_CHUNK)
+    peer.turn()
+    assert (stream.data, stream.is_ended) == (event * 2, True)
+
+
+@pytest.mark.parametrize(
+    ("pseudo", "more"),
+    [
+        ({"method": b"-"}, ()),
+        ({"path": b"-"}, ()),
+        ({"scheme": b"-"}, ()),
+        ({"authority": b"-"}, ()),
+        ({"scheme": b"file"}, ()),
+        ({"method": b"CONNECT"}, ()),
+        ({"method": b"CONNECT", "path": b"-", "scheme": b"-"}, ()),
+        ({"method": b"CONNECT", "protocol": b"websocket"}, ()),
+        ({"protocol": b"websocket"}, ()),
+        ({"method": b"GET /"}, ()),
+        ({"method": b""}, ()),
+        ({"path": b""}, ()),
+        ({"path": b"*"}, ()),
+        ({"path": b"mcp"}, ()),
+        ({"path": b"//x/mcp#y"}, ()),
+        ({"path": b"/mcp HTTP/1.1\r\nX: y"}, ()),
+        ({"path": b"/mcp\xe9"}, ()),
+        ({"authority": b"user@localhost"}, ()),
+        ({"authority": b"localhost\r\nX: y"}, ()),
+        ({"authority": b""}, ()),
+        ({}, [(b":path", b"/other")]),
+        ({}, [(b":method", b"GET")]),
+        ({}, [(b"host", b"other")]),
+        ({"authority": b"-"}, [(b"host", b"localhost"), (b"host", b"other")]),
+        ({}, [(b"X-Upper", b"y")]),
+        ({}, [(b"", b"y")]),
+        ({}, [(b"x y", b"z")]),
+        ({}, [(b"x:y", b"z")]),
+        ({}, [(b"x", b"y\r\nz: a")]),
+        ({}, [(b"x", b"y\nz")]),
+        ({}, [(b"x", b"y\0")]),
+        ({}, [(b"x", b" y")]),
+        ({}, [(b"x", b"y\t")]),
+        ({}, [(b"connection", b"x")]),
+        ({}, [(b"transfer-encoding", b"chunked")]),
+        ({}, [(b"upgrade", b"websocket")]),
+        ({}, [(b"keep-alive", b"1")]),
+        ({}, [(b"proxy-connection", b"1")]),
+        ({}, [(b"te", b"gzip")]),
+        ({}, [(b"content-length", b"%d" % len(PING)), (b"content-length", b"%d" % len(PING))]),
+        ({}, [(b"content-length", b"0%020d" % len(PING))]),
+    ],
+)
+def test_a_head_that_could_mislead_is_refused_alone(pseudo: dict[str, Any], more: Fields) -> None:
+    table = Table()
+    peer = Peer(table)
+    refused = peer.asks(PING, more, ends=True, **pseudo)
+    assert refused.head[b":status"] == b"400"
+    assert not table.links
+    fine = peer.asks()
+    table.link.says(answer(PONG))
+    peer.turn()
+    assert fine.data == PONG
+
+
+@pytest.mark.parametrize("length", [b"0", b"2", b"9999", b"x", b"+40", b"-1"])
+def test_a_length_that_is_wrong_sends_nothing(length: bytes) -> None:
+    table = Table()
+    with suppress(h2.exceptions.ProtocolError):
+        Peer(table).asks(PING, [(b"content-length", length)])
+    assert not table.links
+
+
+def test_trailers_are_dropped_and_cookies_joined() -> None:
+    table = Table()
+    peer = Peer(table)
+    stream = peer.asks(
+        PING, [(b"cookie", b"a=1"), (b"te", b"trailers"), (b"cookie", b"b=2")], ends=False
+    )
+    peer.h2.send_headers(1, [(b"mcp-name", b"x")], end_stream=True)
+    peer.turn()
+    table.link.says(answer(PONG))
+    peer.turn()
+    assert stream.data == PONG
+    assert b"cookie: a=1; b=2\r\n" in table.link.got
+    assert b"mcp-name" not in table.link.got
+    assert b"trailers" not in table.link.got
+
+
+def test_a_client_that_does_not_read_holds_its_upstream_and_no_other() -> None:
+    table = Table()
+    peer = Peer(table, H2Limits(unsent=100_000))
+    peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    peer.turn()
+    slow = peer.asks(None, method=b"GET")
+    table.link.says(SSE_HEAD)
+    event = b"data: %b\n\n" % result("x" * 10_000)
+    for _ in range(20):
+        table.link.says(chunk(event))
+    (held,) = table.links
+    assert [held.is_held] == [True]
+    peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1_000_000})
+    peer.turn()
+    assert [held.is_held] == [False]
+    assert slow.data == event * 20
+    other = peer.asks()
+    table.link.says(answer(PONG))
+    peer.turn()
+    assert other.data == PONG
+
+
+def test_a_long_answer_keeps_no_other_waiting() -> None:
+    table = Table()
+    peer = Peer(table)
+    long, short = peer.asks(call(id="1")), peer.asks(call(id="2"))
+    one, two = table.links
+    one.says(answer(result("x" * 1_000_000, id="1")))
+    two.says(answer(result("y", id="2")))
+    peer._hear()  # 64 KB of the first, and the window is closed
+    peer.turn()
+    assert short.is_ended
+    assert len(long.data) > 1_000_000
+
+
+def test_a_reset_cancels_only_its_own_exchange() -> None:
+    table = Table()
+    peer = Peer(table)
+    peer.asks()
+    fine = peer.asks()
+    first, second = table.links
+    peer.h2.reset_stream(1)
+    peer.turn()
+    assert (first.is_open, second.is_open) == (False, True)
+    second.says(answer(PONG))
+    peer.turn()
+    assert fine.data == PONG
+
+
+def test_an_early_answer_ends_the_request() -> None:
+    table = Table(message_limit="1KB")
+    peer = Peer(table)
+    stream = peer.asks(b"x" * 3000, ends=False)
+    assert stream.head[b":status"] == b"413"
+    assert (stream.is_ended, stream.reset) == (True, h2.errors.ErrorCodes.NO_ERROR)
+
+
+def _continuations() -> list[Frame]:
+    return [HeadersFrame(1, b"\x82"), *(ContinuationFrame(1, b"") for _ in range(3000))]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [PingFrame(0, b"12345678")] * 3000,
+        [SettingsFrame(0)] * 3000,
+        [PriorityFrame(1, depends_on=0)] * 3000,
+        [WindowUpdateFrame(0, 1)] * 3000,
+        [DataFrame(1, b"")] * 3000,
+        [DataFrame(1, b"x")] * 3000,
+        _continuations(),
+    ],
+    ids=["ping", "settings", "priority", "window", "empty data", "tiny data", "continuation"],
+)
+def test_a_flood_of_frames_ends_the_connection(frames: list[Frame]) -> None:
+    table = Table()
+    peer = Peer(table)
+    if not isinstance(frames[0], HeadersFrame):
+        peer.asks(b"{", ends=False)
+    peer.says(*frames)
+    while table.later:
+        table.later.pop(0)()
+    assert not peer.at.is_open
+    assert not table.service.exchanges
+
+
+def test_rapid_resets_end_the_connection() -> None:
+    table = Table()
+    peer = Peer(table)
+    for _ in range(1000):
+        if not peer.at.is_open:
+            break
+        peer.asks()
+        with suppress(h2.exceptions.ProtocolError):
+            peer.h2.reset_stream(peer.h2.get_next_available_stream_id() - 2)
+            peer.turn()
+    assert len(table.links) < 300
+    assert peer.goaway == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+
+
+def test_ordinary_use_is_no_flood() -> None:
+    table = Table()
+    peer = Peer(table, H2Limits(useless=100))
+    for _ in range(300):
+        stream = peer.asks(call(), ends=False)
+        peer.h2.end_stream(peer.h2.get_next_available_stream_id() - 2)
+        peer.turn()
+        table.link.says(answer(result()))
+        peer.turn()
+        assert stream.data == result()
+
+
+def test_frames_are_read_in_turns() -> None:
+    table = Table()
+    peer = Peer(table)
+    peer.engine.receive(PingFrame(0, b"12345678").serialize() * 100)
+    assert peer.at.got.count(b"12345678") == 64
+    assert peer.at.is_held
+    table.later.pop(0)()
+    assert peer.at.got.count(b"12345678") == 100
+    assert not peer.at.is_held
+
+
+def test_too_many_streams_and_long_frames_end_the_connection() -> None:
+    for say in (
+        lambda peer: [peer.asks(b"{", ends=False) for _ in range(101)],
+        lambda peer: peer.engine.receive(b"\xff\xff\xff\0\0\0\0\0\1"),
+        lambda peer: peer.engine.receive(b"\0\0\0\5\0\0\0\0\1"),
+    ):
+        peer = Peer(Table())
+        peer.h2.remote_settings[SettingCodes.MAX_CONCURRENT_STREAMS] = 1000
+        peer.h2.remote_settings.acknowledge()
+        say(peer)
+        assert not peer.at.is_open
+
+
+def test_what_is_not_http2_is_closed() -> None:
+    table = Table()
+    client = Client(table)
+    H2Client(table.service, client).receive(b"POST /mcp HTTP/1.1\r\n")
+    assert not client.is_open
+
+
+def test_retiring_answers_what_is_under_way() -> None:
+    table = Table()
+    peer = Peer(table)
+    peer.asks()
+    peer.engine.retire()
+    assert peer.at.taken() == GoAwayFrame(0, last_stream_id=1).serialize()
+    assert peer.at.is_open
+    table.link.says(answer(PONG))
+    assert PONG in peer.at.got
+    assert not peer.at.is_open
+
+
+def test_silent_clients_are_closed() -> None:
+    table = Table()
+    peer = Peer(table)
+    slow = peer.asks(b"{", ends=False)
+    for now in (0.0, 59.0, 61.0):
+        peer.engine.tick(now)
+    peer.turn()
+    assert slow.reset == h2.errors.ErrorCodes.CANCEL
+    assert peer.at.is_open
+    for now in (100.0, 219.0, 221.0):
+        peer.engine.tick(now)
+    assert not peer.at.is_open
+
+
+def test_a_client_has_one_seat_however_many_streams() -> None:
+    seats = Seats(1)
+    table = Table(seats=seats)
+    peer = Peer(table)
+    peer.asks()
+    peer.asks()
+    other = Peer(table)
+    assert other.asks().head[b":status"] == b"503"
+    for link in table.links:
+        link.says(answer(PONG))
+    peer.turn()
+    assert not Peer(table).asks().head
+    assert not peer.at.is_open
+
+
+def test_an_exception_in_our_code_ends_only_its_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table()
+    peer = Peer(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table.listener), "judge_request", lambda *_: 1 / 0)
+        assert peer.asks().head[b":status"] == b"500"
+    fine = peer.asks()
+    table.link.says(answer(PONG))
+    peer.turn()
+    assert fine.data == PONG
