@@ -38,7 +38,6 @@ TOOLS = [
         },
     }
 ]
-SESSION = "session-1"
 
 
 @dataclass
@@ -61,6 +60,12 @@ class SessionUpstream:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Somebody hung up on the tool ``slow``."""
     offers_stream: bool = True
+    sessions: int = 1
+    """How often the session was lost, and one: it is in the session's name."""
+
+    @property
+    def session(self) -> str:
+        return f"session-{self.sessions}"
 
     def methods(self) -> list[str]:
         """The HTTP and MCP methods that were asked for, oldest first."""
@@ -117,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         message = json.loads(body)
         self._note(message)
-        if self.path != "/mcp":
+        if self.path != "/mcp" or self._names_another_session():
             self._status(404)
         elif "method" not in message:
             self.upstream.answers.put(message)
@@ -146,6 +151,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._note(None)
         self._status(200)
 
+    def _names_another_session(self) -> bool:
+        named = self.headers.get("mcp-session-id")
+        return named is not None and named != self.upstream.session
+
     def _note(self, message: Any) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.upstream.journal.append(Seen(self.command, self.path, headers, message))
@@ -166,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "sessions", "version": "1"},
                 }
-                self._json(_result(id, result), ("mcp-session-id", SESSION))
+                self._json(_result(id, result), ("mcp-session-id", self.upstream.session))
             case "tools/list":
                 more = {"resultType": "complete", "ttlMs": 0} if modern else {}
                 self._json(_result(id, {"tools": TOOLS, **more}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from tests.cli.launched import run
 from tests.make import asking, calling
-from tests.session_upstream import SESSION, SessionUpstream, session_upstream
+from tests.session_upstream import SessionUpstream, session_upstream
 from tests.stdio_client import StdioClient, filtered
 
 DENY = ("--deny", "^delete_")
@@ -59,7 +60,7 @@ def test_each_request_names_the_session_and_the_end_closes_it(tmp_path: Path) ->
         assert client.leaves() == 0
         first, *others = upstream.journal
         assert "mcp-session-id" not in first.headers
-        assert {seen.headers.get("mcp-session-id") for seen in others} == {SESSION}
+        assert {seen.headers.get("mcp-session-id") for seen in others} == {"session-1"}
         assert {seen.headers.get("mcp-protocol-version") for seen in others} == {"2025-11-25"}
         assert upstream.methods()[-1] == "DELETE"
         assert upstream.methods()[:2] == ["POST initialize", "POST notifications/initialized"]
@@ -99,7 +100,7 @@ def test_a_stream_that_breaks_off_is_resumed(tmp_path: Path) -> None:
         assert text_in(client.calls("resume", id="7")) == "resumed"
         [resuming] = [seen for seen in upstream.journal if "last-event-id" in seen.headers]
         assert (resuming.method, resuming.headers["last-event-id"]) == ("GET", "7")
-        assert resuming.headers["mcp-session-id"] == SESSION
+        assert resuming.headers["mcp-session-id"] == "session-1"
 
 
 def test_a_request_of_the_upstream_is_answered_by_the_client(tmp_path: Path) -> None:
@@ -199,10 +200,48 @@ def test_an_id_can_be_used_again_at_once(tmp_path: Path) -> None:
             assert client.asks("ping")["result"] == {}
 
 
-def test_a_session_that_the_upstream_has_forgotten_gives_an_error(tmp_path: Path) -> None:
+def test_a_session_that_the_upstream_has_forgotten_is_replaced(tmp_path: Path) -> None:
     with session_upstream() as upstream, piped(upstream, tmp_path) as client:
         client.opens()
+        client.asks("ping", id="2")
+        upstream.sessions += 1
+        upstream.forget()
+        assert text_in(client.calls("read_file", id="3")) == "read_file"
+        assert client.calls("stream", id="4")["method"] == "notifications/message"
+        assert client.hears()["id"] == 4
+        assert client.leaves() == 0
+        posts = [one for one in upstream.methods() if one.startswith("POST")]
+        assert posts == [
+            "POST tools/call",
+            "POST initialize",
+            "POST notifications/initialized",
+            "POST tools/call",
+            "POST tools/call",
+        ]
+        assert len(client.raw) == 5  # the client hears nothing of it
+        assert upstream.journal[-1].headers["mcp-session-id"] == "session-2"
+
+
+def test_a_session_that_cannot_be_replaced_gives_an_error(tmp_path: Path) -> None:
+    """A message is sent again once only."""
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        upstream.forget()
         assert client.calls("status", code=404)["error"]["message"] == "Session terminated"
+        assert len(upstream.calls()) == 2
+
+
+@pytest.mark.parametrize("id", ["1.50", "1e2", "1.0", '"\\u0061"', "-0"])
+@pytest.mark.parametrize("tool", ["read_file", "stream", "delete_file", "drop"])
+def test_an_answer_has_the_id_as_the_client_wrote_it(id: str, tool: str, tmp_path: Path) -> None:
+    with session_upstream() as upstream, piped(upstream, tmp_path) as client:
+        client.opens()
+        client.calls(tool, id=id)
+        if tool == "stream":
+            client.hears()
+        assert re.match(
+            rb'\{"jsonrpc": ?"2.0", ?"id": ?%b,' % re.escape(id.encode()), client.raw[-1]
+        )
 
 
 @pytest.mark.parametrize(

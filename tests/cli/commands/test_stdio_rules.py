@@ -335,3 +335,32 @@ def test_rules_apply_in_front_of_a_url(tmp_path: Path) -> None:
         assert text_in(client.calls("write_file", id="6", slow=1)) == "write_file"
         assert client.leaves() == 0
         assert len(http.calls()) == 2
+
+
+def test_in_front_of_a_url_messages_keep_their_order_and_cancelled_calls_are_not_sent(
+    tmp_path: Path,
+) -> None:
+    policy = tmp_path / "rules.yaml"
+    policy.write_text(
+        "interceptor: {rules: [{id: r, conditions: [param_exists: arguments.slow],"
+        " actions: [delay: 1500ms]}]}"
+    )
+    cancel = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+    slow = '{"slow":1}'
+    with (
+        session_upstream() as http,
+        filtered("--stdio", "--rules", str(policy), "-u", http.url, home=tmp_path) as client,
+    ):
+        client.opens()
+        client.say(
+            calling("read_file", id="1", arguments=slow),
+            calling("read_file", id="2"),
+            cancel % 2,
+            calling("read_file", id="3", arguments=slow),
+            cancel % 3,
+            asking("ping", id="4"),
+        )
+        assert client.leaves() == 0
+        assert sorted(json.loads(line)["id"] for line in client.raw[1:]) == [1, 4]
+        assert [one.message["id"] for one in http.calls()] == [1]
+        assert http.methods()[-2:] == ["POST ping", "DELETE"]

@@ -27,13 +27,17 @@ from mcp_tool_filter.policy.effects import Deciding, Decision, Effect, then, wai
 from mcp_tool_filter.policy.exchange import Client, Direction, Session, Via
 from mcp_tool_filter.policy.situation import Link
 from mcp_tool_filter.policy.snapshot import Snapshot, shown
-from mcp_tool_filter.policy.verdict import Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits, OverLimit
 from mcp_tool_filter.protocol.lines import CutLine, ids_answered, ids_in_cut, refuse_hidden_line
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Message,
+    Notification,
+    Request,
     Response,
+    id_value,
+    parse_message,
     render_error,
 )
 from mcp_tool_filter.protocol.scan import scan
@@ -76,8 +80,13 @@ class LineJudge:
         recorder: Recorder | None = None,
         clock: Callable[[], float] = time.monotonic,
         propagate: Propagate | None = None,
+        restores_ids: bool = False,
     ) -> None:
-        """``links`` come after the tool filter; the session begins ``now``."""
+        """``links`` come after the tool filter; the session begins ``now``.
+
+        ``restores_ids``: an answer gets its request's id as the client wrote it.
+        """
+        self._restores_ids = restores_ids
         self._observe = observe
         self._recorder = recorder
         self._limits = config.limits
@@ -172,7 +181,15 @@ class LineJudge:
     ) -> Decision[Verdict]:
         if waits(judged):
             judged = self._in_turns(judged)
-        return then(judged, partial(_noted, note, line))
+        return then(judged, partial(self._noted, note, line))
+
+    def _noted(self, note: Note | None, line: bytes | CutLine, judged: Judged) -> Verdict:
+        verdict = _on_one_line(judged.verdict)
+        if self._restores_ids and isinstance(judged.message, Response) and judged.exchange:
+            verdict = _with_id(verdict, line, judged.message.id, judged.exchange.id)
+        if note:
+            note(_text(line), verdict)
+        return verdict
 
     def _in_turns[Outcome](self, deciding: Deciding[Outcome]) -> Deciding[Outcome]:
         """Hold the lock while a decision runs, but not while it waits."""
@@ -251,11 +268,19 @@ class _Line(Arrival):
 _LINE = _Line()
 
 
-def _noted(note: Note | None, line: bytes | CutLine, judged: Judged) -> Verdict:
-    verdict = _on_one_line(judged.verdict)
-    if note:
-        note(_text(line), verdict)
-    return verdict
+def _with_id(verdict: Verdict, line: bytes | CutLine, id: str | None, asked: str | None) -> Verdict:
+    """Write an answer's id as in its request: a server may answer 1.50 with 1.5."""
+    if id == asked or asked is None or not isinstance(verdict, Forward | Rewrite):
+        return verdict
+    answer = _text(line) if isinstance(verdict, Forward) else verdict.text
+    text, root = scan(answer, {}, Limits(message=max(1, len(answer))))
+    written = root.get("id")
+    if written is None or text[written.start : written.end] != id:
+        return verdict  # our own answer instead
+    restored = f"{text[: written.start]}{asked}{text[written.end :]}".encode()
+    if isinstance(verdict, Forward):
+        return Rewrite(restored, Reason(Why.CHANGED))
+    return replace(verdict, text=restored)
 
 
 def _on_one_line(verdict: Verdict) -> Verdict:
@@ -320,3 +345,27 @@ def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> 
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def id_cancelled_by(line: bytes | CutLine) -> str | None:
+    """Return the id of the request that a notification cancels."""
+    message = _parsed(line)
+    if not isinstance(message, Notification) or message.method != "notifications/cancelled":
+        return None
+    named = message.params.get("requestId") if message.params else None
+    return message.place.cut(named) if named else None
+
+
+def is_request(line: bytes | CutLine, id: str) -> bool:
+    """Tell whether a line is a request with this id."""
+    message = _parsed(line)
+    return isinstance(message, Request) and id_value(message.id) == id_value(id)
+
+
+def _parsed(line: bytes | CutLine) -> Message | None:
+    if isinstance(line, CutLine):
+        return None
+    try:
+        return parse_message(line, Limits(message=max(1, len(line))))
+    except ProtocolError:
+        return None

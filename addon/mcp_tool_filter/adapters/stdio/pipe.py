@@ -7,8 +7,10 @@ arrive in order; requests wait for their answers concurrently.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Thread
 from typing import Protocol, assert_never
 
@@ -16,7 +18,7 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.http_client import Headers
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
-from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.adapters.stdio.judge import LineJudge, id_cancelled_by, is_request
 from mcp_tool_filter.adapters.stdio.legacy_upstream import StreamEnded
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
 from mcp_tool_filter.http.mirrored import (
@@ -25,9 +27,9 @@ from mcp_tool_filter.http.mirrored import (
     param_headers_in,
     revision_in,
 )
-from mcp_tool_filter.policy.effects import Deciding, waits
+from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 from mcp_tool_filter.protocol.messages import (
@@ -44,6 +46,7 @@ _LAST_ANSWERS = 5.0  # seconds for open answers after the client has closed its 
 _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests
 _TICK = 0.01
 _ORDERED = 30.0  # seconds that a message may take before the next one is sent regardless
+_LONGEST_HOLD = 600.0  # seconds in which a rule may still hold a message at the end
 _ENDLESS = ("subscriptions/listen",)  # requests whose answers we do not wait for at the end
 
 
@@ -61,6 +64,36 @@ class Upstream(Protocol):
     def listen(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class HeldLine:
+    """A line of the client that waits for a rule, or is behind one that does."""
+
+    line: bytes | CutLine
+    made: Verdict | asyncio.Future[Verdict]
+    is_leaving: bool = False
+    is_cancelled: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.line) if isinstance(self.line, bytes) else 0
+
+    async def outcome(self, judge: LineJudge) -> Verdict:
+        if not isinstance(self.made, asyncio.Future):
+            return self.made
+        await asyncio.wait([self.made])
+        if self.made.cancelled():
+            return Drop(Reason(Why.MALFORMED))
+        error = self.made.exception()
+        if isinstance(error, Exception):
+            return judge.refuse_bug(self.line, error)
+        return self.made.result()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if isinstance(self.made, asyncio.Future):
+            self.made.cancel()
 
 
 class Pipe:
@@ -97,7 +130,8 @@ class Pipe:
         self._posts: dict[str, asyncio.Task[None]] = {}
         self._endless: set[asyncio.Task[None]] = set()
         self._tools: dict[str, ParamHeaders] = {}
-        self._deciding: set[asyncio.Task[None]] = set()
+        self._held: deque[HeldLine] = deque()
+        self._answers_held = 0  # by rules
         self.effects = Effects()
 
     def learn_tools(self, snapshot: Snapshot) -> None:
@@ -144,28 +178,54 @@ class Pipe:
         for line in lines:
             try:
                 await self._pass_on(line)
-            except Exception as error:  # a bug ends the session and lets nothing through
-                self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
-                self.end(1)
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the session because of a bug, and let nothing through."""
+        self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
+        self.end(1)
 
     async def _pass_on(self, line: bytes | CutLine) -> None:
         decision = self._judge.from_client(line)
-        if waits(decision):  # only this message has to wait
-            self._decide_in_background(self._pass_on_later(line, decision))
+        if self._held and self._cancels_held(line):
+            return
+        if waits(decision):
+            held = HeldLine(line, asyncio.ensure_future(self.effects.outcome_of(decision)))
+        elif self._held:
+            held = HeldLine(line, decision)
         else:
             await self._pass_on_decided(line, decision)
+            return
+        self._held.append(held)  # messages keep their order: all that follow wait too
+        if len(self._held) == 1:
+            self.in_background(self._release())
+        while sum(one.size for one in self._held) > self._limits.pending:
+            await asyncio.sleep(_TICK)
 
-    async def _pass_on_later(self, line: bytes | CutLine, deciding: Deciding[Verdict]) -> None:
-        try:
-            verdict = await self.effects.outcome_of(deciding)
-        except Exception as error:
-            verdict = self._judge.refuse_bug(line, error)
-        await self._pass_on_decided(line, verdict)
+    async def _release(self) -> None:
+        while self._held:
+            held = self._held[0]
+            try:
+                verdict = await held.outcome(self._judge)
+                if not held.is_cancelled:
+                    held.is_leaving = True
+                    await self._pass_on_decided(held.line, verdict)
+            except Exception as error:
+                self._fail(error)
+            self._held.popleft()
 
-    def _decide_in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._deciding.add(task)
-        task.add_done_callback(self._deciding.discard)
+    def _cancels_held(self, line: bytes | CutLine) -> bool:
+        """Tell whether a line cancels a request that is held: then neither is sent."""
+        id = id_cancelled_by(line)
+        if id is None:
+            return False
+        for held in self._held:
+            if not (held.is_leaving or held.is_cancelled) and is_request(held.line, id):
+                held.cancel()
+                self._judge.forget([id])
+                return True
+        return False
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background, at most until the session ends."""
@@ -224,8 +284,7 @@ class Pipe:
             if self._posts.get(key) is post:
                 del self._posts[key]
         if not post.cancelled() and (error := post.exception()):
-            self._say(f"Error: Internal error: {error!r}\nShutting down proxy")
-            self.end(1)
+            self._fail(error)
 
     def _cancels(self, message: Message) -> bool:
         """Cancel a request as 2026-07-28 does over HTTP: without a message, by closing its
@@ -247,10 +306,13 @@ class Pipe:
         line = said if isinstance(said, CutLine) else self._as_line(said)
         decision = self._judge.from_upstream(line)
         if waits(decision):
+            self._answers_held += 1
             try:
                 decision = await self.effects.outcome_of(decision)
             except Exception as error:
                 decision = self._judge.replace_bug(line, error)
+            finally:
+                self._answers_held -= 1
         match decision:
             case Forward():
                 assert isinstance(line, bytes)
@@ -307,15 +369,18 @@ class Pipe:
 
     async def _see_out(self) -> None:
         """End when all open answers have come, or after a time limit."""
-        end = self._loop.time() + self._last_answers
-        while self._is_anything_due() and self._loop.time() < end:
+        start = self._loop.time()
+        while self._is_anything_due():
+            held = self._held or self._answers_held
+            if self._loop.time() - start > (_LONGEST_HOLD if held else self._last_answers):
+                break
             await asyncio.sleep(_TICK)
         late = asyncio.create_task(self._tell_client(self._judge.lost_replies(besides=_ENDLESS)))
         await asyncio.wait([late], timeout=self._goodbye)
         self.end(0)
 
     def _is_anything_due(self) -> bool:
-        if self._deciding:
+        if self._held or self._answers_held:
             return True
         if any(post not in self._endless for post in self._posts.values()):
             return True

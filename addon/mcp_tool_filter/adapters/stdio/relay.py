@@ -21,13 +21,17 @@ from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, assert_never
 
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, read_some, write_all
-from mcp_tool_filter.adapters.stdio.judge import LineJudge, show_stray_line, without_line_ends
-from mcp_tool_filter.errors import LostUpstream, ProtocolError
+from mcp_tool_filter.adapters.stdio.judge import (
+    LineJudge,
+    id_cancelled_by,
+    show_stray_line,
+    without_line_ends,
+)
+from mcp_tool_filter.errors import LostUpstream
 from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
-from mcp_tool_filter.protocol.messages import Notification, parse_message
 
 if TYPE_CHECKING:  # most relays have no rules
     from mcp_tool_filter.adapters.stdio.rule_thread import HeldLines, RuleThread
@@ -399,16 +403,7 @@ class RelayedLines:
 
     def _cancels(self, line: bytes | CutLine, held: HeldLines) -> bool:
         """Tell whether a line cancels a request that is held: then neither is sent."""
-        if isinstance(line, CutLine):
-            return False
-        try:
-            message = parse_message(line, self._limits)
-        except ProtocolError:
-            return False
-        if not isinstance(message, Notification) or message.method != "notifications/cancelled":
-            return False
-        named = message.params.get("requestId") if message.params else None
-        id = message.place.cut(named) if named else None
+        id = id_cancelled_by(line)
         if id is None or not held.cancel(id):
             return False
         self._decide(lambda: self._judge.forget([id]))

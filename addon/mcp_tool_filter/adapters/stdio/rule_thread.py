@@ -16,12 +16,10 @@ from threading import Condition, Thread
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.effects.copies import Copies
 from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
-from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.adapters.stdio.judge import is_request
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine
-from mcp_tool_filter.protocol.messages import Request, id_value, parse_message
 
 LONGEST_WAIT = 600.0  # seconds that held lines may take after one side has ended
 
@@ -131,10 +129,9 @@ class HeldLines:
 
     def cancel(self, id: str) -> bool:
         """Drop the request with this id; return False if it is not held."""
-        wanted = id_value(id)
         with self._changed:
             for held in self._lines:
-                if not held.is_leaving and not held.is_cancelled and _id_in(held.line) == wanted:
+                if not (held.is_leaving or held.is_cancelled) and is_request(held.line, id):
                     held.is_cancelled = True
                     if isinstance(held.made, Future):
                         held.made.cancel()
@@ -169,14 +166,3 @@ def _outcome_of(made: Verdict | Future[Verdict]) -> Verdict | Exception:
         return RuntimeError("cancelled")
     except Exception as error:
         return error
-
-
-def _id_in(line: bytes | CutLine) -> str | None:
-    """Return the id of a request, as a value."""
-    if isinstance(line, CutLine):
-        return None
-    try:
-        message = parse_message(line, Limits(message=max(1, len(line))))
-    except ProtocolError:
-        return None
-    return id_value(message.id) if isinstance(message, Request) else None

@@ -1,14 +1,16 @@
 """Connect a client that sends lines to an upstream that answers each POST (since 2025-03-26).
 
-An answer is JSON or an event stream, which is resumed if it breaks. We pass each message of the
-upstream to an ``UpstreamListener``, which judges it; nothing is judged here.
+An answer is JSON or an event stream, which is resumed if it breaks. If the upstream has lost our
+session (404), we open another one with the client's own ``initialize`` and send the message again.
+We pass each message of the upstream to an ``UpstreamListener``, which judges it; nothing is judged
+here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -49,6 +51,9 @@ class StreamableUpstream:
         self._limits = limits
         self._session: bytes | None = None
         self._revision: bytes | None = None
+        self._opening: bytes | None = None
+        self._initialized: bytes | None = None
+        self._replacing = asyncio.Lock()
         self._stream: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -58,14 +63,69 @@ class StreamableUpstream:
         self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
     ) -> None:
         """Send a message, and receive everything in its answer."""
+        if method == "initialize":
+            self._session, self._opening, self._initialized = None, body, None
+        elif method == "notifications/initialized":
+            self._initialized = body
+        async with reporting_failure(self._listener, ids):
+            session = self._session
+            if not await self._post(body, ids, headers, method):
+                return
+            # The upstream has refused the message because of its session, so it has not run.
+            if not (await self._replace(session) and not await self._post(body, ids, headers, "")):
+                await self._listener.fail(ids, INVALID_REQUEST, "Session terminated")
+
+    async def _post(self, body: bytes, ids: Sequence[str], headers: Headers, method: str) -> bool:
+        """Send a message, and receive its answer; return whether the session is lost instead."""
         sent = [_JSON_OR_EVENTS, JSON, *self._session_headers(headers), *headers]
-        async with (
-            reporting_failure(self._listener, ids),
-            self._http.exchange(b"POST", self._path, sent, body) as response,
-        ):
+        async with self._http.exchange(b"POST", self._path, sent, body) as response:
             if method == "initialize" and response.status < 300:
                 self._session = response.header(b"mcp-session-id") or None
+            if response.status == 404 and any(name == b"mcp-session-id" for name, _ in sent):
+                await read_away(response)
+                return True
             await self._take(response, ids, method)
+        return False
+
+    async def _replace(self, lost: bytes | None) -> bool:
+        """Open a session in the place of a lost one; return whether there is one now."""
+        async with self._replacing:
+            if self._session == lost:  # else another message has replaced it
+                self._session = None
+                if self._opening is None or not await self._reopen(self._opening):
+                    self._session = lost
+                    return False
+        if self._stream and self._stream.done():
+            self._stream = asyncio.create_task(self._listen())
+        return True
+
+    async def _reopen(self, opening: bytes) -> bool:
+        sent = [_JSON_OR_EVENTS, JSON]
+        async with self._http.exchange(b"POST", self._path, sent, opening) as response:
+            session = response.header(b"mcp-session-id")
+            async for said in self._messages_in(response):
+                if (revision := _revision_in(said)) is not None:
+                    break
+                await self._listener.receive(said)
+            else:
+                return False
+            await read_away(response)
+        if self._revision is not None and revision != self._revision:
+            return False  # the client relies on the revision that it knows
+        self._session = session
+        if self._initialized:
+            await self._post(self._initialized, (), (), "")
+        return True
+
+    async def _messages_in(self, response: HttpResponse) -> AsyncIterator[bytes]:
+        if response.status != 200:
+            return
+        if response.media_type == "text/event-stream":
+            async for event in events_of(response, self._limits):
+                if isinstance(event, Event) and event.is_message and event.data:
+                    yield event.data
+        elif response.media_type == "application/json":
+            yield await response.read(self._limits.message)
 
     def agree_on(self, revision: str) -> None:
         """Note the revision negotiated by ``initialize``."""
@@ -124,9 +184,7 @@ class StreamableUpstream:
         for answer in _errors_in(body, ids):
             await self._listener.receive(answer)
         code, text = INTERNAL_ERROR, f"The server answered {plain(response.status_line)}"
-        if response.status == 404 and self._session:
-            code, text = INVALID_REQUEST, "Session terminated"
-        elif response.status == 404 or (method == "server/discover" and response.status < 500):
+        if response.status == 404 or (method == "server/discover" and response.status < 500):
             code, text = METHOD_NOT_FOUND, "Method not found"
         await self._listener.fail(ids, code, text)
 
@@ -218,6 +276,17 @@ class _Place:
         delay = min(self._retry * 2 ** max(0, self._tries - 1), _LONGEST_RETRY)
         self._tries += 1
         await asyncio.sleep(delay)
+
+
+def _revision_in(said: bytes) -> bytes | None:
+    """Return the revision in the answer to ``initialize``; None if it is another message."""
+    try:
+        message = json.loads(said)
+    except (ValueError, RecursionError):
+        return None
+    result = message.get("result") if isinstance(message, dict) else None
+    revision = result.get("protocolVersion") if isinstance(result, dict) else None
+    return revision.encode() if isinstance(revision, str) and revision.isascii() else None
 
 
 def _errors_in(body: bytes, ids: Sequence[str]) -> list[bytes]:

@@ -122,6 +122,7 @@ def _pipe(
         now=time.monotonic(),
         recorder=recorder,
         propagate=watch.propagate,
+        restores_ids=True,
     )
 
     async def is_there() -> bool:
