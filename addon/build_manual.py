@@ -13,6 +13,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class ManualPage(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the page, and tell where it is installed."""
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if sys.version_info < (3, 12):
+            return  # pip refuses this Python next, with a sentence; importing us would be a traceback
         sys.path.insert(0, str(Path(self.root) / "addon"))
         try:
             from mcp_tool_filter.cli.settings.manual import render_manual
@@ -24,4 +27,5 @@ class ManualPage(BuildHookInterface):
         build_data["shared_data"][str(page)] = "share/man/man1/mcp-tool-filter.1"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        self._folder.cleanup()
+        if self._folder:
+            self._folder.cleanup()

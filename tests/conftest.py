@@ -1,11 +1,21 @@
-"""What all tests share: a test may be a coroutine function; it gets an event loop of its own."""
+"""What all tests share.
+
+A test may be a coroutine function; it gets an event loop of its own.
+
+A plain ``pytest`` runs, on all cores, what a newcomer has minutes and Python for; it says at the
+end what it has left out. ``pytest --rest`` runs just that, ``pytest --whole`` both. A run of named
+files or tests leaves nothing out. Left out are tests marked ``rest`` (minutes, or programs that pip
+does not install), and of a table of attacks with many rows all but every so many.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
 import zlib
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +25,74 @@ settings.register_profile(
     "untimed", settings(), deadline=None, suppress_health_check=(HealthCheck.too_slow,)
 )
 settings.load_profile("untimed")
+
+
+_ROWS = 12
+"""Rows of one table that a quick run takes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("selection")
+    group.addoption("--rest", action="store_true", help="run what a plain run leaves out")
+    group.addoption("--whole", action="store_true", help="run all tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Use all cores for a run of all tests, unless the command line says how many."""
+    option = config.option
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ  # it would start workers of its own
+    if (
+        not is_worker
+        and _takes_all_files(config)
+        and option.numprocesses is None
+        and not option.usepdb
+    ):
+        option.numprocesses = os.cpu_count() or 1
+        option.dist = "worksteal"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the quick tests, or the rest."""
+    if not (config.option.rest or _is_quick(config)):
+        return
+    rows: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        rows[item.nodeid.partition("[")[0]].append(item)
+    quick = {item for table in rows.values() for item in _quick(table)}
+    left_out = [item for item in items if (item in quick) is config.option.rest]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if (item in quick) is not config.option.rest]
+
+
+def _takes_all_files(config: pytest.Config) -> bool:
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS
+
+
+def _quick(table: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the rows of one test that a quick run takes, spread over the table."""
+    if table[0].get_closest_marker("rest"):
+        return []
+    step = max(1, len(table) // _ROWS) if "/attacks/" in table[0].nodeid else 1
+    return table[::step]
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return _takes_all_files(config) and not (config.option.rest or config.option.whole)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and how to run it."""
+    reporter = terminalreporter
+    if _is_quick(reporter.config):
+        skipped = len(reporter.stats.get("skipped", ()))
+        reporter.reportchars = reporter.reportchars.replace("s", "")
+        reporter.write_line(
+            f"Left out: tests that take minutes, rows of long tables, and {skipped} tests whose"
+            " programs are missing (Node, Chromium, Redis …). To install them and run all: .ci/run"
+        )
 
 
 def pytest_configure() -> None:

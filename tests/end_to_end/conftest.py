@@ -1,7 +1,7 @@
-"""Where time is short, a sample of each matrix: FILTER_TESTS_PAIRS=sample.
+"""Real clients and servers: none of it is in a quick run.
 
-Of each file, every test is in the sample, and every client and every server, at least once.
-`.ci/run` runs the sample, `.ci/full` and a plain `pytest` run every pair.
+Where time is short, FILTER_TESTS_PAIRS=sample takes a sample of each matrix: of each file, every
+test, every client and every server at least once. `.ci/run` takes the sample, `.ci/full` all pairs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.end_to_end.web_pages import Web, mitmweb, running_demo
 
 from .pairs import Pair
 
+HERE = Path(__file__).parent
 MATRICES = {
     "test_changing_tools",
     "test_client_programs",
@@ -32,6 +33,9 @@ MATRICES = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("rest")
     if os.environ.get("FILTER_TESTS_PAIRS") != "sample":
         return
     met: set[tuple[str, ...]] = set()

@@ -12,6 +12,8 @@ from tests.fuzz.oracle import Violation
 from tests.fuzz.seeds import seeds, tokens
 from tests.fuzz.target import run
 
+pytestmark = pytest.mark.rest
+
 _SEEDS = seeds()
 
 

@@ -20,6 +20,8 @@ from tests.end_to_end.pairs import PAIRS, Pair, steps
 from tests.end_to_end.peer import need, play, upstream
 from tests.end_to_end.test_peers_filtered import DENIED, DENIED_CALLS, EXPOSED
 
+pytestmark = pytest.mark.rest
+
 
 def some(pairs: list[Pair]) -> list[Pair]:
     """Those with a client or an upstream that none before them has."""
