@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,3 +40,49 @@ def keep_owner(old: Path, new: Path) -> None:
     before, now = old.stat(), new.stat()
     if hasattr(os, "chown") and (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
         os.chown(new, before.st_uid, before.st_gid)
+
+
+def replace_if_unchanged(path: Path, old: bytes, new: bytes) -> bool:
+    """Replace a file, but only if it still has its old content; keep its mode and its owner.
+
+    Another program may save the file at any moment. So we exchange the two files where the system
+    can, and look at what we have taken away: if it is something else, it goes back.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")  # mode 0600
+    ours = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+        keep_owner(path, ours)
+        shutil.copymode(path, ours)
+        if path.read_bytes() != old:
+            return False
+        if not _exchange(ours, path):
+            os.replace(ours, path)
+            return True
+        if ours.read_bytes() == old:
+            return True
+        _exchange(ours, path)
+        if ours.read_bytes() != new:  # it was saved once more meanwhile: that is the newest
+            _exchange(ours, path)
+        return False
+    finally:
+        with suppress(OSError):
+            ours.unlink()
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two files in one step; False if the system cannot."""
+    import ctypes
+
+    names = os.fsencode(one), os.fsencode(other)
+    try:
+        libc = ctypes.CDLL(None)
+        if sys.platform == "darwin":
+            return bool(libc.renamex_np(*names, 2) == 0)
+        here = -100  # AT_FDCWD: names are relative to the current folder
+        return bool(libc.renameat2(here, names[0], here, names[1], 2) == 0)
+    except (OSError, AttributeError, TypeError):  # Windows, or an old system
+        return False

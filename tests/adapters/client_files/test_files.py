@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.adapters.client_files.entries import wrap
-from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, read
+from mcp_tool_filter.adapters.client_files.files import BadFile, ClientFile, backup_of, read
 from mcp_tool_filter.adapters.client_files.places import ConfigPlace
+from mcp_tool_filter.adapters.whole_file import replace_if_unchanged
 
 JSON = """\
 {
@@ -40,6 +42,11 @@ env = { KEY = "k" }   # secret
 url = "https://mcp.example.com/mcp"
 bearer_token_env_var = "TOKEN"
 """
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 def opened(file: Path, text: str) -> ClientFile:
@@ -98,19 +105,22 @@ def test_a_list_keeps_its_lines(tmp_path: Path) -> None:
     )
 
 
-def test_the_old_file_stays_beside_the_new_one_and_the_mode_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    file = opened(path, JSON)
-    path.chmod(0o640)
-    backup = file.save("{}")
-    assert path.read_text() == "{}"
-    assert backup.parent == tmp_path
-    assert backup.read_text() == JSON
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert sorted(os.listdir(tmp_path)) == sorted([path.name, backup.name])
-    again = opened(path, "{ }")
-    assert again.save("{}") != backup
-    assert backup.read_text() == JSON
+def test_one_backup_is_kept_in_a_private_folder_and_the_mode_stays(tmp_path: Path) -> None:
+    path = tmp_path / "here" / "a.json"
+    path.parent.mkdir()
+    for original in ("one", "two"):
+        file = opened(path, JSON)
+        path.chmod(0o640)
+        file.save("{}", original=original)
+        assert path.read_text() == "{}"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        assert os.listdir(path.parent) == ["a.json"]
+        (backup,) = backup_of(path).parent.iterdir()
+        assert (backup, backup.read_text()) == (backup_of(path), original)
+        assert stat.S_IMODE(backup.stat().st_mode) == 0o600
+        assert stat.S_IMODE(backup.parent.stat().st_mode) == 0o700
+    opened(path, JSON).save("{}")
+    assert list(backup.parent.iterdir()) == []
 
 
 def test_a_symbolic_link_stays_a_link(tmp_path: Path) -> None:
@@ -132,6 +142,94 @@ def test_a_file_that_was_edited_meanwhile_is_left_alone(tmp_path: Path) -> None:
         file.save("{}")
     assert path.read_text() == "{ }"
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_save_of_another_program_is_never_lost(tmp_path: Path) -> None:
+    """A client may save its file at any moment, also between our check and our change."""
+    path = tmp_path / "a.json"
+    saved: list[bytes] = [b"0"]
+    path.write_bytes(b"0")
+    is_over = threading.Event()
+
+    def save_again_and_again() -> None:
+        for number in range(1, 300):
+            part = tmp_path / "part"
+            part.write_bytes(b"%d" % number)
+            part.replace(path)
+            saved.append(b"%d" % number)
+        is_over.set()
+
+    client = threading.Thread(target=save_again_and_again)
+    client.start()
+    taken = 0
+    while not is_over.is_set():
+        old = path.read_bytes()
+        if old.isdigit():
+            taken += replace_if_unchanged(path, old, b"ours after %b" % old)
+    client.join()
+    now = path.read_bytes()
+    assert now == saved[-1] or now == b"ours after %b" % saved[-1]
+    assert sorted(os.listdir(tmp_path)) == ["a.json"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_file_is_reported_and_not_waited_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            path.symlink_to("/dev/zero")
+    with pytest.raises(BadFile, match=r"Cannot read .*a\.json"):
+        read(ConfigPlace("some", "user", path, ("mcpServers",)))
+
+
+INLINE = '[mcp_servers]\nfiles = { command = "npx", args = ["-y", "files"] }\n'
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("name", "text", "args"),
+    [
+        ("a.json", JSON, '[\n      "-y", // sure\n      // it\n      "files"\n    ]'),
+        ("a.json", JSON, '[ /* sure */ "-y", /* it */ "files" ]'),
+        ("a.json", JSON, '[\n"-y", // sure it\n"files"]'),
+        ("a.json", JSON, '[ // sure it\n "-y", "files"]'),
+        ("a.toml", TOML, '[\n  "-y", # sure\n  # it\n  "files",\n]'),
+        ("a.toml", INLINE, '["-y", "files"] } # sure it'),
+    ],
+)
+def test_comments_and_lines_of_arrays_stay(
+    name: str, text: str, args: str, end: str, tmp_path: Path
+) -> None:
+    text = text.replace('["-y", "files"]' + " }" * args.count("}"), args).replace("\n", end)
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    file = read(
+        ConfigPlace("some", "user", path, ("mcp_servers" if "toml" in name else "mcpServers",))
+    )
+    assert file
+    before = file.servers()["files"]
+    entry = wrap(before, ["--deny", "^rm_and_a_long_pattern_" * 5], ["mcp-tool-filter"])
+    wrapped = ClientFile(file.place, b"", file.with_entry("files", entry))
+    assert wrapped.servers()["files"] == entry
+    assert "it" in wrapped.text.partition("sure")[2]
+    if "\n" not in args:
+        assert wrapped.text.count("\n") == text.count("\n")
+    assert wrapped.with_entry("files", before) == text
+
+
+def test_an_entry_on_one_line_stays_on_one_line(tmp_path: Path) -> None:
+    text = '{"mcpServers": {\n"a": {"type": "http", "url": "https://a.example"},\n"b": {}\n}}\n'
+    file = opened(tmp_path / "a.json", text)
+    before = file.servers()["a"]
+    entry = wrap(before, ["--deny", "^rm_and_a_long_pattern_" * 5], ["mcp-tool-filter"])
+    wrapped = opened(tmp_path / "b.json", file.with_entry("a", entry))
+    assert wrapped.servers()["a"] == entry
+    assert wrapped.text.count("\n") == text.count("\n")
+    assert wrapped.with_entry("a", before).count("\n") == text.count("\n")
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"mcpServers": {"a": {}}} x'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "CODEX_HOME",
         "GEMINI_CLI_HOME",
         "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
         "APPDATA",
     ):
         monkeypatch.delenv(variable, raising=False)
@@ -42,6 +44,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project)
     (tmp_path / ".claude.json").write_text(CLAUDE)
     return tmp_path
+
+
+def backups(home: Path) -> list[Path]:
+    return list((home / ".local" / "state" / "mcp-tool-filter" / "backups").glob("*"))
 
 
 def file_in(home: Path) -> str:
@@ -73,13 +79,53 @@ def test_wrap_and_unwrap_leave_the_file_as_it_was(
     entry = json.loads(file_in(home))["mcpServers"][server]
     assert entry["args"][:2] == ["--deny", "^rm_"] or entry["args"][0] == "--stdio"
     assert "s3cret" not in json.dumps(entry["args"])
-    (backup,) = home.glob(".claude.json.before-mcp-tool-filter*")
+    (backup,) = backups(home)
     assert backup.read_text() == CLAUDE
-    assert stat.S_IMODE(backup.stat().st_mode) == stat.S_IMODE(
-        (home / ".claude.json").stat().st_mode
-    )
+    assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert main(["unwrap", "claude-code", server, "--yes"]) == 0
     assert file_in(home) == CLAUDE
+    assert backups(home) == []
+
+
+def test_there_is_one_backup_of_a_file_while_it_has_wrapped_entries(home: Path) -> None:
+    """It holds the file without the filter: also what was changed after the first wrap."""
+    new = '"numStartups": 4, "mcpServers": {\n  "later" : {"command" : "z"},'
+    for _ in range(2):
+        assert main(["wrap", "claude-code", "files", "--deny", "^rm_", "--yes"]) == 0
+    text = file_in(home).replace('"numStartups": 3,\n  "mcpServers": {', new)
+    (home / ".claude.json").write_text(text)
+    original = CLAUDE.replace('"numStartups": 3,\n  "mcpServers": {', new)
+    for server in ("later", "tickets"):
+        assert main(["wrap", "claude-code", server, "--deny", "^rm_", "--yes"]) == 0
+        (backup,) = backups(home)
+        assert backup.read_text() == original
+    assert sorted(one.name for one in home.iterdir()) == [".claude.json", ".local", "project"]
+    for server in ("files", "later", "tickets"):
+        assert len(backups(home)) == 1
+        assert main(["unwrap", "claude-code", server, "--yes"]) == 0
+    assert file_in(home) == original
+    assert backups(home) == []
+
+
+def test_what_a_client_saves_meanwhile_is_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claude Code counts its starts in this file, for example while we wait for an answer."""
+    file = home / ".claude.json"
+    changes = [('"numStartups": 3', '"numStartups": 4'), ('"files"', '"other"')]
+
+    def agree() -> bool:
+        old, new = changes.pop(0)
+        file.write_text(file.read_text().replace(old, new))
+        return True
+
+    monkeypatch.setattr("mcp_tool_filter.cli.commands.wrap._agrees", agree)
+    assert main(["wrap", "claude-code", "files", "--deny", "^rm_"]) == 0
+    assert json.loads(file.read_text())["numStartups"] == 4
+    assert "--deny" in file.read_text()
+    assert main(["unwrap", "claude-code", "files"]) == 1
+    assert "was edited in the meantime" in capsys.readouterr().err
+    assert '"other"' in file.read_text()
 
 
 def test_unwrap_restores_the_entry_when_the_file_has_changed_elsewhere(home: Path) -> None:
@@ -96,9 +142,7 @@ def test_wrapping_twice_changes_nothing(home: Path) -> None:
         assert main(["wrap", "claude-code", "files", "--deny", "^rm_", "--yes"]) == 0
         once = file_in(home)
     assert file_in(home) == once
-    assert (
-        len(list(home.glob("*.before-mcp-tool-filter*")) or list(home.glob(".claude.json.b*"))) == 1
-    )
+    assert len(backups(home)) == 1
 
 
 def test_a_dry_run_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,3 +319,17 @@ def test_a_client_with_its_own_login_is_told_how_the_filter_logs_in(
     assert "oauth]" not in config.read_text()
     assert main(["unwrap", "codex", "x", "--yes"]) == 0
     assert config.read_text() == text
+
+
+@pytest.mark.parametrize("name", [".claude.json", "project/.mcp.json", ".gemini/settings.json"])
+def test_a_named_pipe_in_place_of_a_file_is_reported(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / name).parent.mkdir(exist_ok=True)
+    (home / name).unlink(missing_ok=True)
+    os.mkfifo(home / name)
+    assert main(["clients"]) == 0
+    assert main(["wrap", "codex", "x", "--deny", "^a", "--yes"]) == 2
+    assert f"Cannot read {home / name}, It is not a regular file" in (
+        capsys.readouterr().err.replace(": It", ", It")
+    )

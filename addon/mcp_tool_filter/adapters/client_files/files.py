@@ -1,13 +1,14 @@
 """Read and edit a client's file: only the one entry changes.
 
-Nothing is lost: we keep the old file as a backup, replace the file atomically, and do not touch a
-file that was edited meanwhile.
+Nothing is lost: we keep a backup of the file as it is without the filter, replace the file
+atomically, and do not touch a file that was edited meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,19 +16,23 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.client_files import jsonc
+from mcp_tool_filter.adapters.client_files.arrays import with_items
 from mcp_tool_filter.adapters.client_files.entries import ServerEntry
 from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
 from mcp_tool_filter.adapters.client_files.places import ConfigPlace
-from mcp_tool_filter.adapters.whole_file import keep_owner, whole_file
+from mcp_tool_filter.adapters.whole_file import replace_if_unchanged, whole_file
 from mcp_tool_filter.errors import ProtocolError, StartError
 
-BACKUP = ".before-mcp-tool-filter"
 _BYTE_ORDER_MARK = "\ufeff"  # which editors on Windows write, and tomlkit does not read
 _MOST = 20 * 1024 * 1024  # bytes
 
 
 class BadFile(StartError):
     """A client's file that we cannot read or must not write."""
+
+
+class EditedFile(BadFile):
+    """Another program has saved the file since we read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +105,33 @@ class ClientFile:
         is_same = _toml(self.place, commented).unwrap() == document.unwrap()
         return commented if is_same else text
 
-    def save(self, text: str) -> Path:
-        """Replace the file by the text; return the backup. Raises BadFile."""
+    def save(self, text: str, *, original: str | None = None) -> None:
+        """Replace the file by the text. Raises BadFile; EditedFile if somebody else did.
+
+        ``original`` is the file without the filter, which is kept as the backup; None if the text
+        is that itself, so that no backup is needed.
+        """
         file = Path(os.path.realpath(self.place.file))
         try:
             if not file.stat().st_mode & stat.S_IWUSR:  # even if its folder lets us replace it
                 raise BadFile(f"{self.place.file} is read-only", why="Make it writable first")
-            if file.read_bytes() != self.raw:
-                raise BadFile(f"{self.place.file} was edited in the meantime", why="Try again")
-            backup = _keep(file)
-            with whole_file(file, keeps_mode=True) as new:
-                new.write(text.encode())
+            if original is not None:
+                _keep(file, original.encode())
+            if not replace_if_unchanged(file, self.raw, text.encode()):
+                raise EditedFile(f"{self.place.file} was edited in the meantime", why="Try again")
+            if original is None:
+                backup_of(file).unlink(missing_ok=True)
         except OSError as error:
             what = f"Cannot write {self.place.file}"
             raise BadFile(what, why=error.strerror or str(error)) from None
-        return backup
 
 
 def read(place: ConfigPlace) -> ClientFile | None:
     """Read the file of a place; None if there is none. Raises BadFile."""
     try:
-        with place.file.open("rb") as file:
+        with open(place.file, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadFile(f"Cannot read {place.file}", why="It is not a regular file")
             raw = file.read(_MOST + 1)
         if len(raw) > _MOST:
             raise BadFile(
@@ -135,36 +146,31 @@ def read(place: ConfigPlace) -> ClientFile | None:
         raise BadFile(f"{place.file} is not UTF-8", why="Save it as UTF-8 first") from None
 
 
-def backups_of(file: Path) -> list[Path]:
-    """Return the backups beside a file, the newest first."""
-    file = Path(os.path.realpath(file))
-    found = file.parent.glob(f"{_escaped(file.name)}{BACKUP}*")
-    return sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True)
+def _open_at_once(name: str, flags: int) -> int:
+    """Open a file without waiting for another program, as a named pipe would."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
-def _escaped(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+def backup_of(file: Path) -> Path:
+    """Return the place of a file's backup, in a folder that only its user can read."""
+    real = os.path.realpath(file)
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    key = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+    return Path(base) / "mcp-tool-filter" / "backups" / f"{key}-{os.path.basename(real)}"
 
 
-def _keep(file: Path) -> Path:
-    """Copy a file to a free name in the same folder."""
-    number = 1
-    while True:
-        backup = file.with_name(f"{file.name}{BACKUP}{f'.{number}' if number > 1 else ''}")
-        try:
-            os.close(os.open(backup, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            number += 1
-            continue
-        shutil.copy2(file, backup)
-        keep_owner(file, backup)
-        return backup
+def _keep(file: Path, content: bytes) -> None:
+    backup = backup_of(file)
+    backup.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    backup.parent.chmod(0o700)
+    with whole_file(backup) as new:
+        new.write(content)
 
 
 def _with_line_ends_of(text: str, edit: jsonc.TextEdit) -> jsonc.TextEdit:
     if "\r\n" not in text:
         return edit
-    return jsonc.TextEdit(edit.start, edit.end, edit.text.replace("\n", "\r\n"))
+    return jsonc.TextEdit(edit.start, edit.end, re.sub(r"(?<!\r)\n", "\r\n", edit.text))
 
 
 def _edits(text: str, node: jsonc.JsonNode, entry: ServerEntry) -> Iterator[jsonc.TextEdit]:
@@ -175,14 +181,14 @@ def _edits(text: str, node: jsonc.JsonNode, entry: ServerEntry) -> Iterator[json
     # A new member replaces a removed one, so that no comma has to move.
     for member, (key, value) in zip(gone, new, strict=False):
         unit = jsonc.unit_of(text)
-        written = f"{jsonc.render(key)}: {jsonc.render(value, indent or '', unit)}"
+        written = jsonc.member_text(key, value, indent, unit)
         yield jsonc.TextEdit(member.start, member.end, written)
     for member in gone[len(new) :]:
         yield jsonc.remove(text, node, member)
     for key, value in entry.items():
         member_there = node.member(key)
         if member_there and member_there.value.value != value:
-            yield jsonc.replace(text, member_there.value, value, indent or "")
+            yield jsonc.replace(text, member_there.value, value, indent)
     if added := new[len(gone) :]:
         yield jsonc.insert(text, node, added)
 
@@ -209,7 +215,27 @@ def _set_members(table: Any, entry: ServerEntry) -> None:
         del table[key]
     for key, value in entry.items():
         if key not in table or _plain(table[key]) != value:
-            table[key] = value
+            table[key] = _toml_array(table[key], value) if key in table else value
+
+
+def _toml_array(old: Any, value: Any) -> Any:
+    """Return an array in which the items that stay keep their spelling and their comments."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    before = _plain(old)
+    if not isinstance(before, list) or not isinstance(value, list):
+        return value
+
+    def render(one: object) -> str:
+        return str(tomlkit.item(one).as_string())
+
+    try:
+        text = with_items(old.as_string(), before, value, render)
+        new = tomlkit.parse(f"x = {text}\n")["x"] if text is not None else None
+    except (TOMLKitError, ValueError, TypeError):
+        return value
+    return new if new is not None and _plain(new) == value else value
 
 
 def _plain(value: Any) -> object:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mcp_tool_filter.adapters.client_files.arrays import with_items
 from mcp_tool_filter.errors import ProtocolError
 
 _SPACE = re.compile(r"(?:[ \t\r\n\ufeff]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -88,10 +89,27 @@ def apply(text: str, edits: Sequence[TextEdit]) -> str:
     return text
 
 
-def replace(text: str, node: JsonNode, value: object, indent: str = "") -> TextEdit:
-    """Replace a value, on several lines if the old one was."""
-    widest = 0 if "\n" in text[node.start : node.end] else _WIDEST
+def replace(text: str, node: JsonNode, value: object, indent: str | None = "") -> TextEdit:
+    """Replace a value, on several lines if the old one was; on one line if ``indent`` is None.
+
+    The items of an array that stay keep their spelling and their comments.
+    """
+    old = text[node.start : node.end]
+    if isinstance(node.value, list) and isinstance(value, list):
+        new = with_items(old, node.value, value, json_of)
+        if new is not None and _says(new, value):
+            return TextEdit(node.start, node.end, new)
+    if indent is None:
+        return TextEdit(node.start, node.end, json_of(value))
+    widest = 0 if "\n" in old else _WIDEST
     return TextEdit(node.start, node.end, render(value, indent, unit_of(text), widest))
+
+
+def _says(text: str, value: object) -> bool:
+    try:
+        return parse(text).value == value
+    except ProtocolError:
+        return False
 
 
 def remove(text: str, parent: JsonNode, member: JsonMember) -> TextEdit:
@@ -114,7 +132,7 @@ def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -
     """Add members after the last one of an object."""
     indent = indent_of(text, parent)
     unit = unit_of(text)
-    written = [f"{json.dumps(key)}: {render(value, indent or '', unit)}" for key, value in members]
+    written = [member_text(key, value, indent, unit) for key, value in members]
     if not parent.members:
         if indent is None:
             return TextEdit(parent.start + 1, parent.end - 1, ", ".join(written))
@@ -124,6 +142,11 @@ def insert(text: str, parent: JsonNode, members: Sequence[tuple[str, object]]) -
     last = max(one.end for one in parent.members)
     between = f",\n{indent}" if indent is not None else ", "
     return TextEdit(last, last, "".join(between + one for one in written))
+
+
+def member_text(key: str, value: object, indent: str | None, unit: str) -> str:
+    """Render a member; on one line if ``indent`` is None, as the others of its object are."""
+    return f"{json.dumps(key)}: {json_of(value) if indent is None else render(value, indent, unit)}"
 
 
 def indent_of(text: str, parent: JsonNode) -> str | None:
@@ -148,9 +171,7 @@ def unit_of(text: str) -> str:
 
 def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WIDEST) -> str:
     """Render a value: on one line if it fits, else with one item per line."""
-    line = json.dumps(value, ensure_ascii=False)
-    if not line.isprintable():  # half a surrogate pair must be escaped
-        line = json.dumps(value)
+    line = json_of(value)
     if len(line) <= widest or not isinstance(value, list | dict) or not value:
         return line
     more = indent + unit
@@ -164,6 +185,12 @@ def render(value: object, indent: str = "", unit: str = "  ", widest: int = _WID
         opening, closing = "[", "]"
     inner = ",".join(f"\n{more}{item}" for item in items)
     return f"{opening}{inner}\n{indent}{closing}"
+
+
+def json_of(value: object) -> str:
+    """Render a value on one line."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if line.isprintable() else json.dumps(value)  # half a surrogate pair, for example
 
 
 def _line_indent(text: str, at: int) -> str:

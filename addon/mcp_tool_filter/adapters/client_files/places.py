@@ -53,7 +53,8 @@ class Surroundings:
         """The same, but for a linked worktree the main repository."""
         here = self.repository
         try:
-            text = (here / ".git").read_text("utf-8") if here else ""
+            is_link = here is not None and (here / ".git").is_file()
+            text = (here / ".git").read_text("utf-8") if here and is_link else ""
         except (OSError, UnicodeDecodeError):  # usually a folder
             return here
         found = re.fullmatch(r"gitdir: (/.+)/\.git/worktrees/[^/]+\s*", text)

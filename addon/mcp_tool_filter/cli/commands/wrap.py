@@ -23,8 +23,13 @@ from mcp_tool_filter.adapters.client_files.entries import (
     unwrap,
     wrap,
 )
-from mcp_tool_filter.adapters.client_files.files import ClientFile, backups_of
-from mcp_tool_filter.adapters.client_files.places import CLIENTS
+from mcp_tool_filter.adapters.client_files.files import (
+    ClientFile,
+    EditedFile,
+    backup_of,
+    read,
+)
+from mcp_tool_filter.adapters.client_files.places import CLIENTS, Surroundings, places
 from mcp_tool_filter.cli.commands.clients import ListedServer, find_servers
 from mcp_tool_filter.cli.commands.pick import pick_pattern
 from mcp_tool_filter.cli.commands.proxy import refuse_what_needs_http
@@ -40,6 +45,7 @@ from mcp_tool_filter.observers.redaction.finder import SecretFinder, redact
 from mcp_tool_filter.observers.redaction.shown import secrets_in_words
 
 _SHORTEST_SECRET = 4  # characters
+_MOST_TRIES = 20
 
 
 def run(typed: Given) -> int:
@@ -167,15 +173,18 @@ def _change(listed: ListedServer, entry: ServerEntry, typed: Given) -> int:
     if entry == listed.entry:
         say(f"Nothing to do: {name} in {file.place.file} is {_state_of(entry)}")
         return 0
-    text = _original_text(listed, entry) or file.with_entry(name, entry)
+    text = _text_with(file, name, entry)
     print("\n".join(_diff(listed, entry, text)))
     if "dry-run" in typed:
         return 0
     if "yes" not in typed and not _agrees():
         say("Nothing changed")
         return 1
-    backup = file.save(text)
-    say(f"Saved {file.place.file}; the old file is {backup.name} beside it")
+    _save(listed, entry, text)
+    kept = backup_of(file.place.file)
+    say(f"Saved {file.place.file}")
+    if kept.exists():
+        say(f"The file without the filter is kept at {kept}")
     if is_wrapped(entry):
         undo = shlex.join(["mcp-tool-filter", "unwrap", file.place.client, name])
         say(f"Restart {file.place.client}. Undo: {undo}")
@@ -191,18 +200,52 @@ def _state_of(entry: ServerEntry) -> str:
     return "filtered, but not by wrap" if is_filtered(entry) else "not wrapped"
 
 
-def _original_text(listed: ListedServer, entry: ServerEntry) -> str | None:
-    """Return the text with the entry as in the newest backup, if it is still the same."""
-    for backup in backups_of(listed.file.place.file):
+def _save(listed: ListedServer, entry: ServerEntry, text: str) -> None:
+    """Save the change; make it again if a client saves its file at the same time."""
+    file = listed.file
+    for _ in range(_MOST_TRIES):
         try:
-            raw = backup.read_bytes()
-            before = ClientFile(listed.file.place, raw, raw.decode())
-            text = listed.file.restored(listed.name, before, entry)
-        except (OSError, UnicodeDecodeError, StartError):
-            continue
-        if text is not None:
-            return text
-    return None
+            return file.save(text, original=_without_filter(file, listed.name, entry))
+        except EditedFile:
+            newer = read(file.place)
+            if newer is None or newer.servers().get(listed.name) != listed.entry:
+                raise  # the entry itself is another one
+            file = newer
+            text = _text_with(file, listed.name, entry)
+    raise EditedFile(
+        f"{file.place.file} is saved again and again", why="Close the client, and try again"
+    )
+
+
+def _text_with(file: ClientFile, name: str, entry: ServerEntry) -> str:
+    """Return the file's text with another entry; if the backup has that, as it is spelt there."""
+    backup = _backup_of(file)
+    try:
+        spelt = file.restored(name, backup, entry) if backup else None
+    except StartError:  # a broken backup
+        spelt = None
+    return spelt or file.with_entry(name, entry)
+
+
+def _backup_of(file: ClientFile) -> ClientFile | None:
+    try:
+        raw = backup_of(file.place.file).read_bytes()
+        return ClientFile(file.place, raw, raw.decode())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _without_filter(file: ClientFile, changed: str, entry: ServerEntry) -> str | None:
+    """Return the file as it would be without the filter; None if the change makes it that."""
+    is_needed = is_wrapped(entry)
+    text = file.text
+    here = [one for one in places(Surroundings.of_this_process()) if one.file == file.place.file]
+    for place in here:  # for example, of the user and of one project
+        for name, one in ClientFile(place, b"", text).servers().items():
+            if is_wrapped(one):
+                is_needed = is_needed or (place, name) != (file.place, changed)
+                text = _text_with(ClientFile(place, b"", text), name, unwrap(one))
+    return text if is_needed else None
 
 
 def _agrees() -> bool:
