@@ -14,8 +14,8 @@ class ManualPage(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the page, and tell where it is installed."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        if sys.version_info < (3, 12):
-            return  # pip refuses this Python next, with a sentence; importing us would be a traceback
+        if sys.version_info < (3, 12):  # noqa: UP036 - pip builds before it looks
+            return  # pip refuses this Python next, with one sentence
         sys.path.insert(0, str(Path(self.root) / "addon"))
         try:
             from mcp_tool_filter.cli.settings.manual import render_manual
