@@ -7,7 +7,15 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Forward, Reply
 from mcp_tool_filter.protocol.revisions import R2026_07_28
-from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, open_session
+from tests.conversation.asking_kinds import (
+    CHANGED,
+    LIST,
+    Http,
+    asked,
+    finished,
+    listed,
+    open_session,
+)
 from tests.make import answering, asking, calling, definition, listing, policy, text_of
 
 
@@ -19,6 +27,53 @@ def test_after_a_list_change_a_removed_tool_is_gone_and_a_new_one_hidden() -> No
     assert text_of(asked(between, asking("tools/list", id="3"))) == listing("stays", id="3")
     for tool in ("goes", "comes"):
         assert isinstance(asked(between, calling(tool, id="4")), Reply)
+
+
+def test_a_tool_that_comes_back_as_it_was_is_shown_again() -> None:
+    """Some upstreams switch tools off for a while. One that comes back changed is a new tool."""
+    between = open_session(policy("x", deny="^rm"))
+    listed(between, listing("stays", "goes", "changes", "rm"))
+    between.from_upstream(CHANGED)
+    assert listed(between, listing("stays")) == listing("stays")
+    assert isinstance(asked(between, calling("goes")), Reply)
+    between.from_upstream(CHANGED)
+    other = definition("changes", ',"title":"x"').decode()
+    parts = ",".join([definition("goes").decode(), other, definition("stays").decode()])
+    again = answering(f'{{"tools":[{parts},{definition("rm").decode()}]}}')
+    for _ in range(2):  # the first list is learned, the second one comes from us
+        asks = asked(between, LIST)
+        got = listed_in(between, again) if asks == Forward() else text_of(asks)
+        assert got == listing("goes", "stays")
+    assert asked(between, calling("goes")) == Forward()
+    for hidden in ("changes", "rm"):
+        assert isinstance(asked(between, calling(hidden)), Reply)
+
+
+def listed_in(between: Conversation, raw: bytes) -> bytes:
+    return text_of(finished(between.from_upstream(raw)).verdict)
+
+
+def test_definitions_of_tools_that_are_gone_are_remembered_within_a_limit() -> None:
+    in_force = policy("x")
+    between = open_session(in_force)
+    long = definition("long", ',"title":"%s"' % ("x" * 2**20)).decode()
+    for tools in (f"{long},{definition('short').decode()}", "", f"{long}"):
+        between.from_upstream(CHANGED)
+        last = listed(between, answering(f'{{"tools":[{tools}]}}'))
+    assert last == listing()
+    assert in_force.kinds.size < 2**20
+
+
+def test_new_tools_are_judged_in_the_next_list_even_without_a_notice() -> None:
+    in_force = policy("x")
+    in_force.adopt(parse_config(deny=["^rm"], new_tools="judge"))
+    between = open_session(in_force)
+    listed(between, listing("stays"))
+    assert listed(between, listing("stays", "comes", "rm")) == listing("stays", "comes")
+    assert asked(between, calling("comes")) == Forward()
+    other = answering(f'{{"tools":[{definition("comes", ',"title":1').decode()}]}}')
+    assert listed(between, listing("stays")) == listing("stays")
+    assert listed(between, other) == listing("comes")  # as it was pinned
 
 
 def test_a_changed_list_of_one_session_does_not_affect_others() -> None:

@@ -48,7 +48,7 @@ class BothSides:
     def _snapshot_for(self, message: Single, kind: Kind, asked: Exchange | None) -> Snapshot:
         """Return the snapshot to judge an answer by; pin new tools in its list if that is
         configured, unless it answers an unusual request: that may be another list."""
-        if kind.is_listed and not self.policy.config.judges_new_tools:
+        if kind.is_settled:
             return kind.snapshot
         is_usual = asked is None or not asked.is_unusual
         return kind.snapshot_for(list(_lists_in(message)), pins=is_usual)

@@ -183,7 +183,9 @@ class FromClient(BothSides):
         if isinstance(message, Request) and message.method == "tools/list":
             situation.list_from = policy.config.tools_list
             situation.envelope = kind.envelope
-            if not kind.is_listed or kind.is_stale:
+            asks_anew = kind.is_stale or policy.config.judges_new_tools
+            is_forced = situation.list_from is ListFrom.CACHE and not kind.is_stale
+            if not kind.is_listed or (asks_anew and not is_forced):
                 situation.list_from = ListFrom.UPSTREAM
             else:
                 situation.may_use_cache = arrival.may_use_snapshot(message)

@@ -134,8 +134,7 @@ class FromUpstream(BothSides):
                     yield _LET_OTHERS_GO_ON
             asked = self.exchanges.answered_by(found.response) if found else None
             kind = self._kind_of(asked)
-            usual = not kind.is_listed or policy.config.judges_new_tools
-            if usual or not (found and asked and asked.method == "tools/list"):
+            if not kind.is_settled or not (found and asked and asked.method == "tools/list"):
                 decision = self._read_from_upstream(raw, judged)
                 return (yield from decision) if waits(decision) else decision
             judged.message, judged.exchange = found.response, asked
@@ -217,7 +216,7 @@ class FromUpstream(BothSides):
         if asked and asked.is_for_list and isinstance(message, Response) and message.result:
             return self._replace_list(message, kind, asked)
         judged.in_force = judged.snapshot = kind.snapshot
-        if not kind.is_listed or policy.config.judges_new_tools:
+        if not kind.is_settled:
             judged.snapshot = self._snapshot_for(message, kind, judged.exchange)
         situation = Situation(
             snapshot=judged.snapshot,

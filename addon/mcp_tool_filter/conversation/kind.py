@@ -12,14 +12,15 @@ from weakref import WeakValueDictionary, finalize
 
 from mcp_tool_filter.errors import FetchFailed, ProtocolError
 from mcp_tool_filter.policy.config import Config
-from mcp_tool_filter.policy.snapshot import Snapshot, take_snapshot
+from mcp_tool_filter.policy.snapshot import Snapshot, means_the_same, take_snapshot
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.unlisted import UnlistedTools
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import parse_message, singles
 from mcp_tool_filter.protocol.tools import Definition, Listing, in_parts, parse_listing
 
 _LONGEST_ENVELOPE = 64 * 1024  # characters; without one, the upstream answers each list itself
+_MOST_GONE = MEBIBYTE  # bytes of the definitions that we remember of tools that are gone
 
 
 class Listed:
@@ -38,17 +39,21 @@ class Kind:
 
     __slots__ = (
         "_config",
+        "_gone",
         "_listed",
         "_lists",
         "_next",
         "envelope",
         "is_listed",
+        "is_settled",
         "is_split",
         "is_stale",
         "snapshot",
     )
     is_listed: bool
     """True if its complete list is known."""
+    is_settled: bool
+    """True if its snapshot judges every list; else ``snapshot_for`` must be asked."""
     snapshot: Snapshot
     """The snapshot that judges it. (No properties here: every message reads these attributes.)"""
 
@@ -56,6 +61,7 @@ class Kind:
         self._lists = lists
         self._config = config
         self._listed: Listed | None = None
+        self._gone: dict[str, bytes] = {}  # definitions of pinned tools that the upstream removed
         self._next: UnlistedTools | None = UnlistedTools(config.deny, config.allow)
         self.envelope: Envelope | None = None
         """The text around the tools of its list, in the form of the kind's revision."""
@@ -72,14 +78,23 @@ class Kind:
         known = self._listed or self._next
         assert known
         self.snapshot = known.snapshot
+        self._note_settled()
+
+    def _note_settled(self) -> None:
+        may_grow = self._config.judges_new_tools or bool(self._gone)
+        self.is_settled = self.is_listed and not may_grow
 
     def snapshot_for(self, pages: Sequence[Listing], *, pins: bool = True) -> Snapshot:
         """Return the snapshot to judge a message with these lists by; pin the new tools in them if
         it ``pins``."""
-        if not pages or (self._listed is not None and not self._config.judges_new_tools):
+        if not pages or self.is_settled:
             return self.snapshot
         first = pages[0]
         definitions = tuple(one for page in pages for one in page.definitions)
+        if self._gone:
+            self._take_back(definitions)
+        if self._listed is not None and not self._config.judges_new_tools:
+            return self.snapshot
         if self._listed is not None:
             definitions = tuple(map(self._pinned, definitions))
         page = Listing(definitions, None, first.frame, first.head, first.tail)
@@ -114,13 +129,25 @@ class Kind:
     def take(self, pages: tuple[bytes, ...]) -> None:
         """Make this the complete list. Raises FetchFailed if it cannot be read."""
         self._listed = self._lists.listed(pages, self._config)
-        self.close()
+        self._stop_counting()
         self._next, self.is_stale, self.is_split = None, False, False
+        self._remember_gone({})
         self._follow_list()
         self.learn_envelope(next(listings_in(pages), None))
 
     def close(self) -> None:
-        """Stop counting the unfinished list."""
+        """Stop counting what is remembered besides the complete list."""
+        self._stop_counting()
+        self._remember_gone({})
+
+    def _remember_gone(self, gone: dict[str, bytes]) -> None:
+        while sum(map(len, gone.values())) > _MOST_GONE:
+            del gone[next(iter(gone))]
+        before = sum(map(len, self._gone.values()))
+        self._lists.unfinished += sum(map(len, gone.values())) - before
+        self._gone = gone
+
+    def _stop_counting(self) -> None:
         if self._next is not None:
             self._lists.unfinished -= self._next.size
 
@@ -132,23 +159,26 @@ class Kind:
         """Use other patterns from now on."""
         self._config, self._listed = config, prepared
         if self._next is not None:
-            self.close()
+            self._stop_counting()
             self._next = UnlistedTools(config.deny, config.allow)
         self._follow_list()
 
     def follow(self, config: Config) -> None:
         """Use another configuration with the same patterns."""
         self._config = config
+        self._note_settled()
 
     def copy_from(self, other: Kind) -> None:
         """Start with the list of another kind, of which this one was part."""
         if other._listed is not None:
             self._listed, self._next = other._listed, None
+            self._remember_gone(dict(other._gone))
             self._follow_list()
 
     def _pinned(self, definition: Definition) -> Definition:
         """Return the pinned definition of that name, or this one if none is pinned."""
-        known = self.snapshot.allowed.get(definition.name) if definition.name else None
+        name = definition.name
+        known = self.snapshot.allowed.get(name, self._gone.get(name)) if name else None
         return definition if known is None else replace(definition, problem=None, raw=known)
 
     def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
@@ -157,21 +187,42 @@ class Kind:
             self._listed = self._lists.listed((_page_of(there),), self._config)
         else:
             self._listed = self._lists.listed(pages, self._config, whole)
-        self.close()
+        self._stop_counting()
         self._next, self.is_stale = None, False
         self._follow_list()
 
     def _still_there(
         self, before: tuple[bytes, ...], now: tuple[bytes, ...]
     ) -> Iterator[Definition]:
-        """Yield the pinned tools that still exist, and new tools if patterns judge them."""
+        """Yield the pinned tools that still exist, and new tools if patterns judge them; remember
+        the others."""
         pinned = {one.name: one for page in listings_in(before) for one in page.definitions}
         for page in listings_in(now):
             for one in page.definitions:
                 if one.name in pinned:
-                    yield pinned[one.name]
+                    yield pinned.pop(one.name)
                 elif self._config.judges_new_tools:
-                    yield one
+                    yield self._pinned(one)
+        gone = {one.name: one.raw for one in pinned.values() if one.name is not None}
+        self._remember_gone({**self._gone, **gone})
+
+    def _take_back(self, definitions: Iterable[Definition]) -> None:
+        """Show tools again that come back as they were; a changed one is a new tool."""
+        back = tuple(
+            replace(one, raw=known)
+            for one in definitions
+            if one.name is not None
+            and one.problem is None
+            and (known := self._gone.get(one.name)) is not None
+            and means_the_same(known, one.raw)
+        )
+        if not back or self._listed is None:
+            return
+        before = (one for page in listings_in(self._listed.pages) for one in page.definitions)
+        self._listed = self._lists.listed((_page_of((*before, *back)),), self._config)
+        names = {one.name for one in back}
+        self._remember_gone({name: raw for name, raw in self._gone.items() if name not in names})
+        self._follow_list()
 
 
 class Lists:

@@ -46,11 +46,14 @@ class OnlyKind(Kind):
     def _finish(self, pages: tuple[bytes, ...], whole: Snapshot) -> None:
         is_first = not self.is_listed
         super()._finish(pages, whole)
-        listed = self.snapshot
-        # Denied by pattern, not by list: a tool that the list lacks may be shown elsewhere.
-        self.snapshot = replace(listed, denied=self._denied)
-        if is_first:
-            self._on_listed(listed)
+        if is_first and self._listed is not None:
+            self._on_listed(self._listed.snapshot)
+
+    def _follow_list(self) -> None:
+        super()._follow_list()
+        if self._listed is not None:
+            # Denied by pattern, not by list: a tool that the list lacks may be shown elsewhere.
+            self.snapshot = replace(self.snapshot, denied=self._denied)
 
 
 class OnlyKinds(Kinds):

@@ -144,7 +144,7 @@ def drift_of(definition: Definition, snapshot: Snapshot) -> str | None:
     if _is_too_long(name):
         return _too_long(name)
     if (known := snapshot.allowed.get(name)) is not None:
-        if known == definition.raw or _means_the_same(known, definition.raw):
+        if means_the_same(known, definition.raw):
             return None
         change = f"the upstream changed the tool {shown(name)}"
         return f"{change}: still serving the version seen at start-up"
@@ -207,5 +207,6 @@ def listed_twice(name: str) -> str:
     )
 
 
-def _means_the_same(one: bytes, other: bytes) -> bool:
-    return bool(json.loads(one, parse_int=str) == json.loads(other, parse_int=str))
+def means_the_same(one: bytes, other: bytes) -> bool:
+    """Tell whether two definitions say the same, however they are written."""
+    return one == other or bool(json.loads(one, parse_int=str) == json.loads(other, parse_int=str))
