@@ -15,7 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
+from unittest.mock import patch
 
+from mcp_tool_filter.engine.exchange import Exchange
+from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import (
     END,
     AnswerHead,
@@ -26,6 +29,7 @@ from mcp_tool_filter.engine.wire import (
     RequestWire,
 )
 from tests.attacks.hostile_requests.framing import in_framing
+from tests.engine.table import PING, PONG, Table
 from tests.fuzz.http_readers import (
     Node,
     Read,
@@ -35,6 +39,7 @@ from tests.fuzz.http_readers import (
     by_mitmproxy,
     node,
 )
+from tests.raw_upstream import answer
 
 _BODY = b'{"jsonrpc":"2.0"}'
 _INNER = b"GET /inner HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -229,12 +234,81 @@ def differences_in_answers(
                 yield Difference(name, one.raw, one.messages, theirs)
 
 
+def _sent(raw: bytes, table: Table) -> list[tuple[bytes, list[Read]]]:
+    """Let a client say this; return what each connection of the upstream gets: bytes, and what the
+    engine means them to be."""
+    table.links.clear()
+    table.idle.clear()
+    meant: dict[Upstream, list[Read]] = {}
+    begin = Upstream.begin
+
+    def noted(up: Upstream, exchange: Exchange, *, head: bytes, method: str, body: bytes) -> None:
+        target = head.split(b" ", 2)[1].decode("latin-1")
+        meant.setdefault(up, []).append(Read(method, target, body, True))
+        begin(up, exchange, head=head, method=method, body=body)
+
+    with patch.object(Upstream, "begin", noted):
+        client = table.client()
+        client.says(raw)
+        for _ in range(10):
+            if not table.links or table.links[-1] in table.idle:
+                break
+            table.links[-1].says(answer(PONG))
+        client.leaves()
+    return [(link.got, meant[link.up]) for link in table.links]
+
+
+def differences_in_what_is_sent(raws: Sequence[bytes], reader: Node | None) -> Iterator[Difference]:
+    """Yield what an upstream could read differently than the engine means it."""
+    table = Table()
+    sent = [one for raw in raws for one in _sent(raw, table)]
+    jobs = [("requests", raw) for raw, _ in sent]
+    by_node = reader.read(jobs) if reader and jobs else [meant for _, meant in sent]
+    for (raw, meant), nodes in zip(sent, by_node, strict=True):
+        for name, theirs in (
+            ("h11", by_h11(raw)),
+            ("node", nodes),
+            ("mitmproxy", by_mitmproxy(raw)),
+        ):
+            if theirs != meant:
+                yield Difference(f"{name}, of what is sent", raw, meant, theirs)
+
+
+def differences_in_what_is_answered(
+    raws: Sequence[bytes], reader: Node | None
+) -> Iterator[Difference]:
+    """Yield what clients could read differently in the engine's answers."""
+    table = Table()
+    got: list[bytes] = []
+    for raw in raws:
+        table.idle.clear()
+        client = table.asks(PING)
+        table.link.says(raw)
+        if table.link.is_open and table.link not in table.idle:
+            table.link.ends()
+        got.append(client.taken())
+        client.leaves()
+    by_node = reader.read([("POST", raw) for raw in got]) if reader else None
+    for number, raw in enumerate(got):
+        ours = answer_by_h11(raw, "POST")
+        yield from (
+            Difference(f"{name}, of what is answered", raws[number] + b" => " + raw, ours, theirs)
+            for name, theirs in (
+                ("node", by_node[number] if by_node else ours),
+                ("mitmproxy", answer_by_mitmproxy(raw, "POST")),
+            )
+            if theirs != ours or len(ours) != 1 or not ours[0].is_complete
+        )
+
+
 def hunt(random: Random, count: int, reader: Node | None) -> Iterator[Difference]:
     """Try so many requests, and a third as many answers; yield what is framed differently."""
     requests = [made_up(random, _SEEDS, 3) for _ in range(count)]
     yield from differences(requests, reader)
+    yield from differences_in_what_is_sent(requests[::3], reader)
     answers = [made_up(random, _ANSWERS, 2) for _ in range(count // 3)]
     yield from differences_in_answers(answers, reader, random.choice(["GET", "POST", "HEAD"]))
+    yield from differences_in_what_is_answered(answers[::2], reader)
     for raw in requests[:: max(1, count // 20)]:
         cuts = sorted(random.randrange(len(raw) + 1) for _ in range(4))
         whole, cut = taken(raw), taken(raw, cuts)
