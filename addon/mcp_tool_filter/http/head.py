@@ -133,7 +133,7 @@ def problem_in_fields(head: Head) -> str | None:
     """Return the reason to refuse a head that the upstream could read differently than we do."""
     if head.method not in _METHODS:
         return "a method that no MCP client needs"
-    if _BLANK.search(head.target) or not head.target.startswith(("/", "*")):
+    if _BLANK.search(head.target) or not (head.target.startswith("/") or head.target == "*"):
         return "a target that is not a path"
     said = b"".join(chain.from_iterable(head.headers))
     if b"\r" in said or b"\n" in said or b"\0" in said:
