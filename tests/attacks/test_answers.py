@@ -5,15 +5,47 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks.answers import ATTACKS, Attack
+from tests.attacks.hostile_requests import post
 from tests.attacks.readings import shows
-from tests.attacks.stage import DENIED, MARK, Link, Stage
-from tests.raw_upstream import RawRequest
+from tests.attacks.stage import ALLOWED_TOOL, DENIED, DENIED_TOOL, MARK, Link, Stage
+from tests.mcp_upstream import tool_list
+from tests.raw_upstream import RawRequest, answer
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_a_definition_does_not_get_through(stage: Stage, attack: Attack) -> None:
     heard = stage.play(_scene(stage, attack))
     assert not shows(heard, DENIED, MARK), heard
+
+
+DIGESTS = ["ETag", "Digest", "Repr-Digest", "Content-Digest", "Content-MD5", "Signature",
+           "Signature-Input", "X-Checksum-Sha256"]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_what_a_head_says_of_a_list_goes_with_its_hidden_tools(
+    stage: Stage, is_hidden: bool, is_stream: bool
+) -> None:
+    tools = [ALLOWED_TOOL, DENIED_TOOL] if is_hidden else [ALLOWED_TOOL]
+    listed = tool_list(tools, id="5")
+    said = "\r\n".join(f"{name}: of-the-list" for name in DIGESTS)
+
+    async def respond(_request: RawRequest, link: Link) -> None:
+        kind, body = "application/json", listed
+        if is_stream:
+            kind, body = "text/event-stream", b"data: " + listed + b"\n\n"
+        await link.say(answer(body, kind=f"{kind}\r\n{said}"))
+
+    async def scene() -> bytes:
+        stage.upstream.respond = respond
+        async with stage.client() as client:
+            heard = await client.ask(post(b'{"jsonrpc":"2.0","id":5,"method":"tools/list"}'))
+        return heard.head
+
+    heads = stage.play(scene())
+    kept = heads.count(b"of-the-list")
+    assert kept == (0 if is_hidden or is_stream else len(DIGESTS)), heads
 
 
 async def _scene(stage: Stage, attack: Attack) -> bytes:

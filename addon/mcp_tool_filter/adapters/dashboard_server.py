@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, comes_from_here
+from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
-_COOKIE = "mcp_tool_filter_token"
 _HOSTS = AllowedHosts()
 _JSON = "application/json; charset=UTF-8"
 _NO_TOKEN = not_let_in(
@@ -101,7 +101,7 @@ class DashboardServer:
 def _cookie_name(request: ServedRequest) -> str:
     """Return the cookie's name, with the port: browsers share cookies between ports."""
     port = (request.header(b"host") or "").rpartition(":")[2]
-    return f"{_COOKIE}_{port}" if port.isdecimal() and port.isascii() else _COOKIE
+    return f"{OUR_COOKIE}_{port}" if port.isdecimal() and port.isascii() else OUR_COOKIE
 
 
 def _cookie_in(request: ServedRequest, cookie: str) -> str:

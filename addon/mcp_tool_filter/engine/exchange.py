@@ -51,7 +51,9 @@ from mcp_tool_filter.http.head import (
     LONGEST_VALUE,
     MOST_HEADERS,
     Head,
+    describes_body,
     is_websocket,
+    without_our_cookie,
 )
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.listener import Listener
@@ -101,7 +103,6 @@ _NOT_SENT = frozenset({
     b"sec-websocket-version", b"sec-websocket-extensions",
 })  # fmt: skip
 _NOT_ANSWERED = frozenset({*_HOP_BY_HOP, b"alt-svc", b"sec-websocket-extensions"})
-_OF_A_BODY = frozenset({b"content-encoding", b"etag", b"content-range", b"content-type"})
 _CONTROL = re.compile(rb"[\r\n\0]")
 _SCHEMA = b"inputschema"  # every tool has one
 _WITHOUT_BODY = frozenset({204, 304})
@@ -415,7 +416,8 @@ class Exchange:
             return self._refuse_at_once(403, said, Why.FORBIDDEN, notes.problem)
         known = notes.head
         if known is None:
-            known = notes.head = Head(head.method, head.target, head.fields, self.down.host.peer)
+            fields = without_our_cookie(head.fields)
+            known = notes.head = Head(head.method, head.target, fields, self.down.host.peer)
         outcome = self.service.listener.judge_request(known, self.body, self)
         if waits(outcome):
             self.service.effects.carry_out(
@@ -671,6 +673,7 @@ class Exchange:
         refuse_partial(answer.status, notes.kind)
         send = self.inject if self.head.method == "GET" else None
         stream = self.service.listener.open_stream(asked, self.head.target, send)
+        answer.fields = tuple(one for one in answer.fields if not describes_body(one[0]))
         stream.carry_out_with(self.service.effects.carry_out, self._going_on(self._wake))
         self.stream = stream
         self.point("responseheaders", self._begin_stream)
@@ -794,7 +797,11 @@ class Exchange:
     def _put(self, answer: Answer, go_on: Callable[[], None], answered: Answered | None) -> None:
         """Put what was decided in the place of the upstream's body."""
         if answered is not None:
-            kept = [one for one in answer.fields if one[0].lower() not in _OF_A_BODY]
+            kept = [
+                (name, value)
+                for name, value in answer.fields
+                if name.lower() != b"content-type" and not describes_body(name)
+            ]
             answer.fields = (*kept, (b"content-type", answered.content_type.encode()))
             answer.status, answer.reason, answer.body = answered.status, b"", answered.body
         if self.service.rewrite_body is not None:

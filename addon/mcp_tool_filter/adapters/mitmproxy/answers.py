@@ -26,6 +26,7 @@ from mcp_tool_filter.adapters.mitmproxy.flows import (
     learn_login,
     learn_login_document,
     put_answer,
+    remove_description,
     replace_answer,
     secure_answer_head,
 )
@@ -133,6 +134,7 @@ class Answers:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise ProtocolError("an event stream in a coding that was not requested")
         refuse_partial(response.status_code, response.headers.get("content-type", ""))
+        remove_description(response)  # lists in it may be rewritten
         frame_as_stream(flow, response)
         send = injector(flow) if flow.request.method == "GET" else None
         request = real_request(flow) if self._hidden.was_on else flow.request

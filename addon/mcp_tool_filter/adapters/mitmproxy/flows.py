@@ -15,7 +15,13 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.cors import CorsMemory, Page, page_of
 from mcp_tool_filter.http.exchange import JSON, Answered
 from mcp_tool_filter.http.guard import UpstreamNames
-from mcp_tool_filter.http.head import LONGEST_VALUE, MOST_HEADERS, Head
+from mcp_tool_filter.http.head import (
+    LONGEST_VALUE,
+    MOST_HEADERS,
+    Head,
+    describes_body,
+    without_our_cookie,
+)
 from mcp_tool_filter.http.links import WITH_URLS, keep_links, leads_away
 from mcp_tool_filter.http.login_paths import LoginPaths, is_login_document
 from mcp_tool_filter.http.operator_headers import HeaderPairs
@@ -37,7 +43,8 @@ _SCHEMA = b"inputschema"  # every tool has one
 def head_of(request: Request, client: Client | None = None) -> Head:
     """Return the head of a request, with the client's address if ``client`` is given."""
     address = str(client.peername[0]) if client is not None and client.peername else ""
-    return Head(request.method, request.path, request.headers.fields, address)
+    fields = without_our_cookie(request.headers.fields)
+    return Head(request.method, request.path, fields, address)
 
 
 def json_response(status: int, body: bytes) -> Response:
@@ -63,6 +70,8 @@ def our_response(request: Request, answered: Answered, cors: CorsMemory | None) 
 
 def prepare_for_upstream(request: Request, head: Head, headers: HeaderPairs) -> None:
     """Ask for an answer that we can read, and add the operator's headers."""
+    if b"cookie" in head.names.places or "cookie" in request.headers:
+        request.headers.fields = without_our_cookie(request.headers.fields)
     request.headers["accept-encoding"] = "identity"
     if not _PARTIAL.isdisjoint(head.names.places):
         for name in ("range", "if-range"):
@@ -141,7 +150,8 @@ def remove_upgrade(request: Request) -> None:
 
 def replace_answer(response: Response, status: int, body: bytes, content_type: str = JSON) -> None:
     """Replace an answer's body; its other headers (such as a session's id) stay."""
-    for name in ("content-encoding", "transfer-encoding", "etag", "content-range", "upgrade"):
+    remove_description(response)
+    for name in ("transfer-encoding", "upgrade"):
         response.headers.pop(name, None)
     if "upgrade" in response.headers.get("connection", "").lower():
         del response.headers["connection"]
@@ -149,6 +159,13 @@ def replace_answer(response: Response, status: int, body: bytes, content_type: s
     response.reason = ""
     response.headers["content-type"] = content_type
     response.content = body  # this also sets the length
+
+
+def remove_description(response: Response) -> None:
+    """Remove the headers that describe the upstream's body."""
+    fields = response.headers.fields
+    if any(describes_body(name) for name, _ in fields):
+        response.headers.fields = tuple(one for one in fields if not describes_body(one[0]))
 
 
 def put_answer(response: Response, answered: Answered | None) -> None:
