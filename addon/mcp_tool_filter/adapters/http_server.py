@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _READ_SIZE = 65536
 _MOST_AHEAD = 65536  # bytes that a client may send while we answer it
 _LINGER = 2.0  # seconds in which a client may still send bytes that we discard
+_SOON_KNOWN = (0.0, 0.01, 0.05, 0.2, 0.5)  # seconds
 _WITHOUT_BODY = (204, 304)
 
 type ServedFields = Sequence[tuple[bytes, bytes]]
@@ -75,6 +76,7 @@ def comes_from_here(request: ServedRequest, hosts: AllowedHosts) -> bool:
 
 
 type AnswerRequest = Callable[[ServedRequest], Awaitable[ServedResponse]]
+type ServesPeer = Callable[[tuple[str, int] | None], bool]
 type JudgeHead = Callable[[ServedRequest], ServedResponse | None]
 
 
@@ -106,6 +108,7 @@ class HttpServer:
 
     answer: AnswerRequest
     judge_head: JudgeHead | None
+    serves: ServesPeer | None
     limits: ServerLimits
     host: str = ""
     port: int = 0
@@ -122,6 +125,9 @@ class HttpServer:
         assert task
         connection = _ServedConnection(self, reader, writer)
         try:
+            if self.serves and not await self._comes_to_serve(self.serves, connection.peer):
+                await connection.refuse(403)  # it has held no seat
+                return
             if len(self._open) >= self.limits.connections and not self._make_room():
                 self._open[task] = connection
                 await connection.refuse(503)
@@ -147,6 +153,14 @@ class HttpServer:
         oldest.cancel()
         return True
 
+    async def _comes_to_serve(self, serves: ServesPeer, peer: tuple[str, int] | None) -> bool:
+        """Tell whether a peer is served; it may become known only after it has connected."""
+        for seconds in _SOON_KNOWN:
+            if serves(peer):
+                return True
+            await asyncio.sleep(seconds)
+        return serves(peer)
+
     async def close(self) -> None:
         """Let requests in progress finish, within the grace time."""
         self.is_closing = True
@@ -167,10 +181,12 @@ async def http_server(
     port: int = 0,
     tls: SSLContext | None = None,
     judge_head: JudgeHead | None = None,
+    serves: ServesPeer | None = None,
     limits: ServerLimits | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Run a server. ``judge_head`` may answer a request before its body is read."""
-    server = HttpServer(answer, judge_head, limits or ServerLimits())
+    """Run a server. ``judge_head`` may answer a request before its body is read; peers that it
+    does not serve are refused before anything is read."""
+    server = HttpServer(answer, judge_head, serves, limits or ServerLimits())
     listening = await asyncio.start_server(server.serve, host, port, ssl=tls)
     server.host, server.port = listening.sockets[0].getsockname()[:2]
     try:
@@ -197,7 +213,7 @@ class _ServedConnection:
         self.is_waiting = True
         """True if nobody loses an answer when this connection is closed."""
         peer = writer.get_extra_info("peername")
-        self._peer = (peer[0], peer[1]) if peer else None
+        self.peer = (peer[0], peer[1]) if peer else None
 
     async def run(self) -> None:
         try:
@@ -239,10 +255,28 @@ class _ServedConnection:
 
     async def _answered(self, request: ServedRequest) -> ServedResponse:
         try:
+            if self._server.serves:
+                return await self._answered_unless_gone(request)
             return await self._server.answer(request)
+        except ConnectionResetError:
+            raise
         except Exception:
             log.exception("internal error; the client gets 500")
             return ServedResponse(500)
+
+    async def _answered_unless_gone(self, request: ServedRequest) -> ServedResponse:
+        """Cancel the answer if the client leaves before it is there."""
+        answering = asyncio.ensure_future(self._server.answer(request))
+        gone = asyncio.ensure_future(self._until_gone())
+        try:
+            await asyncio.wait([answering, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise ConnectionResetError
+            return answering.result()
+        finally:
+            for task in (answering, gone):
+                task.cancel()
+            await asyncio.gather(answering, gone, return_exceptions=True)
 
     # Reading
 
@@ -262,7 +296,7 @@ class _ServedConnection:
         if b"transfer-encoding" in names and b"content-length" in names:
             raise h11.RemoteProtocolError("a length and a transfer coding")
         method, target = event.method.decode(), event.target.decode("latin-1")
-        return ServedRequest(method, target, headers, peer=self._peer)
+        return ServedRequest(method, target, headers, peer=self.peer)
 
     def _problem_in_length(self, request: ServedRequest) -> ServedResponse | None:
         length = (request.header(b"content-length") or "0").lstrip("0")

@@ -46,7 +46,7 @@ class Numbers:
     def restore(self, message: bytes) -> tuple[int | None, bytes]:
         """Return the number of the message's request, and the message with the client's own ids.
 
-        The number is None if the message belongs to no request.
+        The number is None if the message belongs to no request, and 0 if the request is forgotten.
         """
         text, root = scan(message, _OUTLINE, Limits(message=max(1, len(message))))
         changes: list[tuple[Value, str]] = []
@@ -55,14 +55,16 @@ class Numbers:
             found = number
             changes.append((id, self._originals[number].id))
         token = _within(root, "params", "progressToken")
-        if token and (number := self._number(text, token)):
-            found = number
-            changes.append((token, self._originals[number].token or str(number)))
+        if token:
+            found = self._number(text, token) or 0
+            if found:
+                changes.append((token, self._originals[found].token or str(found)))
         for holder in ("params", "result"):
             named = _within(root, holder, "_meta", _SUBSCRIPTION)
-            if named and (number := self._number(text, named)):
-                found = number
-                changes.append((named, self._originals[number].id))
+            if named:
+                found = self._number(text, named) or found or 0
+                if found:
+                    changes.append((named, self._originals[found].id))
         return found, _replaced(text, changes) if changes else message
 
     def forget(self, number: int) -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
 from mcp_tool_filter.adapters.stdio.bridge import Bridge
-from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions
 from mcp_tool_filter.adapters.stdio.child import Child
+from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import asking, calling
 from tests.stdio_client import upstream
 
+PROXY = ("127.0.0.1", 50000)
 INITIALIZE = asking("initialize", params='{"protocolVersion":"2025-11-25","capabilities":{}}')
 BOTH = (b"accept", b"application/json, text/event-stream")
 INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
@@ -31,7 +32,9 @@ async def bridge(*words: str, most: int = 64) -> AsyncIterator[Bridge]:
     limits = Limits()
     sessions = BridgeSessions(lambda: Child(command), limits, say=lambda _: None, most=most)
     try:
-        yield Bridge(sessions, limits)
+        ours = Bridge(sessions, limits)
+        ours.peers = {PROXY}
+        yield ours
     finally:
         await sessions.close()
 
@@ -43,7 +46,7 @@ async def sent(
     body: bytes = b"",
     session: str | None = None,
     headers: tuple[tuple[bytes, bytes], ...] = (BOTH,),
-    peer: tuple[str, int] | None = None,
+    peer: tuple[str, int] | None = PROXY,
 ) -> ServedResponse:
     if session is not None:
         headers = (*headers, (b"mcp-session-id", session.encode()))

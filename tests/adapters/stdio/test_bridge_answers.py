@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
-from mcp_tool_filter.adapters.stdio.bridge_answers import (
+from mcp_tool_filter.adapters.http_server import ServedResponse
+from mcp_tool_filter.adapters.stdio.bridge import (
     answer_from,
     error_response,
     events_from,
 )
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.adapters.stdio.sessions import Outbox
 from tests.make import answering
 
 NOTE = b'{"jsonrpc":"2.0","method":"notifications/progress"}'
@@ -24,12 +25,11 @@ async def answered(
     *said: bytes, accept: bytes = BOTH, count: int = 1, as_batch: bool = False
 ) -> tuple[int, str, bytes]:
     """Return status, type and body."""
-    outbox = Outbox()
+    outbox = Outbox(only_answers=accept != BOTH)
     for one in said:
         await outbox.put(one)
     outbox.end()
-    request = ServedRequest("POST", "/mcp", ((b"accept", accept),))
-    given = await answer_from(outbox, request, count, (), lambda: None, as_batch=as_batch)
+    given = await answer_from(outbox, count, (), lambda: None, as_batch=as_batch)
     return given.status, dict(given.headers)[b"content-type"].decode(), await body_of(given)
 
 
@@ -56,8 +56,24 @@ async def test_other_messages_before_the_answer_make_it_a_stream() -> None:
     assert body.index(NOTE) < body.index(ONE)
 
 
-async def test_a_client_that_takes_no_events_gets_the_answer_alone() -> None:
-    assert await answered(NOTE, ONE, accept=b"application/json") == (200, "application/json", ONE)
+async def test_other_messages_are_sent_before_the_answer_is_there() -> None:
+    outbox = Outbox()
+    await outbox.put(NOTE)
+    given = await answer_from(outbox, 1, (), lambda: None)
+    assert not isinstance(given.body, bytes)
+    assert NOTE in await anext(given.body)
+    outbox.end()
+
+
+async def test_who_leaves_before_the_answer_is_forgotten() -> None:
+    left: list[bool] = []
+    waiting = asyncio.create_task(
+        answer_from(Outbox(only_answers=True), 1, (), lambda: left.append(True))
+    )
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert left == [True]
 
 
 async def test_a_request_that_was_cancelled_has_no_answer() -> None:
@@ -70,11 +86,10 @@ async def test_a_request_that_was_cancelled_has_no_answer() -> None:
 async def test_a_late_answer_is_a_stream_and_closing_it_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._JSON_SOON", 0.01)
+    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge._JSON_SOON", 0.01)
     left: list[bool] = []
     outbox = Outbox()
-    request = ServedRequest("POST", "/mcp", ((b"accept", BOTH),))
-    given = await answer_from(outbox, request, 1, (), lambda: left.append(True))
+    given = await answer_from(outbox, 1, (), lambda: left.append(True))
     await outbox.put(ONE)
     outbox.end()
     assert ONE in await body_of(given)
@@ -82,7 +97,7 @@ async def test_a_late_answer_is_a_stream_and_closing_it_is_reported(
 
 
 async def test_a_quiet_stream_sends_keep_alive_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge_answers._HEARTBEAT", 0.01)
+    monkeypatch.setattr("mcp_tool_filter.adapters.stdio.bridge._HEARTBEAT", 0.01)
     outbox = Outbox()
     events: AsyncIterator[bytes] = events_from(outbox)
     assert await anext(events) == b": alive\n\n"

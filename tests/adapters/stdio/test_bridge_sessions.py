@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions, TooMany
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions, Outbox, TooMany
 from mcp_tool_filter.errors import ConnectFailed
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import calling
@@ -114,3 +113,29 @@ async def test_a_command_that_cannot_start_opens_no_session() -> None:
         for _ in range(2):
             with pytest.raises(ConnectFailed):
                 await ours.begin()
+
+
+async def test_sessions_make_room_side_by_side() -> None:
+    """One after the other, with patience for each, twenty clients would wait for minutes."""
+    stubborn = upstream("--ignore-eof")
+    async with sessions(*stubborn, most=8) as ours:
+        before = [session for _, session in [await ours.begin() for _ in range(8)]]
+        began = [asyncio.create_task(ours.begin()) for _ in range(8)]
+        await asyncio.sleep(0)
+        assert all(one.is_closing for one in before)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*began)
+        assert all(one.ended.done() for one in before)
+
+
+async def test_what_waits_for_a_stream_is_bounded_in_bytes() -> None:
+    async with sessions() as ours:
+        _, session = await ours.begin()
+        outbox = await session.ask(
+            [calling("flood", arguments='{"messages":10000}')], ["1"], only_answers=True
+        )
+        async with asyncio.timeout(60):
+            assert await outbox.get()
+        kept = session.take_kept()
+        assert sum(map(len, kept)) <= 4 * 1024 * 1024
+        assert b'"9999' in kept[-1]  # the oldest were dropped

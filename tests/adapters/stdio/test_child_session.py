@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.child_session import ChildSession
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import calling
 from tests.stdio_client import upstream

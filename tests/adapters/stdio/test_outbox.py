@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
+from mcp_tool_filter.adapters.stdio.sessions import Outbox
 
 MEBIBYTE = 1024 * 1024
 

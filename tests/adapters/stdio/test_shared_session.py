@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_tool_filter.adapters.stdio.child import Child
-from mcp_tool_filter.adapters.stdio.child_session import ChildSession
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
-from mcp_tool_filter.adapters.stdio.shared_session import SharedSession
+from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox, SharedSession
 from mcp_tool_filter.protocol.limits import Limits
 from tests.make import calling
 from tests.stdio_client import upstream
@@ -36,9 +34,8 @@ async def heard(outbox: Outbox) -> Any:
 
 async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
     async with shared(tmp_path / "journal") as session:
-        one, two = Outbox(), Outbox()
-        await session.ask(calling("read_file", id='"same"'), one)
-        await session.ask(calling("write_file", id='"same"'), two)
+        _, one = await session.ask(calling("read_file", id='"same"'))
+        _, two = await session.ask(calling("write_file", id='"same"'))
         answers = await asyncio.gather(heard(one), heard(two))
     assert [answer["id"] for answer in answers] == ["same", "same"]
     assert [answer["result"]["content"][0]["text"] for answer in answers] == [
@@ -50,10 +47,9 @@ async def test_clients_may_use_the_same_id(tmp_path: Path) -> None:
 async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
-        number = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'), Outbox())
+        number, _ = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'))
         session.leave(number)
-        after = Outbox()
-        await session.ask(calling("read_file", id="2"), after)
+        _, after = await session.ask(calling("read_file", id="2"))
         await heard(after)
     said = [json.loads(line) for line in journal.read_bytes().splitlines()]
     cancelled = [one for one in said if one["method"] == "notifications/cancelled"]
@@ -63,11 +59,33 @@ async def test_the_command_is_told_when_a_client_leaves(tmp_path: Path) -> None:
 async def test_the_command_is_not_told_about_answered_requests(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with shared(journal) as session:
-        outbox = Outbox()
-        number = await session.ask(calling("read_file"), outbox)
+        number, outbox = await session.ask(calling("read_file"))
         await heard(outbox)
         session.leave(number)
-        after = Outbox()
-        await session.ask(calling("write_file"), after)
+        _, after = await session.ask(calling("write_file"))
         await heard(after)
     assert b"cancelled" not in journal.read_bytes()
+
+
+PROGRESS = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%d}}'
+
+
+async def test_what_comes_for_a_request_that_was_left_reaches_nobody_else(tmp_path: Path) -> None:
+    async with shared(tmp_path / "journal") as session:
+        number, _ = await session.ask(calling("sleep", id="1", arguments='{"seconds":0}'))
+        session.leave(number)
+        raw = json.dumps({"raw": PROGRESS % number})
+        _, outbox = await session.ask(calling("say", id="2", arguments=raw))
+        assert (await heard(outbox))["id"] == 2
+        assert session._numbers._originals == {}
+
+
+async def test_a_client_that_reads_slowly_delays_no_other(tmp_path: Path) -> None:
+    async with shared(tmp_path / "journal") as session:
+        _, slow = await session.ask(calling("flood", id="1", arguments='{"messages":3000}'))
+        _, other = await session.ask(calling("read_file", id="2"))
+        async with asyncio.timeout(60):
+            assert (await heard(other))["id"] == 2
+        messages = slow.drain()
+        assert json.loads(messages[-1])["id"] == 1
+        assert sum(map(len, messages)) < 2 * 1024 * 1024

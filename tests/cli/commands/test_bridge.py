@@ -7,15 +7,27 @@ import json
 import os
 import re
 import signal
+import socket
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands.served_command import DENY, INITIALIZE, META, Served, served, text_in
+from tests.cli.commands.served_command import (
+    DENY,
+    INITIALIZE,
+    META,
+    TOOLS,
+    Served,
+    served,
+    text_in,
+)
 from tests.cli.launched import run
 from tests.make import asking, calling
-from tests.stdio_client import is_alive, upstream
+from tests.stdio_client import filtered, is_alive, upstream
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +164,36 @@ def test_host_and_origin_are_checked(serving: Served, headers: dict[str, str]) -
 
 
 def test_only_the_filter_reaches_the_command(serving: Served) -> None:
-    """A program that finds the port behind us could call denied tools."""
+    """A program that finds the port behind us could call denied tools, or take all its seats."""
     ports = listening_ports(serving.process.process.pid) - {serving.port}
     assert ports
     for port in ports:
         assert Served(port, serving.process).post(INITIALIZE).status == 403
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
+        client = serving.another()
+        client.opens()
+        assert text_in(client.calls("read_file")) == "read_file"
+        client.send("DELETE")
+        for one in idle:
+            one.settimeout(20)
+            assert one.recv(12) == b"HTTP/1.1 403"
+            one.close()
+
+
+def test_nobody_reaches_the_command_while_the_proxy_starts(tmp_path: Path) -> None:
+    """The port behind us is there before the proxy: then it must serve nobody."""
+    command = upstream(*TOOLS, "--slow", "1")
+    statuses: dict[int, set[int]] = {}
+    with filtered(*DENY, "--port", "0", "--", *command, home=tmp_path) as process:
+        while "Saved:" not in process.stderr():
+            for port in listening_ports(process.process.pid):
+                with suppress(OSError, http.client.HTTPException):
+                    answer = Served(port, process).post(INITIALIZE)
+                    statuses.setdefault(port, set()).add(answer.status)
+        public = re.search(r"http://127.0.0.1:(\d+)/", process.stderr())
+    assert public
+    statuses.pop(int(public[1]), None)
+    assert list(statuses.values()) == [{403}]
 
 
 def listening_ports(pid: int) -> set[int]:
@@ -211,6 +248,89 @@ def test_stateless_clients_share_a_command_but_no_ids(tmp_path: Path) -> None:
             )
             assert answer.json()["id"] == json.loads(id)
         assert serving.has_children(1)
+
+
+def stateless(method: str, id: int, **params: object) -> tuple[bytes, dict[str, str]]:
+    """A request of 2026-07-28, and its headers."""
+    meta = json.loads(f"{{{META % ''}}}")["_meta"] | {"progressToken": f"token-{id}"}
+    body = {"jsonrpc": "2.0", "id": id, "method": method, "params": {**params, "_meta": meta}}
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+    if "name" in params:
+        headers["mcp-name"] = str(params["name"])
+    return json.dumps(body).encode(), headers
+
+
+PROGRESSING = """
+import json, os, sys, time
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, params = asked["method"], asked.get("params", {})
+    if method == "server/discover":
+        say(id=asked["id"], result={"resultType": "complete", "supportedVersions": ["2026-07-28"],
+                                    "capabilities": {"tools": {}}})
+    elif method == "tools/list":
+        say(id=asked["id"], result={"resultType": "complete", "ttlMs": 0, "cacheScope": "private",
+            "tools": [{"name": "work", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        token = params["_meta"]["progressToken"]
+        say(method="notifications/progress", params={"progressToken": token, "progress": 1})
+        say(method="notifications/message", params={"level": "info", "data": "half"})
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+        say(id=asked["id"], result={"resultType": "complete", "content": []})
+    elif method == "notifications/cancelled":
+        open(sys.argv[2], "w").write(line)
+    elif "id" in asked:
+        say(id=asked["id"], error={"code": -32601, "message": "Method not found"})
+"""
+
+
+@contextmanager
+def progressing(home: Path) -> Iterator[Served]:
+    program = home / "program.py"
+    program.write_text(PROGRESSING)
+    words = ("--", sys.executable, str(program), str(home / "go"), str(home / "cancelled"))
+    with filtered(*DENY, "--port", "0", *words, home=home) as process:
+        port = re.search(r"http://127.0.0.1:(\d+)/", process.said_on_stderr("Saved:"))
+        assert port
+        one = Served(int(port[1]), process)
+        for method in ("server/discover", "tools/list"):
+            body, headers = stateless(method, 1)
+            assert one.post(body, **headers).status == 200
+        yield one
+
+
+def test_progress_and_logs_of_a_stateless_request_come_as_they_happen(tmp_path: Path) -> None:
+    with progressing(tmp_path) as serving:
+        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=20)
+        body, headers = stateless("tools/call", 7, name="work", arguments={})
+        connection.request("POST", "/mcp", body, {**serving.usual(), **headers})
+        response = connection.getresponse()
+        said = (line for line in iter(response.readline, b"") if line.startswith(b"data: "))
+        progress, log = json.loads(next(said)[6:]), json.loads(next(said)[6:])
+        assert progress["params"] == {"progressToken": "token-7", "progress": 1}
+        assert log["params"]["data"] == "half"
+        (tmp_path / "go").touch()
+        assert json.loads(next(said)[6:])["id"] == 7
+        connection.close()
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
+def test_a_stateless_client_cancels_by_leaving(accept: str, tmp_path: Path) -> None:
+    with progressing(tmp_path) as serving:
+        connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=20)
+        body, headers = stateless("tools/call", 7, name="work", arguments={})
+        connection.request("POST", "/mcp", body, {**serving.usual(), **headers, "accept": accept})
+        time.sleep(0.5)
+        connection.close()
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+        end = time.monotonic() + 20
+        while not (tmp_path / "cancelled").exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_the_number_of_children_is_bounded(tmp_path: Path) -> None:

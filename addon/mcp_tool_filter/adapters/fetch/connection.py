@@ -23,6 +23,9 @@ _READ_SIZE = 64 * 1024
 _CLOSED = "Connection closed by upstream"
 _GOODBYE_TIMEOUT = 0.5  # seconds for the TLS shutdown
 
+our_ends: set[tuple[str, int]] = set()
+"""Our ends of all open connections: a server in this process may serve nobody else."""
+
 
 class Connection:
     """One socket with its h11 state."""
@@ -32,6 +35,8 @@ class Connection:
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
         self.has_answered = False  # whether any part of the current answer has arrived
+        self._our_end: tuple[str, int] = (writer.get_extra_info("sockname") or ("", 0))[:2]
+        our_ends.add(self._our_end)
 
     @classmethod
     async def open(cls, origin: Origin, tls: ssl.SSLContext | None) -> Connection:
@@ -96,6 +101,7 @@ class Connection:
         return event
 
     async def close(self) -> None:
+        our_ends.discard(self._our_end)
         self._writer.close()
         try:
             async with asyncio.timeout(_GOODBYE_TIMEOUT):

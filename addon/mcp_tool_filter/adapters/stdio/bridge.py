@@ -12,23 +12,21 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from mcp_tool_filter.adapters.fetch.connection import our_ends
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse
-from mcp_tool_filter.adapters.stdio.bridge_answers import (
-    EVENTS,
-    JSON,
-    answer_from,
-    error_response,
-    events_from,
-    stream_from,
+from mcp_tool_filter.adapters.stdio.sessions import (
+    BridgeSessions,
+    ChildSession,
+    IdTaken,
+    Outbox,
+    SharedSession,
+    TooMany,
 )
-from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions, TooMany
-from mcp_tool_filter.adapters.stdio.child_session import ChildSession
-from mcp_tool_filter.adapters.stdio.outbox import Outbox
-from mcp_tool_filter.adapters.stdio.shared_session import SharedSession
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.mirrored import revision_in
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     UPSTREAM_LOST,
@@ -36,13 +34,20 @@ from mcp_tool_filter.protocol.messages import (
     Notification,
     Request,
     parse_message,
+    render_batch,
+    render_error,
     singles,
 )
 from mcp_tool_filter.protocol.one_line import on_one_line
+from mcp_tool_filter.protocol.sse import render_event
 
 PATH: Final = "/mcp"
 _LEGACY_POST: Final = "/messages"
 _PROBE: Final = 5.0  # seconds for a command to answer server/discover
+_JSON_SOON: Final = 1.0  # seconds; a later answer is an event stream, which shows that we live
+_HEARTBEAT: Final = 25.0  # seconds between two comments on a quiet stream
+JSON = ((b"content-type", b"application/json"),)
+EVENTS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"))
 
 
 class Bridge:
@@ -53,12 +58,15 @@ class Bridge:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._is_modern: bool | None = None  # whether the command speaks 2026-07-28, once known
-        self.peers: set[tuple[str, int]] | None = None
-        """The peers that are served; None serves everybody."""
+        self.peers: set[tuple[str, int]] = set()
+        """The peers that are served: the proxy's own connections, once there is one."""
+
+    def serves(self, peer: tuple[str, int] | None) -> bool:
+        return peer in self.peers or peer in our_ends  # the proxy also fetches lists itself
 
     async def answer(self, request: ServedRequest) -> ServedResponse:
         """Answer one HTTP request."""
-        if self.peers is not None and request.peer not in self.peers:
+        if not self.serves(request.peer):
             return ServedResponse(403)  # a stranger could call tools that the filter denies
         match request.method, request.path:
             case "POST", "/mcp":
@@ -114,17 +122,16 @@ class Bridge:
         asked: Sequence[Request],
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> ServedResponse:
-        outbox = Outbox()
         ids = [one.id for one in asked]
-        if not session.expect(ids, outbox):
+        try:
+            outbox = await session.ask(lines, ids, only_answers=not _takes_events(request))
+        except IdTaken:
             return error_response(
                 400, ids[0], INVALID_REQUEST, "The id of another request in progress"
             )
-        for line in lines:
-            await session.tell(line)
         as_batch = len(lines) > 1
         return await answer_from(
-            outbox, request, len(ids), headers, lambda: session.forget(ids), as_batch=as_batch
+            outbox, len(ids), headers, lambda: session.forget(ids), as_batch=as_batch
         )
 
     def _get(self, request: ServedRequest) -> ServedResponse:
@@ -167,15 +174,14 @@ class Bridge:
         if self._is_modern is False:
             return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
         shared = await self.sessions.shared()
-        outbox = Outbox()
-        number = await shared.ask(line, outbox)
+        number, outbox = await shared.ask(line, only_answers=not _takes_events(request))
 
         def leave() -> None:
             shared.leave(number)
 
         if message.method == "server/discover" and self._is_modern is None:
             return await self._discover(message, shared, outbox, leave)
-        return await answer_from(outbox, request, 1, (), leave)
+        return await answer_from(outbox, 1, (), leave)
 
     async def _discover(
         self, message: Request, shared: SharedSession, outbox: Outbox, leave: Callable[[], None]
@@ -244,3 +250,94 @@ def _cancelled_by(message: Message) -> str | None:
 
 def _one_sentence(problem: Exception) -> str:
     return problem.what if isinstance(problem, StartError) else str(problem)
+
+
+async def answer_from(
+    outbox: Outbox,
+    count: int,
+    headers: Sequence[tuple[bytes, bytes]],
+    leave: Callable[[], object],
+    *,
+    as_batch: bool = False,
+) -> ServedResponse:
+    """Answer with JSON if only the answers come, and soon; else with events, each as it comes."""
+    takes_events = not outbox.only_answers
+    said: list[bytes] = []
+    try:
+        async with asyncio.timeout(_JSON_SOON if takes_events else None):
+            while (one := await outbox.get()) is not None:
+                said.append(one)
+                if b'"method"' in one and not _is_response(one):
+                    return ServedResponse(200, [*EVENTS, *headers], _sent_on(said, outbox, leave))
+    except TimeoutError:
+        return ServedResponse(200, [*EVENTS, *headers], _sent_on(said, outbox, leave))
+    except asyncio.CancelledError:
+        leave()
+        raise
+    if not said and takes_events:  # the request was cancelled
+        return ServedResponse(200, [*EVENTS, *headers])
+    if not said:
+        error = render_error(None, INTERNAL_ERROR, "The server sent no answer")
+        return ServedResponse(200, [*JSON, *headers], error)
+    body = render_batch(said) if as_batch or count > 1 else said[-1]
+    return ServedResponse(200, [*JSON, *headers], body)
+
+
+def _takes_events(request: ServedRequest) -> bool:
+    return "text/event-stream" in (request.header(b"accept") or "")
+
+
+def _is_response(raw: bytes) -> bool:
+    try:
+        message = parse_message(raw, Limits(message=len(raw)))
+    except ProtocolError:
+        return False
+    return not any(isinstance(one, Request | Notification) for one in singles(message))
+
+
+async def _sent_on(
+    first: Sequence[bytes], outbox: Outbox, leave: Callable[[], object]
+) -> AsyncIterator[bytes]:
+    try:
+        for message in first:
+            yield render_event(message)
+        async for event in events_from(outbox):
+            yield event
+    finally:
+        outbox.end()
+        leave()
+
+
+async def stream_from(
+    stream: Outbox, kept: Sequence[bytes], session: ChildSession
+) -> AsyncIterator[bytes]:
+    try:
+        yield b": open\n\n"
+        for message in kept:
+            yield render_event(message)
+        async for event in events_from(stream):
+            yield event
+    finally:
+        session.stop_listening(stream)
+
+
+async def events_from(outbox: Outbox) -> AsyncIterator[bytes]:
+    """Yield the messages as events, and a comment from time to time."""
+    getting = asyncio.ensure_future(outbox.get())
+    try:
+        while True:
+            done, _ = await asyncio.wait([getting], timeout=_HEARTBEAT)
+            if not done:
+                yield b": alive\n\n"
+                continue
+            said = getting.result()
+            if said is None:
+                return
+            yield render_event(said)
+            getting = asyncio.ensure_future(outbox.get())
+    finally:
+        getting.cancel()
+
+
+def error_response(status: int, id: str | None, code: int, text: str) -> ServedResponse:
+    return ServedResponse(status, JSON, render_error(id, code, text))

@@ -14,11 +14,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
 
 from mcp_tool_filter.errors import ConnectFailed
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 _READ_SIZE = 64 * 1024
 
@@ -121,6 +125,34 @@ def end_child(child: Child, *, eof: float = 5.0, term: float = 2.0) -> None:
             time.sleep(0.01)
         if number is not None:
             child.send(number)
+
+
+def in_own_thread(work: Callable[[], None]) -> Future[None]:
+    """Run a function in a thread of its own, without waiting for those of the event loop's pool."""
+    import asyncio  # a relay starts without it
+
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(settle, error)
+
+    def settle(error: Exception | None) -> None:
+        if done.cancelled():
+            return
+        if error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    Thread(target=run, daemon=True).start()
+    return done
 
 
 def read_some(descriptor: int) -> bytes:

@@ -14,9 +14,9 @@ from mcp_tool_filter.adapters.fetch.target import Target
 from mcp_tool_filter.adapters.fetch.upstream import fetch_from
 from mcp_tool_filter.adapters.http_server import ServerLimits, http_server
 from mcp_tool_filter.adapters.stdio.bridge import PATH, Bridge
-from mcp_tool_filter.adapters.stdio.bridge_sessions import BridgeSessions
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.client import find
+from mcp_tool_filter.adapters.stdio.sessions import BridgeSessions
 from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.conversation.fetched import Fetched
@@ -89,7 +89,7 @@ async def bridged(settings: Settings) -> AsyncIterator[BridgedCommand]:
     sessions = BridgeSessions(start, config.limits, say=say, most=settings.max_children)
     bridge = Bridge(sessions, config.limits)
     limits = ServerLimits(body=2 * config.limits.message, grace=0.2)
-    async with http_server(bridge.answer, limits=limits) as server:
+    async with http_server(bridge.answer, serves=bridge.serves, limits=limits) as server:
         inner = replace(
             settings, origin=server.origin, endpoint=PATH, command=(), env={}, headers=()
         )

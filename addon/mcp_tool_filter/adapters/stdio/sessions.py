@@ -1,0 +1,571 @@
+"""A command that speaks MCP over stdio, as an upstream: its sessions, and their messages.
+
+Nothing here knows HTTP. Who serves the command drives it with whole JSON-RPC messages, each on one
+line, and gets whole messages back (``bridge`` does it for HTTP requests)::
+
+    commands = BridgeSessions(start, limits, say=say, most=32)  # in a running event loop
+
+    name, session = await commands.begin()   # one process for each session; StartError, TooMany
+    session = commands.open_session(name)    # later; None if it has ended: 404
+    outbox = await session.ask([line], ["1"])  # requests and their ids; IdTaken
+    while (message := await outbox.get()) is not None: ...  # answers, and what comes before them
+    session.forget(["1"])                    # the client has left before the end
+    await session.tell(line)                 # a notification, or an answer
+    session.cancel("1")                      # the client has cancelled: its outbox ends
+    stream = session.listen()                # all that answers no request; session.take_kept()
+    await commands.end(session)              # DELETE
+
+    shared = await commands.shared()         # 2026-07-28: one process for all requests
+    number, outbox = await shared.ask(line)
+    shared.leave(number)                     # the client has left: the command is told
+
+    await commands.close()                   # ends all processes
+
+The command is read no faster than outboxes are emptied. What nobody reads is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Thread
+from typing import Any, Final
+
+from mcp_tool_filter.adapters.stdio.child import Child, end_child, in_own_thread
+from mcp_tool_filter.adapters.stdio.judge import show_stray_line
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
+from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_answered, refuse_hidden_line
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    UPSTREAM_LOST,
+    Response,
+    id_value,
+    parse_message,
+    render_error,
+    singles,
+)
+from mcp_tool_filter.protocol.renumber import Numbers
+
+_ROOM: Final = MEBIBYTE  # bytes in an outbox before its writer waits
+_MOST_KEPT: Final = 4 * MEBIBYTE  # bytes of messages kept while no stream is open
+_INVALID: Final = "The server sent an invalid response"
+_LOST: Final = "Upstream connection lost"
+_IDLE: Final = 30 * 60.0  # seconds until an unused session is ended
+_EOF: Final = 5.0  # seconds from closed stdin to SIGTERM
+_SWEEP: Final = 30.0
+_LAST_EOF: Final = 1.0  # seconds from closed stdin to SIGTERM when we exit, or need its place
+_LAST_WORDS: Final = 0.5  # seconds to read what an ended command has written
+
+type Start = Callable[[], Child]
+
+
+class TooMany(Exception):
+    """No command can be started now."""
+
+
+class IdTaken(Exception):
+    """Another request in progress has this id."""
+
+
+class BridgeSessions:
+    """The sessions of a bridge. Create it in a running event loop."""
+
+    def __init__(
+        self,
+        start: Start,
+        limits: Limits,
+        *,
+        say: Callable[[str], None],
+        most: int = 32,
+        idle: float = _IDLE,
+    ) -> None:
+        self._start = start
+        self._limits = limits
+        self._say = say
+        self._most = most
+        self._idle = idle
+        self._loop = asyncio.get_running_loop()
+        self._by_name: dict[str, ChildSession] = {}
+        self._alive: set[ChildSession] = set()  # including those that are ending
+        self._shared: SharedSession | None = None
+        self._starting = asyncio.Lock()
+        self._wanted = 0  # sessions that want to begin
+        self._changed = asyncio.Event()  # a command is gone, or we are closing
+        self._ending: set[asyncio.Task[None]] = set()
+        self._sweeper = asyncio.create_task(self._sweep())
+        self._is_closing = False
+
+    async def begin(self) -> tuple[str, ChildSession]:
+        """Start a command for a new session, and name it. Raises StartError, TooMany."""
+        session = await self._spawn()
+        name = secrets.token_urlsafe(24)
+        self._by_name[name] = session
+        return name, session
+
+    def open_session(self, name: str) -> ChildSession | None:
+        """Return the session with this name, if it has not ended."""
+        session = self._by_name.get(name)
+        return None if session is None or session.is_closing else session
+
+    async def shared(self) -> SharedSession:
+        """Return the shared session for requests without a session. Raises StartError, TooMany."""
+        async with self._starting:
+            if self._shared is None or self._shared.session.is_closing:
+                self._shared = SharedSession(await self._spawn())
+            return self._shared
+
+    def end_shared(self, shared: SharedSession) -> None:
+        """End the shared session."""
+        self._shared = None
+        self.end_later(shared.session.close())
+
+    async def end(self, session: ChildSession) -> None:
+        """End a session; return when its command is gone."""
+        self._forget(session)
+        await session.close()
+
+    def end_soon(self, session: ChildSession) -> None:
+        """End a session in the background."""
+        self._forget(session)
+        self._end_later(session)
+
+    def end_later(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run an ending in the background; ``close`` waits for it."""
+        task = asyncio.create_task(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._note_ended)
+        return task
+
+    async def close(self) -> None:
+        """End all commands; return when all are gone."""
+        self._is_closing = True
+        self._changed.set()
+        self._sweeper.cancel()
+        closing = [one.close(eof=_LAST_EOF) for one in self._alive]
+        await asyncio.gather(*closing, *self._ending, return_exceptions=True)
+
+    async def _spawn(self) -> ChildSession:
+        self._wanted += 1
+        try:
+            while len(self._alive) >= self._most and not self._is_closing:
+                self._make_room()
+                self._changed.clear()
+                await self._changed.wait()
+            if self._is_closing:
+                raise TooMany("Shutting down")
+            session = ChildSession(
+                self._start(), self._limits, say=self._say, on_end=self._note_end
+            )
+        finally:
+            self._wanted -= 1
+        self._alive.add(session)
+        return session
+
+    def _make_room(self) -> None:
+        """Begin to end the idle sessions that were not used for longest, one for each that wants
+        to begin."""
+        ending = sum(one.is_closing for one in self._alive)
+        idle = [one for one in self._alive if not one.is_closing and not one.is_in_use]
+        chosen = sorted(idle, key=lambda one: one.last_used)[: max(0, self._wanted - ending)]
+        if not ending and not chosen:
+            raise TooMany(f"Too many sessions: --max-children {self._most}")
+        for session in chosen:
+            self._forget(session)
+            self._end_later(session, eof=_LAST_EOF)
+
+    def _note_end(self, session: ChildSession, code: int) -> None:
+        is_shared = self._shared is not None and self._shared.session is session
+        was_open = self._forget(session) or is_shared
+        if is_shared:
+            self._shared = None
+        if was_open and not self._is_closing:
+            self._say(f"Warning: The command of one session has ended with exit code {code}")
+        self._end_later(session)
+
+    def _forget(self, session: ChildSession) -> bool:
+        names = [name for name, one in self._by_name.items() if one is session]
+        for name in names:
+            del self._by_name[name]
+        return bool(names)
+
+    def _end_later(self, session: ChildSession, *, eof: float = _EOF) -> None:
+        session.begin_to_close(eof=eof)  # from now on it counts as ending
+        task = self.end_later(session.close(eof=eof))
+        task.add_done_callback(lambda _: self._note_gone(session))
+
+    def _note_gone(self, session: ChildSession) -> None:
+        self._alive.discard(session)
+        self._changed.set()
+
+    def _note_ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._say(f"Warning: A command could not be ended: {error!r}")
+
+    async def _sweep(self) -> None:
+        """End sessions that have been idle for long."""
+        while True:
+            await asyncio.sleep(min(_SWEEP, self._idle))
+            latest = self._loop.time() - self._idle
+            for session in list(self._by_name.values()):
+                if not session.is_in_use and session.last_used < latest:
+                    self.end_soon(session)
+
+
+class ChildSession:
+    """Create it in a running event loop. ``on_end`` is called once, when the command has ended."""
+
+    def __init__(
+        self,
+        child: Child,
+        limits: Limits,
+        *,
+        say: Callable[[str], None],
+        on_end: Callable[[ChildSession, int], None],
+    ) -> None:
+        self._child = child
+        self._limits = limits
+        self._say = say
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._writer = ThreadPoolExecutor(max_workers=1)
+        self._waiting: dict[str, tuple[str, Outbox]] = {}
+        self._stream: Outbox | None = None
+        self._kept: deque[bytes] = deque()
+        self._kept_size = 0
+        self._closing: asyncio.Future[None] | None = None
+        self._patience = _EOF
+        self.restore: Callable[[bytes], bytes] | None = None
+        """Restores the ids in a message before it is delivered."""
+        self.on_other: Callable[[bytes], Awaitable[None]] | None = None
+        """Gets the messages that answer no request."""
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.last_used = self._loop.time()
+        Thread(target=self._read, daemon=True).start()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing is not None or self.ended.done()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a request waits for it, or a stream is open."""
+        return bool(self._waiting) or self._stream is not None
+
+    async def ask(
+        self, lines: Sequence[bytes], ids: Sequence[str], *, only_answers: bool = False
+    ) -> Outbox:
+        """Send requests; their messages come in the outbox. Raises IdTaken."""
+        outbox = Outbox(only_answers=only_answers)
+        if not self.expect(ids, outbox):
+            raise IdTaken
+        for line in lines:
+            await self.tell(line)
+        return outbox
+
+    def expect(self, ids: Sequence[str], outbox: Outbox) -> bool:
+        """Deliver the answers to these ids to the outbox; return False if one of the ids is in use
+        already."""
+        values = [id_value(id) for id in ids]
+        if any(value in self._waiting for value in values) or len(set(values)) != len(values):
+            return False
+        for id, value in zip(ids, values, strict=True):
+            self._waiting[value] = (id, outbox)
+        if self.ended.done():
+            self._fail_all()
+        return True
+
+    def expect_on_stream(self, ids: Sequence[str]) -> bool:
+        """Deliver the answers to these ids to the stream, as in HTTP+SSE."""
+        return self._stream is not None and self.expect(ids, self._stream)
+
+    def forget(self, ids: Sequence[str]) -> bool:
+        """Stop waiting for these ids; return whether any of them had no answer yet."""
+        forgotten = [self._waiting.pop(id_value(id), None) for id in ids]
+        return any(one is not None for one in forgotten)
+
+    def cancel(self, id: str) -> None:
+        """End a request without an answer, because its client has cancelled it."""
+        if (outbox := self._answered(id)) is not None:
+            self._end_if_answered(outbox)
+
+    async def tell(self, line: bytes) -> None:
+        """Write a line; returns when the command has taken it."""
+        self.last_used = self._loop.time()
+        with suppress(RuntimeError):  # the command has ended
+            await self._loop.run_in_executor(self._writer, self._child.write, line + b"\n")
+
+    def listen(self) -> Outbox:
+        """Return a new stream for messages that answer no request; it replaces an older one."""
+        if self._stream:
+            self._stream.end()
+        stream = Outbox()
+        self._stream = stream
+        if self.ended.done():
+            stream.end()
+        return stream
+
+    def take_kept(self) -> list[bytes]:
+        """Return the messages that were kept while no stream was open."""
+        kept = list(self._kept)
+        self._kept.clear()
+        self._kept_size = 0
+        return kept
+
+    def _keep(self, message: bytes) -> None:
+        """Keep a message for the next stream; drop the oldest if there are too many."""
+        self._kept.append(message)
+        self._kept_size += len(message)
+        while self._kept_size > _MOST_KEPT:
+            self._kept_size -= len(self._kept.popleft())
+
+    def stop_listening(self, stream: Outbox) -> None:
+        stream.end()
+        if self._stream is stream:
+            self._stream = None
+            for message in stream.drain():
+                self._keep(message)
+
+    def begin_to_close(self, *, eof: float = _EOF) -> asyncio.Future[None]:
+        """Begin to end the command with increasing force."""
+        if self._closing is None or eof < self._patience:
+            self._patience = eof
+            self._closing = in_own_thread(lambda: end_child(self._child, eof=eof))
+        return self._closing
+
+    async def close(self, *, eof: float = _EOF) -> None:
+        """End the command; return when it is gone."""
+        await asyncio.shield(self.begin_to_close(eof=eof))
+        await asyncio.wait([self.ended], timeout=_LAST_WORDS)
+        if self._child.has_ended():  # a process that has left its group may hold the output open
+            self._end(self._child.wait())
+
+    # Messages of the command
+
+    def _read(self) -> None:
+        """Read in a thread, no faster than the lines can be delivered."""
+        parser = LineParser(max_pending=self._limits.pending)
+        with suppress(OSError, RuntimeError):  # the event loop has ended before the command
+            while chunk := self._child.read():
+                self._in_loop(parser.feed(chunk))
+            self._in_loop(parser.finish())
+        self._child.close_output()
+        code = self._child.wait()
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end, code)
+
+    def _in_loop(self, lines: list[bytes | CutLine]) -> None:
+        if lines:
+            asyncio.run_coroutine_threadsafe(self._receive_all(lines), self._loop).result()
+
+    async def _receive_all(self, lines: list[bytes | CutLine]) -> None:
+        for line in lines:
+            if isinstance(line, CutLine):
+                await self._replace(line, f"a line of {line.size} bytes")
+                continue
+            try:
+                refuse_hidden_line(line)
+                message = parse_message(line, self._limits)
+            except ProtocolError as error:
+                if not show_stray_line(line, self._limits, self._say):
+                    await self._replace(line, str(error))
+                continue
+            await self._receive(
+                line, [one for one in singles(message) if isinstance(one, Response)]
+            )
+
+    async def _receive(self, line: bytes, responses: Sequence[Response]) -> None:
+        outboxes = [self._answered(one.id) for one in responses if one.id is not None]
+        found = next((outbox for outbox in outboxes if outbox is not None), None)
+        if found is not None:
+            await found.put(self._restored(line))
+            self._end_if_answered(found)
+        elif not responses:
+            await self._receive_other(line)
+
+    async def _receive_other(self, line: bytes) -> None:
+        """Deliver a message that answers no request."""
+        if self.on_other is not None:
+            await self.on_other(line)
+            return
+        if self._stream is not None and await self._stream.put(line):
+            return
+        # No stream is open, so any waiting request may carry it.
+        waiting = [outbox for _, outbox in self._waiting.values() if not outbox.only_answers]
+        if not waiting or not await waiting[-1].put(line):
+            self._keep(line)
+
+    def _restored(self, line: bytes) -> bytes:
+        return self.restore(line) if self.restore else line
+
+    def _answered(self, id: str) -> Outbox | None:
+        waiting = self._waiting.pop(id_value(id), None)
+        return waiting[1] if waiting else None
+
+    def _end_if_answered(self, outbox: Outbox) -> None:
+        if outbox is not self._stream and not any(
+            other is outbox for _, other in self._waiting.values()
+        ):
+            outbox.end()
+
+    async def _replace(self, line: bytes | CutLine, detail: str) -> None:
+        """Answer requests with an error, because the command's message cannot be delivered."""
+        self._say(f"Warning: The command sent an invalid message: {detail}")
+        ids = ids_answered(line)
+        if ids is None:
+            ids = list(self._waiting) if len(self._waiting) == 1 else []
+        for id in ids:
+            written, outbox = self._waiting.pop(id_value(id), (id, None))
+            if outbox is not None:
+                await outbox.put(self._restored(render_error(written, INTERNAL_ERROR, _INVALID)))
+                self._end_if_answered(outbox)
+
+    # The end
+
+    def _end(self, code: int) -> None:
+        if self.ended.done():
+            return
+        self.ended.set_result(code)
+        self._writer.shutdown(wait=False)
+        self._fail_all()
+        if self._stream:
+            self._stream.end()
+        if self._closing is None:  # its children may still run
+            self._closing = in_own_thread(lambda: end_child(self._child))
+        self._on_end(self, code)
+
+    def _fail_all(self) -> None:
+        waiting, self._waiting = list(self._waiting.values()), {}
+        for id, outbox in waiting if self._closing is None else ():  # otherwise the client has left
+            outbox.put_last(self._restored(render_error(id, UPSTREAM_LOST, _LOST)))
+        for _, outbox in waiting:
+            outbox.end()
+
+
+class SharedSession:
+    """One command for all clients of a stateless revision; each request gets a number as its id.
+
+    Messages for one client never reach another, and one that reads slowly delays no other.
+    """
+
+    def __init__(self, session: ChildSession) -> None:
+        self.session = session
+        self._numbers = Numbers()
+        self._outboxes: dict[int, Outbox] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        session.restore = self._restore
+        session.on_other = self._receive_other
+
+    async def ask(self, line: bytes, *, only_answers: bool = False) -> tuple[int, Outbox]:
+        """Send a request; return its number, and the outbox for its messages."""
+        outbox = Outbox(only_answers=only_answers)
+        number, renumbered = self._numbers.renumber(line)
+        self._outboxes[number] = outbox
+        self.session.expect([str(number)], outbox)
+        await self.session.tell(renumbered)
+        return number, outbox
+
+    def leave(self, number: int) -> None:
+        """Forget a request; if it has no answer yet, cancel it."""
+        self._outboxes.pop(number, None)
+        self._numbers.forget(number)
+        if self.session.forget([str(number)]):
+            notice = (
+                b'{"jsonrpc":"2.0","method":"notifications/cancelled",'
+                b'"params":{"requestId":%d}}' % number
+            )
+            task = asyncio.ensure_future(self.session.tell(notice))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    def _restore(self, line: bytes) -> bytes:
+        number, restored = self._numbers.restore(line)
+        if number is not None:
+            self._numbers.forget(number)
+            self._outboxes.pop(number, None)
+        return restored
+
+    async def _receive_other(self, line: bytes) -> None:
+        """Deliver a message about one request; drop a broadcast, which could leak from one client
+        to another."""
+        try:
+            number, restored = self._numbers.restore(line)
+        except ProtocolError:
+            return
+        if number is None and len(self._outboxes) == 1:
+            number = next(iter(self._outboxes))
+        if number and (outbox := self._outboxes.get(number)) and not outbox.only_answers:
+            outbox.put_now(restored)
+
+
+class Outbox:
+    """A queue that a session fills and one response empties; the writer waits for a slow reader.
+
+    With ``only_answers`` its reader takes nothing else, because it cannot show it.
+    """
+
+    def __init__(self, *, only_answers: bool = False) -> None:
+        self.only_answers = only_answers
+        self._messages: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
+
+    async def put(self, message: bytes) -> bool:
+        """Add a message when there is room; return False if the reader is gone."""
+        while self._size > _ROOM and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._ended:
+            return False
+        self._messages.append(message)
+        self._size += len(message)
+        self._changed.set()
+        return True
+
+    def put_now(self, message: bytes) -> bool:
+        """Add a message if there is room; return whether there was."""
+        if self._ended or self._size > _ROOM:
+            return False
+        self.put_last(message)
+        return True
+
+    def put_last(self, message: bytes) -> None:
+        """Add a last message, even if there is no room."""
+        if not self._ended:
+            self._messages.append(message)
+            self._size += len(message)
+            self._changed.set()
+
+    async def get(self) -> bytes | None:
+        """Return the next message; None after the last one."""
+        while not self._messages:
+            if self._ended:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        message = self._messages.popleft()
+        self._size -= len(message)
+        self._changed.set()
+        return message
+
+    def end(self) -> None:
+        """Accept no more messages; those in the queue can still be read."""
+        self._ended = True
+        self._changed.set()
+
+    def drain(self) -> list[bytes]:
+        """Take all messages."""
+        taken = list(self._messages)
+        self._messages.clear()
+        self._size = 0
+        return taken
