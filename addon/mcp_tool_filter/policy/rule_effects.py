@@ -13,6 +13,10 @@ class EffectFailed(Exception):
     """An effect failed or took too long. ``str()`` says why."""
 
 
+class TooLarge(EffectFailed):
+    """The message is too large for an effect. Its sender caused that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identify:
     """Ask for the short salted hash of credentials, which is the same in all processes that share a

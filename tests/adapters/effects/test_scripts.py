@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_tool_filter.adapters.effects.scripts import run_script
-from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult
+from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult, TooLarge
 
 
 def script(tmp_path: Path, code: str) -> str:
@@ -86,3 +86,9 @@ async def test_a_crashed_script_has_an_exit_status(tmp_path: Path) -> None:
 async def test_a_script_that_cannot_start_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(EffectFailed, match="cannot be started"):
         await run(str(tmp_path / "nothing"))
+
+
+async def test_an_argument_that_the_system_does_not_take_is_the_senders_fault() -> None:
+    """Linux takes at most 128 KB; ``on_error: allow`` must not let such a message pass."""
+    with pytest.raises(TooLarge, match="too large for a script"):
+        await run("/bin/true", "x" * 200_000)

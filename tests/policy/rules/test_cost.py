@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from mcp_tool_filter.jsregex.allowance import Allowance, Budget
-from mcp_tool_filter.policy.effects import waits
-from mcp_tool_filter.policy.rule_effects import Warn
+from mcp_tool_filter.policy.effects import Delay, waits
+from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
+from mcp_tool_filter.policy.rules import fields
 from mcp_tool_filter.policy.rules.link import RulesLink
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
@@ -17,11 +18,13 @@ from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reply, Verdict
 from mcp_tool_filter.protocol.messages import Batch, parse_message
+from mcp_tool_filter.protocol.scan import Member
 from tests.policy.rules.judging import (
     Host,
     call,
     changed,
     finish,
+    is_unclear,
     judged,
     request,
     result,
@@ -183,3 +186,64 @@ def test_the_members_of_a_batch_share_the_steps_of_a_message(spent: list[int]) -
     del spent[:]
     assert verdicts(link, each[0]) == [Forward()]
     assert verdicts(link, f"[{each[0]}]") == [Forward()]
+
+
+KEYS = {f"key{i}": i for i in range(100_000)}
+LOGS = ", ".join(f"log: {{level: info, message: '${{params.arguments.x{i}}}'}}" for i in range(100))
+
+
+class TickingHost(Host):
+    """Each look at the clock takes a while, as if the machine was slow."""
+
+    def clock(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def test_a_hundred_fields_of_a_hundred_thousand_keys_are_found_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first field costs a look at each key."""
+    looked_at = 0
+    find = fields.find_member
+
+    def counting(members: Sequence[Member], name: str) -> Member | None:
+        nonlocal looked_at
+        looked_at += len(members)
+        return find(members, name)
+
+    monkeypatch.setattr(fields, "find_member", counting)
+    one = "param_exists: arguments.%s"
+    each = ", ".join(f"{{{one % f'x{i}'}}}" for i in range(100))
+    policy = rule(f"any: [{each}, {{{one % 'key7'}}}]", "block: no")
+    assert judged(policy, call(**KEYS)).matched == ["r"]
+    assert looked_at < 1000
+    assert is_unclear(policy, call(**KEYS, KEY7=1))
+
+
+@pytest.mark.parametrize("on_error", ["allow", "block"])
+def test_a_message_that_takes_longer_than_the_chain_may_is_refused(on_error: str) -> None:
+    """Its sender chose its size, so ``on_error: allow`` does not apply."""
+    top = f"chain: {{timeout: 1s, on_error: {on_error}}}"
+    policy = rule("", f"{LOGS}, block: no", TickingHost(), top=top)
+    refusal = judged(policy, call(x="y" * 70_000), host=TickingHost()).refusal
+    assert refusal is not None
+    assert refusal.detail.endswith("the rules took too long for a message of this size")
+
+
+def test_others_may_work_while_a_message_takes_long() -> None:
+    host = TickingHost()
+    judged(rule("", LOGS), call(x=1), host=host)
+    assert Delay(0) in host.effects
+
+
+def test_what_a_sender_can_make_impossible_never_passes() -> None:
+    """Neither by arguments that are too large for a script, nor by fields of the wrong type."""
+    too_large = TooLarge("too large")
+    host = Host(scripts={"./s": too_large, "./t": EffectFailed("it crashed")})
+    top = "chain: {on_error: allow}"
+    script = "run_script: {path: ./%s, decides: true}"
+    assert judged(rule("", script % "s", host, top=top), call(), host=host).refusal
+    assert not judged(rule("", script % "t", host, top=top), call(), host=host).refusal
+    setting = rule("", "set_param: {field: arguments.a.b, value: 1}", top=top)
+    assert judged(setting, call(a="text")).refusal

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from contextlib import suppress
 
-from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult
+from mcp_tool_filter.policy.rule_effects import EffectFailed, RunScript, ScriptResult, TooLarge
 
 _READ_SIZE = 64 * 1024
 
@@ -24,6 +25,8 @@ async def run_script(effect: RunScript, *, most_output: int) -> ScriptResult:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.E2BIG:
+            raise TooLarge("an argument is too large for a script; stdin has no limit") from None
         why = getattr(error, "strerror", None) or str(error)
         raise EffectFailed(f"the script cannot be started: {why}") from None
     try:

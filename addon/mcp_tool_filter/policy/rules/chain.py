@@ -3,12 +3,13 @@ action."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.policy.effects import Deciding, Effect, Together
-from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, RunScript, Warn
+from mcp_tool_filter.policy.effects import Deciding, Delay, Effect, Together
+from mcp_tool_filter.policy.rule_effects import CallPython, EffectFailed, RunScript, TooLarge, Warn
 from mcp_tool_filter.policy.rules.actions import (
     ALWAYS,
     CHANGES,
@@ -47,10 +48,14 @@ from mcp_tool_filter.policy.rules.perform import (
 from mcp_tool_filter.policy.rules.python_values import to_python
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.run import Clock, Run, message_text
-from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.subject import Subject, TooSlow, Watch
 from mcp_tool_filter.protocol.methods import is_request
 
-_FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp)
+_FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
+# The sender of a message can cause these, so they never mean "allow".
+_OF_THE_SENDER = (ImpossibleChange, PatternGivenUp, TooLarge)
+_AT_ONCE = 0.05  # seconds that others wait for us
+_LONG = 64 * 1024  # characters of a message that may be to blame if time runs out
 _NEVER_REFUSED = frozenset({"initialize", "ping", "server/discover"})
 
 
@@ -70,15 +75,37 @@ def judge(
     policy: Policy, subject: Subject, clock: Clock, trace: list[Evaluated] | None = None
 ) -> Deciding[RulesOutcome]:
     """Decide what happens to a message; yields the effects needed for it."""
-    deadline = clock() + policy.chain.timeout
-    run = Run(subject, clock, deadline, RulesOutcome(subject.message))
+    now = clock()
+    watch = subject.watch = subject.watch or Watch(clock, policy.chain.timeout, now)
+    run = Run(subject, clock, now + policy.chain.timeout, RulesOutcome(subject.message), watch)
     if not policy.enabled:
         return run.judgement
     try:
-        yield from _Walk(policy, run, trace).go()
+        yield from _timed(_Walk(policy, run, trace).go(), watch)
     except ProtocolError as error:
         _refuse_unclear(run, "", str(error))
     return run.judgement
+
+
+def _timed(deciding: Deciding[None], watch: Watch) -> Deciding[None]:
+    """Note how long each effect takes: what a decision waits for is not its own work."""
+    resume: Callable[[], Effect] = partial(next, deciding)
+    while True:
+        try:
+            effect = resume()
+        except StopIteration:
+            return
+        before = watch.clock()
+        try:
+            came = yield effect
+        except GeneratorExit:
+            deciding.close()
+            raise
+        except BaseException as error:  # the effect's failure, for the decision
+            resume = partial(deciding.throw, error)
+        else:
+            resume = partial(deciding.send, came)
+        watch.waited += watch.clock() - before
 
 
 def _refuse_unclear(run: Run, rule: str, why: str) -> None:
@@ -103,6 +130,8 @@ class _Walk:
     policy: Policy
     run: Run
     trace: list[Evaluated] | None
+    paused_at: float = 0.0
+    """How long we had worked on the message when we last let others work."""
 
     @property
     def ends(self) -> bool:
@@ -181,12 +210,20 @@ class _Walk:
             if self.policy.chain.parallel:
                 yield from self._run_together(waiting)
             candidate = waiting.pop(0)
+            yield from self._let_others_work()
             subject = self.run.subject
             yield from self._evaluate(candidate)
             if self.ends:
                 return
             if self.run.subject is not subject:  # other rules may match the changed message
                 waiting = self._candidates(after=candidate.order)
+
+    def _let_others_work(self) -> Deciding[None]:
+        """Let other messages go on if we have worked on this one for a while."""
+        watch = self.run.watch
+        if watch.worked > self.paused_at + _AT_ONCE:
+            self.paused_at = watch.worked
+            yield Delay(0)
 
     def _candidates(self, after: int = -1) -> list[Candidate]:
         """Return the rules that could match; with a trace, all rules."""
@@ -236,6 +273,8 @@ class _Walk:
             if not self._may_run(action, was_refused=was_refused):
                 continue
             try:
+                yield from self._let_others_work()
+                self.run.watch.look()
                 yield from perform(self.run, rule, action)
             except ProtocolError as error:
                 self._refuse_unclear(rule, error)
@@ -261,13 +300,17 @@ class _Walk:
     def _fail(self, rule: str, what: str, error: Exception) -> Deciding[None]:
         is_given_up = isinstance(error, PatternGivenUp)
         why = f"the pattern {error} takes too long on this message" if is_given_up else error
+        is_late = self.run.clock() >= self.run.deadline
+        is_long = len(self.run.subject.message.place.text) > _LONG
+        is_of_sender = isinstance(error, _OF_THE_SENDER) or (
+            is_long and (is_late or isinstance(error, TooSlow))
+        )
         yield Warn(f"Rule {rule!r}: {what} failed: {why}")
-        # A message's author must not be able to bypass the rules, so a costly pattern never means
-        # "allow".
-        if is_given_up or not self.policy.chain.allow_on_error:
+        # A message's author must not be able to bypass the rules.
+        if is_of_sender or not self.policy.chain.allow_on_error:
             detail = f"{what} failed: {why}"
             self.run.refuse(refuse("A rule could not be applied", rule, "error", detail=detail))
-        elif self.run.clock() >= self.run.deadline:
+        elif is_late:
             self.run.allowed = True  # no time left for further rules
 
     def _note(self, rule: str) -> Evaluated | None:
@@ -308,7 +351,7 @@ class _Walk:
             try:
                 if not all(one.holds(self.run.subject, now) for one in candidate.rest):
                     continue
-            except (ProtocolError, PatternGivenUp):
+            except (ProtocolError, PatternGivenUp, TooSlow):
                 return  # it will end the chain when its turn comes
             for action in rule.actions:
                 if isinstance(action, CallFunction) or (

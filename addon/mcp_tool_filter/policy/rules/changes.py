@@ -29,7 +29,7 @@ def edit_part(subject: Subject, part: str, edit: Edit) -> str | None:
         made = edit(Edited("{}")).text
         return None if made == "{}" else Edited(raw).set([Key("params")], made).text
     written = place.text[value.start : value.end]
-    changed = edit(Edited(written)).text
+    changed = edit(Edited(written, subject.look)).text
     if changed == written:
         return None
     return raw[: value.start - place.start] + changed + raw[value.end - place.start :]
@@ -51,7 +51,9 @@ def replace_message(subject: Subject, text: str) -> tuple[Subject, Verdict]:
         case Forward() | Reply() | Drop():
             pass
     request = subject.request if isinstance(message, Response) else None
-    return Subject(message, subject.about, request, subject.budget), verdict
+    changed = Subject(message, subject.about, request, subject.budget)
+    changed.watch = subject.watch
+    return changed, verdict
 
 
 def _parse(text: str, subject: Subject) -> Single:

@@ -17,6 +17,9 @@ from mcp_tool_filter.policy.rules.subject import Subject
 from mcp_tool_filter.policy.rules.values import Json, Number
 from mcp_tool_filter.protocol.scan import Value
 
+_LONG = 64 * 1024  # characters of a message that one condition may work on for a while
+_MANY = 64
+
 
 class Reads(IntEnum):
     """What a condition depends on; each includes those before it."""
@@ -147,6 +150,8 @@ class _OfField:
         # We judge each value even after one satisfies the condition: whether the message can be
         # judged must not depend on the order of a list's elements.
         judged = [self.satisfied_by(document, value) for value in found]
+        if len(document.text) > _LONG:
+            subject.look()
         return any(judged)
 
     def satisfied_by(self, document: Document, value: Value) -> bool:
@@ -175,6 +180,8 @@ class Matches(_OfField):
         budget = subject.budget
         texts = [value.text for value in subject.find(self.part, self.field)]
         judged = [text is not None and self.pattern.is_in(text, budget) for text in texts]
+        if len(texts) > _MANY:
+            subject.look()
         return any(judged)
 
 

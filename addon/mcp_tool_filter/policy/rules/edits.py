@@ -13,7 +13,7 @@ r"""Edit JSON without changing any other byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_tool_filter.jsregex.allowance import Budget
@@ -24,7 +24,6 @@ from mcp_tool_filter.policy.rules.fields import (
     Key,
     PathStep,
     Token,
-    find_member,
     index_of,
 )
 from mcp_tool_filter.policy.rules.patterns import RulePattern
@@ -35,7 +34,12 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Value, scan
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _KEY_ENDS = re.compile(r"[ \t\n\r]*:")
 _UNITS = re.compile(r"[^\\\U00010000-\U0010ffff]+|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
+_LOOK_EVERY = 1000  # strings
 _PRICE_OF_ESCAPE = 20  # decoding one escape takes as long as so many steps of a pattern
+
+
+def _never_ends() -> None:
+    """Any change may take as long as it likes."""
 
 
 class ImpossibleChange(Exception):
@@ -52,7 +56,10 @@ class _Splice:
 class Edited:
     """A JSON text. Each change returns a new one."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, look: Callable[[], None] = _never_ends) -> None:
+        """Each change calls ``look``, which raises if they take too long."""
+        look()
+        self.look = look
         self.text = text
         raw = text.encode()
         _, self.root = scan(raw, {EACH: None}, Limits(message=max(1, len(raw))))
@@ -79,7 +86,7 @@ class Edited:
         return self._spliced(
             splice
             for value in self.document.find(self.root, steps)
-            for splice in _redact(self.text, value, pattern, quote(replacement)[1:-1], budget)
+            for splice in _redact(self, value, pattern, quote(replacement)[1:-1], budget)
         )
 
     def insert(self, steps: Sequence[PathStep], written: str) -> Edited:
@@ -126,7 +133,7 @@ class Edited:
         for splice in sorted(splices, key=lambda one: (one.start, one.end)):
             pieces += [self.text[past : splice.start], splice.text]
             past = splice.end
-        return Edited("".join([*pieces, self.text[past:]])) if pieces else self
+        return Edited("".join([*pieces, self.text[past:]]), self.look) if pieces else self
 
 
 def _set(
@@ -138,7 +145,7 @@ def _set(
     value = document.open(value)
     step, *rest = steps
     if value.members is not None and isinstance(step, Key | Token):
-        member = find_member(value.members, step.name)
+        member = document.member(value, step.name)
         if member is not None:
             yield from _set(document, member.value, rest, written)
         elif (built := _built(rest, written)) is not None:
@@ -179,7 +186,7 @@ def _remove(document: Document, holder: Value, step: PathStep) -> Iterator[_Spli
     holder = document.open(holder)
     parts: Sequence[Member] | Sequence[Value]
     if holder.members is not None and isinstance(step, Key | Token):
-        member = find_member(holder.members, step.name)
+        member = document.member(holder, step.name)
         if member is not None:
             yield _cut(holder.members, holder.members.index(member))
     elif holder.elements is not None and step is Every.EVERY:
@@ -206,9 +213,12 @@ def _end(part: Member | Value) -> int:
 
 
 def _redact(
-    text: str, value: Value, pattern: RulePattern, replacement: str, budget: Budget
+    edited: Edited, value: Value, pattern: RulePattern, replacement: str, budget: Budget
 ) -> Iterator[_Splice]:
-    for found in _STRING.finditer(text, value.start, value.end):
+    text = edited.text
+    for number, found in enumerate(_STRING.finditer(text, value.start, value.end), 1):
+        if not number % _LOOK_EVERY:
+            edited.look()
         if not _KEY_ENDS.match(text, found.end(), value.end):
             first, last = found.start() + 1, found.end() - 1
             yield from _redact_string(text, first, last, pattern, replacement, budget)

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable, find_member
+from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable
 from mcp_tool_filter.policy.rules.values import Json, Number, Object, quote
 from mcp_tool_filter.protocol.folding import fold
 from mcp_tool_filter.protocol.scan import Value
@@ -50,11 +50,12 @@ def number_in(document: Document, value: Value) -> Number | None:
 
 
 def _equals_object(document: Document, value: Value, wanted: Object) -> bool:
-    members = document.open(value).members or ()
+    opened = document.open(value)
+    members = opened.members or ()
     if len({fold(member.key) for member in members}) != len(members):
         raise Unjudgeable("keys that could be taken for one another")
     for key, inner in wanted.members:
-        member = find_member(members, key)
+        member = document.member(opened, key)
         if member is None or not equals(document, member.value, inner):
             return False
     return len(members) == len(wanted.members)

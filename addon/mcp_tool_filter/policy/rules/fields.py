@@ -25,6 +25,7 @@ from mcp_tool_filter.protocol.scan import EACH, Member, Outline, Value, open_val
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")
 _LONGEST_KEPT = 64  # characters of a key
 _SHORT = 64 * 1024  # characters; so few cannot have more parts than we may open
+_FEW = 64  # members, among which we find one without an index
 _INDEX = re.compile(r"0|[1-9]\d{0,8}")
 
 
@@ -129,10 +130,13 @@ class Document:
 
     text: str
     _opened: dict[int, Value]
+    _indexes: dict[int, dict[str, list[Member]]]
+    """The members of large objects by their spellings."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._opened = {}
+        self._indexes = {}
 
     def open(self, value: Value, outline: Outline | None = None) -> Value:
         """Return a value with its members or elements. Raises ProtocolError for too many.
@@ -152,6 +156,17 @@ class Document:
             self._opened[value.start] = known
         return known
 
+    def member(self, holder: Value, name: str) -> Member | None:
+        """Return an opened object's member of that name, or None. Raises Unjudgeable."""
+        members = holder.members or ()
+        if len(members) <= _FEW:
+            return find_member(members, name)
+        index = self._indexes.get(holder.start)
+        if index is None:
+            index = self._indexes[holder.start] = _by_spelling(members)
+        near = {one.start: one for way in _spellings(name) for one in index.get(way, ())}
+        return find_member(tuple(near.values()), name)
+
     def written(self, value: Value) -> str:
         return self.text[value.start : value.end]
 
@@ -170,7 +185,7 @@ class Document:
     def _inside(self, value: Value, step: PathStep, outline: Outline | None) -> Sequence[Value]:
         value = self.open(value, outline)
         if value.members is not None and isinstance(step, _NAMED):
-            member = find_member(value.members, step.name)
+            member = self.member(value, step.name)
             return () if member is None else (member.value,)
         if value.elements is None or isinstance(step, Key):
             return ()
@@ -213,6 +228,15 @@ def could_be(key: str, name: str) -> bool:
 def _could_be_once(key: str, name: str) -> bool:
     """Cached, because the same few keys come again and again."""
     return not _spellings(key).isdisjoint(_spellings(name))
+
+
+def _by_spelling(members: Sequence[Member]) -> dict[str, list[Member]]:
+    index: dict[str, list[Member]] = {}
+    for member in members:
+        key = member.key
+        index.setdefault(fold(key), []).append(member)
+        index.setdefault(key.casefold(), []).append(member)
+    return index
 
 
 def _spellings(key: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from mcp_tool_filter.policy.rules.conditions import Condition, IsOneOf, Matches,
 from mcp_tool_filter.policy.rules.fields import Field
 from mcp_tool_filter.policy.rules.patterns import PatternGivenUp
 from mcp_tool_filter.policy.rules.rule import Rule
-from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.subject import Subject, TooSlow
 
 _MOST_KNOWN = 4096  # pairs of method and tool whose rules we remember
 _LONGEST_KNOWN = 256  # characters of a method or tool
@@ -109,7 +109,7 @@ class Candidates:
 def _positions(subject: Subject, part: str, field: Field, on_field: _OnField) -> Sequence[int]:
     try:
         found = subject.find(part, field)
-    except ProtocolError:
+    except (ProtocolError, TooSlow):
         return on_field.all  # each of them will refuse the message when its turn comes
     positions: list[int] = []
     for value in found:

@@ -25,7 +25,7 @@ from mcp_tool_filter.policy.rules.keeping import may_be_kept
 from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.sessions import AskedBefore, RuleSession, RuleSessions
-from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
+from mcp_tool_filter.policy.rules.subject import Circumstances, Subject, Watch
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.messages import (
@@ -110,6 +110,8 @@ class RulesLink:
         if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
             noted = self._note(situation.exchange, policy, session)
         subject = self._subject(message) if policy.reads_requests else None
+        if subject is not None:
+            subject.watch = Watch(self._clock, policy.chain.timeout, now)
         if subject is None or not has_rules_for(policy, subject):
             self._remember(message, situation, policy, session)
             return Forward()
@@ -250,6 +252,7 @@ class RulesLink:
             reason = Reason(Why.MALFORMED, detail="the request for this answer is not known")
             return Rewrite(render_error(message.id, UNCLEAR, NOT_CLEAR), reason)
         subject = self._subject(message, request)
+        subject.watch = Watch(self._clock, policy.chain.timeout, self._clock())
         if not stores and not has_rules_for(policy, subject):
             return Forward()
         subject.about = self._about(situation, session)

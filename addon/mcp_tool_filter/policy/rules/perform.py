@@ -105,7 +105,15 @@ def _call_function(run: Run, action: CallFunction) -> Deciding[None]:
         made = yield python_effect(run, action)
     if isinstance(made, EffectFailed):
         raise made
-    run.change(text_from_python(subject, made))
+    _change(run, text_from_python(subject, made))
+
+
+def _change(run: Run, text: str | None) -> None:
+    """Take the message that a script or a callable made. If it is none, that is their mistake."""
+    try:
+        run.change(text)
+    except ImpossibleChange as error:
+        raise EffectFailed(str(error)) from None
 
 
 def python_effect(run: Run, action: CallFunction) -> CallPython:
@@ -117,12 +125,12 @@ def text_from_python(subject: Subject, made: object) -> str | None:
     if made is None:
         return None
     if not isinstance(made, dict):
-        raise ImpossibleChange(f"it returned {type(made).__name__}, not a dict or None")
+        raise EffectFailed(f"it returned {type(made).__name__}, not a dict or None")
     text = message_text(subject)
     try:
         changed = changed_text(text, made)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ImpossibleChange(f"it returned something that is not JSON: {error}") from None
+        raise EffectFailed(f"it returned something that is not JSON: {error}") from None
     return None if changed == text else changed
 
 
@@ -147,9 +155,9 @@ def _run_script(run: Run, rule: Rule, action: Script) -> Deciding[None]:
         try:
             text = output.decode().strip()
         except UnicodeDecodeError:
-            raise ImpossibleChange("the script's output is not UTF-8") from None
+            raise EffectFailed("the script's output is not UTF-8") from None
         if text != message_text(run.subject).strip():
-            run.change(text)
+            _change(run, text)
 
 
 def script_effect(run: Run, rule: Rule, action: Script) -> Deciding[RunScript]:

@@ -12,7 +12,7 @@ from mcp_tool_filter.policy.rule_effects import (
 )
 from mcp_tool_filter.policy.rules.changes import Edit, edit_part, replace_message
 from mcp_tool_filter.policy.rules.judgement import Refusal, RulesOutcome
-from mcp_tool_filter.policy.rules.subject import Subject
+from mcp_tool_filter.policy.rules.subject import Subject, Watch
 from mcp_tool_filter.policy.rules.templates import JsonTemplate, Template
 from mcp_tool_filter.policy.verdict import Drop, Reply, Verdict, Why
 
@@ -27,6 +27,7 @@ class Run:
     clock: Clock
     deadline: float
     judgement: RulesOutcome
+    watch: Watch
     allowed: bool = False
     """True after a rule has said ``allow``."""
     prefetched: dict[int, tuple[Subject, object]] = field(default_factory=dict)

@@ -22,6 +22,29 @@ def _passes(_message: Single) -> Verdict:
     return Forward()
 
 
+class TooSlow(Exception):
+    """Our own work on a message takes longer than the chain may take."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Measures how long we have worked on a message, without what we waited for."""
+
+    clock: Callable[[], float]
+    most: float
+    began: float
+    waited: float = 0.0
+
+    @property
+    def worked(self) -> float:
+        return self.clock() - self.began - self.waited
+
+    def look(self) -> None:
+        """Raise TooSlow if it is more than allowed. Long loops ask now and then."""
+        if self.worked > self.most:
+            raise TooSlow("the rules took too long for a message of this size")
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen, because each message needs one
 class Circumstances:
     """What we know about a message besides its text."""
@@ -69,6 +92,7 @@ class Subject:
         "method",
         "request",
         "tool",
+        "watch",
     )
 
     def __init__(
@@ -83,6 +107,7 @@ class Subject:
         A changed message, or a member of a batch, shares its ``budget`` with others.
         """
         self._budget = budget
+        self.watch: Watch | None = None
         self.message = message
         self.about = about or _NOTHING_KNOWN
         self.request = message if not isinstance(message, Response) else request
@@ -106,6 +131,11 @@ class Subject:
     def id(self) -> str | None:
         """The id as it was written; None for a notification."""
         return None if isinstance(self.message, Notification) else self.message.id
+
+    def look(self) -> None:
+        """Raise TooSlow if this message has taken too long."""
+        if self.watch is not None:
+            self.watch.look()
 
     def part(self, name: str) -> Value | None:
         """Return ``params``, ``result`` or ``error``, if there is one."""
@@ -138,6 +168,7 @@ class Subject:
         if found is None:
             found = self.document(part).find(self.part(part), field.steps, field.outlines)
             self._found[key] = found
+            self.look()
         return found
 
 
