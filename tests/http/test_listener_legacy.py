@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.http.exchange import Answered, Passed
+from mcp_tool_filter.http.exchange import Answered, HttpExchange, Passed
 from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.policy.effects import FetchTools, waits
 from tests.http.listening import (
     INITIALIZE,
     INITIALIZED,
@@ -23,10 +24,10 @@ from tests.make import answering, asking, calling, event, head, listing
 class Client:
     """A client of the older transport, with its GET stream open."""
 
-    def __init__(self, door: Listener, named: bytes = b"/messages?s=1") -> None:
+    def __init__(self, door: Listener, named: bytes = b"/messages?s=1", **headers: str) -> None:
         self.door = door
         self.heard: list[bytes] = []
-        outcome = send(door, head("GET", "/sse", accept=SSE), b"")
+        outcome = send(door, head("GET", "/sse", accept=SSE, **headers), b"")
         assert isinstance(outcome, Passed)
         self.asked = outcome.exchange
         self.stream = door.open_stream(self.asked, "/sse", self._send)
@@ -47,6 +48,26 @@ def test_a_denied_call_is_answered_on_the_stream() -> None:
     assert outcome.stream is not None
     assert outcome.stream.send(outcome.body)
     assert b"Tool not found: rm" in client.heard[0]
+
+
+@pytest.mark.parametrize(("tool", "is_there"), [("mine", True), ("read", False), ("rm", False)])
+def test_a_call_before_the_first_list_waits_for_the_users_own_list(
+    tool: str, is_there: bool
+) -> None:
+    """It is not judged by the list that we fetched at start: another user may have other tools."""
+    client = Client(listener(), authorization="Bearer ann")
+    client.post(INITIALIZE)
+    client.stream.feed(event(INITIALIZED))
+    asks = head("POST", "/messages?s=1", content_type=JSON, authorization="Bearer ann")
+    decision = client.door.judge_request(asks, calling(tool))
+    assert waits(decision)
+    effect = next(decision)
+    assert isinstance(effect, FetchTools)
+    assert isinstance(effect.arrival, HttpExchange)
+    assert effect.arrival.page == "/sse"
+    with pytest.raises(StopIteration) as made:
+        decision.send((listing("mine", "rm"),))
+    assert isinstance(made.value.value, Passed if is_there else Answered)
 
 
 def test_a_list_is_answered_on_the_stream_too() -> None:

@@ -43,6 +43,8 @@ class HttpExchange(Arrival):
     is_like_the_fetch: bool = True
     """True if its head identifies the client no more than our own fetch identifies us."""
     announces: bool = True
+    page: str | None = None
+    """Where the client of the older transport opened its stream, if we know that."""
 
     @property
     def waits(self) -> bool:
@@ -51,8 +53,9 @@ class HttpExchange(Arrival):
 
     @property
     def can_list(self) -> bool:
-        """False for the older transport: its upstream would answer on the client's own stream."""
-        return not self.is_legacy
+        """False for a client of the older transport whose stream we do not know: there we ask on a
+        stream of our own, because the upstream answers on streams."""
+        return not self.is_legacy or self.page is not None
 
     def problem_in(self, message: Message, raw: bytes, limits: Limits) -> Reply | None:
         """Return a refusal if the head announces a different message, else None."""

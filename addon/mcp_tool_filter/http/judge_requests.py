@@ -131,11 +131,14 @@ class JudgesRequests(OneUpstream):
         policy, said, target = self.policy, head.said, head.target
         is_legacy = target in self.legacy.endpoints
         is_endpoint = is_legacy or target == policy.fetched.endpoint
-        if is_legacy and (stream := self.legacy.stream_of(target)):
+        stream = self.legacy.stream_of(target) if is_legacy else None
+        if stream is not None:
             conversation = stream.conversation
         else:
             conversation = Conversation(policy, self._client_of(head))
         exchange = HttpExchange(conversation, head, is_endpoint, (), is_legacy)
+        if stream is not None:
+            exchange.page = stream.page
         exchange.announces = said.method is not None or said.name is not None
         client = conversation.client
         is_unknown = client.session is None and client.claimed_session

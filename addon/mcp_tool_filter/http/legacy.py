@@ -17,6 +17,8 @@ class LegacyStream:
 
     send: Callable[[bytes], bool]
     conversation: Conversation
+    page: str = ""
+    """Where the client opened the stream."""
     target: str = ""
     """The endpoint where the client posts; set once the upstream has named it."""
 
@@ -39,6 +41,7 @@ class LegacyEndpoints:
         """Remember the endpoint named on a stream that was opened at ``page``."""
         self.close(stream.conversation)  # the stream may have named another endpoint before
         place = urlsplit(urljoin("http://us" + page, url))
+        stream.page = page
         stream.target = place.path + (f"?{place.query}" if place.query else "")
         endpoint = self.endpoints.setdefault(stream.target, _Endpoint())
         endpoint.streams.append(stream)

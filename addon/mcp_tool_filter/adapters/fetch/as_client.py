@@ -1,28 +1,43 @@
 """Fetch the upstream's tools as a certain client: the list may depend on who asks.
 
 We send the requests to the same URL as the client's request, in its session and with its headers,
-so we never fetch a client's list with other credentials.
+so we never fetch a client's list with other credentials. In the older transport the upstream would
+answer on the client's own stream, so we open a stream of our own, with the client's headers.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from secrets import randbelow
 
 import orjson
 
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
-from mcp_tool_filter.adapters.fetch.mcp_replies import Refused, next_cursor
+from mcp_tool_filter.adapters.fetch.legacy_client import LegacyClient
+from mcp_tool_filter.adapters.fetch.mcp_replies import (
+    INITIALIZE,
+    Refused,
+    Result,
+    ResultReply,
+    next_cursor,
+)
 from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
 from mcp_tool_filter.adapters.fetch.upstream import MAX_PAGES, MAX_TOTAL
+from mcp_tool_filter.conversation.capabilities import VARIANT
 from mcp_tool_filter.errors import ProtocolError, StartError
+from mcp_tool_filter.http.exchange import HttpExchange
 from mcp_tool_filter.http.head import Head
+from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.effects import CannotList
 from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Notification, Request
 from mcp_tool_filter.protocol.scan import scan
 
 _OURS = frozenset({
@@ -33,6 +48,7 @@ _OURS = frozenset({
 })  # fmt: skip
 """Headers that describe a request, not its client."""
 _ABOUT_CLIENT = "io.modelcontextprotocol/"
+type _Ask = Callable[[str, Result], Awaitable[ResultReply]]
 _FIRST_ID = 2**52  # so high that no client uses the same number in this session
 
 
@@ -47,6 +63,28 @@ class AskedBy:
     """Its ``_meta`` about the client, as JSON, if each request has one."""
     uses_login: bool = False
     """True if it is sent with the stored login."""
+    page: str | None = None
+    """Where it opened its stream, in the older transport."""
+    revision: str | None = None
+    capabilities: str | None = None
+    """What it said in its ``initialize``, in the older transport; the capabilities are JSON."""
+
+
+def asked_by(
+    listener: Listener, exchange: HttpExchange, message: Request | Notification
+) -> AskedBy:
+    """Return who asks with this message."""
+    head, session = exchange.head, exchange.conversation.client.session
+    meta = message.params.get("_meta") if message.params else None
+    return AskedBy(
+        head,
+        headers=tuple(listener.headers_for(head)),
+        meta=message.place.cut(meta) if meta else None,
+        uses_login=listener.takes_headers(head.target) and not head.credentials,
+        page=exchange.page,
+        revision=session.revision if session else None,
+        capabilities=session.capabilities if session else None,
+    )
 
 
 async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...]:
@@ -57,26 +95,47 @@ async def fetch_as_client(target: Target, asked_by: AskedBy) -> tuple[bytes, ...
     except StartError as error:  # the stored login cannot be read
         raise CannotList(f"{error.what}. {error.why}") from None
     http = HttpClient(origin, headers=_headers_of(asked_by), tls=target.tls, login=login)
-    poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
-    poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
+    at_most = MAX_TOTAL * target.limit
     try:
-        async with asyncio.timeout(target.list_timeout):
-            return await _all_pages(poster, asked_by, MAX_TOTAL * target.limit)
-    except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError) as error:
+        async with asyncio.timeout(target.list_timeout), AsyncExitStack() as opened:
+            if asked_by.page is not None:
+                client = LegacyClient(http, origin, asked_by.page, limit=target.limit)
+                opened.push_async_callback(client.close)
+                await _shake_hands(client, asked_by)
+                return await _all_pages(client.request, {}, at_most)
+            poster = Poster(http, origin, asked_by.head.target, limit=target.limit)
+            poster.begin_at(_FIRST_ID + randbelow(_FIRST_ID // 2))
+            has_method = asked_by.head.said.method is not None
+            named = [(b"mcp-method", b"tools/list")] if has_method else []
+            ask = partial(poster.ask, headers=named)
+            return await _all_pages(ask, _meta_in(asked_by.meta), at_most)
+    except (TimeoutError, Refused, ProtocolError, HttpFailed, OSError, TypeError) as error:
+        # TypeError: orjson does not write half a surrogate pair, such as in an upstream's cursor.
         raise CannotList(str(error) or "it took too long") from None
     finally:
         await http.close()
 
 
-async def _all_pages(poster: Poster, asked_by: AskedBy, at_most: int) -> tuple[bytes, ...]:
-    meta = _meta_in(asked_by.meta)
-    named = [(b"mcp-method", b"tools/list")] if asked_by.head.said.method is not None else []
+async def _shake_hands(client: LegacyClient, asked_by: AskedBy) -> None:
+    """Open a session as the client did: the list may depend on what it said."""
+    said: dict[str, object] = dict(INITIALIZE)
+    if asked_by.revision:
+        said["protocolVersion"] = asked_by.revision
+    if asked_by.capabilities and asked_by.capabilities.startswith("{"):
+        capabilities = asked_by.capabilities.partition(VARIANT)[0]
+        said["capabilities"] = orjson.Fragment(capabilities)
+    await client.open()
+    reply = await client.request("initialize", said)
+    await client.initialized(str(reply.result.get("protocolVersion")))
+
+
+async def _all_pages(ask: _Ask, meta: Result, at_most: int) -> tuple[bytes, ...]:
     pages: list[bytes] = []
     cursors: set[str] = set()
     cursor: str | None = None
     while len(pages) < MAX_PAGES and sum(map(len, pages)) <= at_most:
         params = {**meta, "cursor": cursor} if cursor else meta
-        reply = await poster.ask("tools/list", params, named)
+        reply = await ask("tools/list", params)
         pages.append(reply.raw)
         cursor = next_cursor(reply)
         if cursor is None:
@@ -101,11 +160,12 @@ def _meta_in(written: str | None) -> dict[str, object]:
 
 
 def _headers_of(asked_by: AskedBy) -> Headers:
+    left_out = _OURS if asked_by.page is None else _OURS | {b"mcp-protocol-version"}
     ours = [(name.encode(), value.encode()) for name, value in asked_by.headers]
     replaced = {name.lower() for name, _ in ours}
     theirs = [
         (name, value)
         for name, value in asked_by.head.headers
-        if name.lower() not in _OURS and name.lower() not in replaced
+        if name.lower() not in left_out and name.lower() not in replaced
     ]
     return [*theirs, *ours]

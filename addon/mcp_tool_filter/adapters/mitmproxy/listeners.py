@@ -20,7 +20,7 @@ from mitmproxy.proxy.mode_specs import (
     UpstreamMode,
 )
 
-from mcp_tool_filter.adapters.fetch.as_client import AskedBy, fetch_as_client
+from mcp_tool_filter.adapters.fetch.as_client import asked_by, fetch_as_client
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.target import Target, target_for
 from mcp_tool_filter.adapters.fetch.tls import make_tls_context
@@ -195,13 +195,7 @@ class Listeners:
         for mode, listener in self.by_mode.items():
             if listener.policy is policy:
                 target = self.target_at(mode, listener, ctx.options)
-                meta = message.params.get("_meta") if message.params else None
-                said = message.place.cut(meta) if meta else None
-                head = exchange.head
-                headers = tuple(listener.headers_for(head))
-                has_login = listener.takes_headers(head.target) and not head.credentials
-                asked_by = AskedBy(head, headers, said, uses_login=has_login)
-                return await fetch_as_client(target, asked_by)
+                return await fetch_as_client(target, asked_by(listener, exchange, message))
         raise CannotList("the listener is gone")
 
     async def probe(self, mode: ReverseMode) -> Reach:
