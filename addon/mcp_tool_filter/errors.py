@@ -25,10 +25,21 @@ class StartError(Exception):
         return safe_lines(f"{text}\nHint: {self.hint}" if self.hint else text)
 
 
+_IN_UTF_8 = "Type it in UTF-8, or write its characters as \\uXXXX"
+
+
 class InvalidPattern(StartError):
     def __init__(self, pattern: str, *, option: str = "deny", hint: str | None = None) -> None:
         what = f'Invalid regex pattern in {option} list: "{pattern}"'
         super().__init__(what, why="Pattern must be valid JavaScript regex", hint=hint)
+
+
+class NotUtf8(StartError):
+    """A text from the command line or the environment, where Python keeps bytes as surrogates."""
+
+    def __init__(self, text: str, *, option: str) -> None:
+        typed = text.encode("utf-8", "backslashreplace").decode()
+        super().__init__(f'The pattern "{typed}" in {option} list is not UTF-8', why=_IN_UTF_8)
 
 
 class InvalidGlob(StartError):

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.version_info < _NEEDED:
         return _refuse_python()
     _open_closed_descriptors()
+    _leave_python_path_to_the_command()
     args = sys.argv[1:] if argv is None else list(argv)
     if args[:1] == ["--version"]:
         print(f"mcp-tool-filter {__version__}")
@@ -55,6 +56,17 @@ def _run(args: list[str]) -> int:
                 return int(import_module("mcp_tool_filter.cli.settings.help").show_help(command))
             return int(import_module(f"mcp_tool_filter.cli.commands.{command.module}").run(typed))
     return int(import_module("mcp_tool_filter.cli.commands.proxy").run(args))
+
+
+def _leave_python_path_to_the_command() -> None:
+    """Import nothing from PYTHONPATH, except ourselves: a client sets it for a wrapped server.
+
+    (Python code of rules may use it.)
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    given = os.environ.get("PYTHONPATH", "")
+    others = {os.path.abspath(one) for one in given.split(os.pathsep) if given} - {ours}
+    sys.path[:] = [one for one in sys.path if os.path.abspath(one) not in others]
 
 
 def _open_closed_descriptors() -> None:

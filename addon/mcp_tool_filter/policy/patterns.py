@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, UnsafePattern
+from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
 from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, TooCostly
 from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.globs import render_glob
@@ -96,6 +96,14 @@ def _usable(regex: Regex) -> Matcher | None:
 _PIECE = re.compile(r"\\.|\{[^{}]*\}|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 
 
+def refuse_other_than_utf8(text: str, option: str) -> None:
+    """Raise NotUtf8 for bytes of a command line that Python could not decode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotUtf8(text, option=option) from None
+
+
 def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     r"""Split a value at its commas, but not within {}, [] or (), nor after a backslash.
 
@@ -105,6 +113,7 @@ def split_patterns(value: str, *, option: str = "deny") -> list[str]:
     >>> split_patterns(r"^a{1,2}$,[,],(?:b,c),d\,e")
     ['^a{1,2}$', '[,]', '(?:b,c)', 'd\\,e']
     """
+    refuse_other_than_utf8(value, option)
     parts = [""]
     depth = 0
     for found in _PIECE.finditer(value):

@@ -22,6 +22,9 @@ class ThisMachine:
     def import_object(self, name: str) -> object:
         """Return the object ``module:name``. Raises ValueError, which says what is wrong."""
         module, _, path = name.partition(":")
+        for given in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+            if given and os.path.abspath(given) not in sys.path:  # the launcher removed it
+                sys.path.append(os.path.abspath(given))
         folder = str(self._folder.resolve())
         added = folder not in sys.path
         if added:  # so that modules beside the rules file are found, as for a script

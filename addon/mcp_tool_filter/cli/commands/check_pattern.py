@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from mcp_tool_filter.cli.settings.flags import WORDS, Given
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
 from mcp_tool_filter.jsregex.hints import hint
-from mcp_tool_filter.policy.patterns import parse_pattern
+from mcp_tool_filter.policy.patterns import parse_pattern, refuse_other_than_utf8
 
 type CheckReport = dict[str, object]
 
@@ -30,6 +30,8 @@ type CheckReport = dict[str, object]
 def run(typed: Given) -> int:
     """Answer every pattern; return 0 if all are accepted, else 1."""
     patterns = typed.get(WORDS, [])
+    for text in patterns:
+        refuse_other_than_utf8(text, "deny")
     questions = [{"pattern": text} for text in patterns] or _read_questions(sys.stdin.buffer)
     usable = True
     try:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:  # --help need not import it
 
 _FOR_URLS = ("header", "header-paths", "header-override", "login", "login-through", "endpoint",
              "ca", "client-cert", "insecure")  # fmt: skip
-_FOR_LISTENERS = ("host", "allowed-hosts", "paths", "cert", "max-clients")
+_FOR_FETCHES = ("require-list", "connection-timeout", "tool-list-timeout", "keep-running")
+_FOR_PROXIES = ("host", "allowed-hosts", "paths", "cert", "max-clients", "max-children",
+                "header-paths", "header-override", "login-through", "require-list", "no-browser",
+                "show-secrets", "fast", "set")  # fmt: skip
 
 
 def run(argv: Sequence[str]) -> int:
@@ -75,13 +78,16 @@ def warn_about_unused(typed: Given, settings: Settings) -> None:
     """Warn about typed flags that change nothing: the user may rely on one."""
     groups = (
         (settings.command, _FOR_URLS, "with a command"),
-        (settings.is_stdio, _FOR_LISTENERS, "over stdio"),
+        (settings.command and settings.is_stdio, _FOR_FETCHES, "with a command over stdio"),
+        (settings.is_stdio, _FOR_PROXIES, "over stdio"),
     )
+    named: set[str] = set()
     for is_unused, names, where in groups:
         for name in names:
-            if is_unused and name in typed:
+            if is_unused and name in typed and name not in named:
                 from mcp_tool_filter.cli.output.log import say  # seldom needed
 
+                named.add(name)
                 say(f"Warning: --{name} has no effect {where}")
 
 
