@@ -6,7 +6,9 @@
     any ──► CLOSED                               a fault, the last answer, or the client has left
 
 A request is read when the one before it is answered; what a client sends ahead waits in the wire,
-at most a mebibyte of it. Nothing is read either while the client does not read our answers.
+at most a mebibyte of it. (Behind an event stream it might wait for ever: there the connection is
+cut, because whoever does not read a connection does not see its end either.) Nothing is read either
+while the client does not read our answers.
 
 There are no clocks here. ``tick`` compares what was here at the last tick: a request costs nothing
 for its time-outs.
@@ -166,7 +168,9 @@ class H1Client:
             self._is_running = False
         if self.turn is not Turn.CLOSED:
             is_full = self._wire.ahead > self.service.limits.ahead
-            if is_full != self._is_held:
+            if is_full and self.exchange is not None and self.exchange.has_begun:
+                self.exchange.cut("the client sends too much ahead")
+            elif is_full != self._is_held:
                 self._is_held = is_full
                 self.host.hold(is_full)
 

@@ -143,7 +143,8 @@ class Answer:
     """An answer on its way to the client. Other addons may change it before it is sent."""
 
     status: int
-    reason: bytes = b""
+    reason: bytes | None = None
+    """None for the usual one."""
     fields: Fields = ()
     """Without those that frame it."""
     body: bytes = b""
@@ -199,16 +200,44 @@ class ClientSide(Protocol):
 class Exchange:
     """One request and its answer."""
 
+    # Most exchanges leave these as they are.
+    outcome: Outcome | None = None
+    """How it has ended."""
+    why = ""
+    """Why it has failed, for people."""
+    stream: EventStream | None = None
+    socket: Conversation | None = None
+    """The conversation of a WebSocket that the client has asked for."""
+    seat: Socket | None = None
+    """The WebSocket, once it is open."""
+    _tries = 0
+    _course = 0  # changes when what was waited for no longer counts
+    _has_ended = False  # the upstream's stream has, but some of it still waits
+
+    # Only other addons set these.
+    flow: object = None
+    """The host's own view of the exchange."""
+    tap: Tap | None = None
+    made: tuple[AnswerHead, bytes] | None = None
+    """Another addon's answer instead of the upstream's; it is judged like the upstream's."""
+    is_made_early = False
+    """True if it was made before the request's body was here."""
+    address: Address | None = None
+    """Where another addon sends the request; our headers and logins do not follow it there."""
+    authority: bytes | None = None
+    """The Host that another addon wants to send."""
+    transform: Callable[[bytes], bytes | Iterable[bytes]] | None = None
+    """Another addon's changes to the bytes of a stream; they are judged."""
+    was_changed = False
+    """True if another addon has changed the answer since it was judged."""
+    _was_shown = False  # other addons have seen the answer, and see no other
+
     def __init__(self, service: Service, down: ClientSide, head: RequestHead) -> None:
         self.service = service
         self.down = down
         self.head = head
         """The request's head; another addon may replace it."""
         self.phase = Phase.ARRIVING
-        self.outcome: Outcome | None = None
-        """How it has ended."""
-        self.why = ""
-        """Why it has failed, for people."""
         self.has_all = False
         """True once the whole request is here."""
         self.size = 0
@@ -217,37 +246,13 @@ class Exchange:
         """The request's body, once it is complete."""
         self.asked: HttpExchange | None = None
         """What the listener knows about the request; None before it has decided."""
+        self.out_fields: Fields = ()
+        """The fields that the upstream gets."""
         self.up: Upstream | None = None
         self.answer: Answer | None = None
         self._notes: AnswerNotes | None = None  # on the head of the upstream's answer
-        self.stream: EventStream | None = None
-        self.socket: Conversation | None = None
-        """The conversation of a WebSocket that the client has asked for."""
-        self.seat: Socket | None = None
-        """The WebSocket, once it is open."""
-        self.made: tuple[AnswerHead, bytes] | None = None
-        """Another addon's answer instead of the upstream's; it is judged like the upstream's."""
-        self.is_made_early = False
-        """True if it was made before the request's body was here."""
-        self.address: Address | None = None
-        """Where another addon sends the request; our headers and logins do not follow it there."""
-        self.authority: bytes | None = None
-        """The Host that another addon wants to send."""
-        self.transform: Callable[[bytes], bytes | Iterable[bytes]] | None = None
-        """Another addon's changes to the bytes of a stream; they are judged."""
-        self.flow: object = None
-        """The host's own view of the exchange."""
-        self.tap: Tap | None = None
-        self.was_changed = False
-        """True if another addon has changed the answer since it was judged."""
-        self.out_fields: Fields = ()
-        """The fields that the upstream gets."""
         self._out_head: bytes | None = None
         self._parts: list[bytes] = []
-        self._tries = 0
-        self._course = 0  # changes when what was waited for no longer counts
-        self._has_ended = False  # the upstream's stream has, but some of it still waits
-        self._was_shown = False  # other addons have seen the answer, and see no other
 
     @property
     def is_over(self) -> bool:
@@ -309,6 +314,8 @@ class Exchange:
     def begin(self) -> None:
         """Judge the head: who asks, and how much will come."""
         self.service.exchanges.add(self)
+        if not self.head.target.startswith("/"):
+            self.head.split_target()
         self.point("requestheaders", self._admit)
 
     def _admit(self) -> None:
@@ -803,7 +810,7 @@ class Exchange:
                 if name.lower() != b"content-type" and not describes_body(name)
             ]
             answer.fields = (*kept, (b"content-type", answered.content_type.encode()))
-            answer.status, answer.reason, answer.body = answered.status, b"", answered.body
+            answer.status, answer.reason, answer.body = answered.status, None, answered.body
         if self.service.rewrite_body is not None:
             self.service.rewrite_body(self)
         listener = self.service.listener
@@ -839,13 +846,13 @@ class Exchange:
     def _judge_changed_head(self, answer: Answer) -> AnswerNotes:
         if answer.status == 101:
             raise ProtocolError("an upgrade that was not requested")
-        head = AnswerHead(answer.status, answer.reason, answer.fields)
+        head = AnswerHead(answer.status, answer.reason or b"", answer.fields)
         notes = judge_fields(head, self.service.listener)
         if not notes.stays and self.asked is not None and self.asked.waits:
             raise ProtocolError("a redirect that leads away from us")
         if self.stream is not None and notes.coding.strip().lower() not in ("", "identity"):
             raise ProtocolError("an event stream in a coding that was not requested")
-        answer.fields, answer.reason = notes.fields, notes.reason
+        answer.fields, answer.reason = notes.fields, notes.reason or None
         return notes
 
     def _deliver(self) -> None:

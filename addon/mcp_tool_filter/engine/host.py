@@ -54,7 +54,7 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Close the connection when all is sent: half first, so that a client that still sends can
-        read our answer; what it sends is thrown away for a few seconds."""
+        read our answer; what it sends is thrown away, a few seconds and a few megabytes long."""
 
     def abort(self) -> None:
         """Close the connection so that the client notices that something is missing."""

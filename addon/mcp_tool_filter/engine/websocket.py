@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GOING_AWAY, INTERNAL_ERROR, TOO_BIG = 1001, 1011, 1009
+_MOST_PIECES = 100_000
+"""Frames of one message: even empty ones cost time."""
 _MOST_EVENTS = 64
 """Frames of one side that we read before others are served."""
 _HELD_BESIDES = 512
@@ -124,6 +126,8 @@ class _Side:
         """Its messages that wait for a decision, and those behind them."""
         self.parts = bytearray()
         """The unfinished message."""
+        self.pieces = 0
+        """The frames that it came in."""
         self.is_reading = False
         self.is_shown = True
         """True while other addons look at its newest message, or at the handshake."""
@@ -293,11 +297,12 @@ class Socket:
     def _collect(self, side: _Side, event: Message[Any]) -> None:
         data = event.data
         side.parts += data.encode() if isinstance(data, str) else data
-        if len(side.parts) > self._most:
+        side.pieces += 1
+        if len(side.parts) > self._most or side.pieces > _MOST_PIECES:
             reason = "message too long"
             return self._close(CloseConnection(TOO_BIG, reason), by_client=side.is_client)
         if event.message_finished:
-            raw, side.parts = bytes(side.parts), bytearray()
+            raw, side.parts, side.pieces = bytes(side.parts), bytearray(), 0
             self._show(side, Shown(side.is_client, raw, isinstance(event, TextMessage)))
         return None
 

@@ -123,8 +123,14 @@ class RequestHead:
     expects: bool = False
     """True if the client waits for our 100 before it sends the body."""
     authority: str | None = None
-    """The host in an absolute target, or HTTP/2's ``:authority``."""
+    """The host of an absolute target, once it is split; or HTTP/2's ``:authority``."""
     notes: RequestNotes = field(default_factory=RequestNotes)
+
+    def split_target(self) -> None:
+        """Make a target that is a URL a path; every server must accept one (RFC 9112, 3.2.2)."""
+        if absolute := _ABSOLUTE.fullmatch(self.target):
+            self.authority, path = absolute[1], absolute[2] or "/"
+            self.target = path if path.startswith("/") else f"/{path}"
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +173,7 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _FIELD_LINES = re.compile(rb"(?:%b+:[^\0-\x08\x0a-\x1f\x7f]*\r\n)*" % _TOKEN)
 _REQUEST_LINE = re.compile(rb"(%b+) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
 _REQUEST_SO_FAR = re.compile(rb"%b{0,64}(?: [!-~]*(?: [HTP/1.0]{0,8})?)?\r?" % _TOKEN)
+_ABSOLUTE = re.compile(r"https?://([^/?#@\\]+)([/?][^#]*)?", re.IGNORECASE)
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t -~\x80-\xff]*))?")
 _STATUS_SO_FAR = re.compile(rb"[HTP/1.0]{0,8}(?: [0-9]{0,3}(?: [\t -~\x80-\xff]*)?)?\r?")
 _BARE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\n[ \t]|\0")
@@ -426,8 +433,8 @@ class RequestWire(Wire[RequestHead]):
                 raise Fault("a body on CONNECT")
             framing.keeps = False
         return RequestHead(
-            found[1].decode(), found[2].decode(), fields, is_11,
-            framing.keeps, framing.length, framing.is_chunked, framing.expects,
+            found[1].decode(), found[2].decode(), fields, is_11, framing.keeps, framing.length,
+            framing.is_chunked, framing.expects,
         )  # fmt: skip
 
     def _again(
@@ -442,7 +449,7 @@ class RequestWire(Wire[RequestHead]):
             fields = tuple(changed)
         return RequestHead(
             seen.method, seen.target, fields, seen.is_11, seen.keeps, length,
-            seen.is_chunked, seen.expects, notes=seen.notes,
+            seen.is_chunked, seen.expects, seen.authority, seen.notes,
         )  # fmt: skip
 
     def _begin_body(self, head: RequestHead) -> None:
@@ -577,10 +584,11 @@ def render_request(method: str, target: str, fields: Iterable[tuple[bytes, bytes
 
 
 def render_answer(
-    status: int, reason: bytes, fields: Iterable[tuple[bytes, bytes]], ending: bytes
+    status: int, reason: bytes | None, fields: Iterable[tuple[bytes, bytes]], ending: bytes
 ) -> bytes:
     """Return an answer's head; ``ending`` are the lines that say how its body is framed."""
-    reason = reason or PHRASES.get(status, b"")
+    if reason is None:
+        reason = PHRASES.get(status, b"")
     return b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, reason, render_fields(fields), ending)
 
 

@@ -15,9 +15,10 @@ SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 GET = b"GET /mcp HTTP/1.1\r\n" + HOST + b"Accept: text/event-stream\r\n\r\n"
 OK = answer(RESULT)
-_CHANGED = re.compile(
-    rb"(?im)^(?:host|accept-encoding|transfer-encoding|content-length|connection):.*\r\n"
+_OF_ONE_CONNECTION = (
+    rb"host|accept-encoding|transfer-encoding|content-length|connection|keep-alive|te"
 )
+_CHANGED = re.compile(rb"(?im)^(?:%b):.*\r\n" % _OF_ONE_CONNECTION)
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ def plain(raw: bytes) -> tuple[list[bytes], bytes]:
     head, _, body = final.partition(b"\r\n\r\n")
     if re.search(rb"(?im)^transfer-encoding: chunked", head):
         body = _unchunked(body)
+    head = head.replace(b"HTTP/1.0", b"HTTP/1.1", 1)  # the version of one connection
     lines = _CHANGED.sub(b"", head + b"\r\n").split(b"\r\n")
     return [re.sub(rb":\s*", b": ", line, count=1).strip() for line in lines], body
 
