@@ -27,7 +27,7 @@ from mcp_tool_filter.policy.effects import (
     together,
     waits,
 )
-from mcp_tool_filter.policy.exchange import Direction, Exchange
+from mcp_tool_filter.policy.exchange import Direction, Exchange, Via
 from mcp_tool_filter.policy.list_from import ListFrom
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.tool_filter import filter_from_client
@@ -48,10 +48,13 @@ from mcp_tool_filter.protocol.messages import (
     Response,
     Single,
     parse_message,
+    render_error,
 )
 from mcp_tool_filter.protocol.tools import parse_list_request, parse_tool_call
 
 _LONGEST_METHOD = 64  # characters; every method that matters to us is shorter
+_CANCELLED = "notifications/cancelled"
+_REQUEST_CANCELLED = -32800  # as in the Language Server Protocol
 _PLAIN = Arrival()
 
 
@@ -119,6 +122,29 @@ class FromClient(BothSides):
         return together(decisions, decided)
 
     def _decide_for_client(
+        self, message: Single, judged: Judged, arrival: Arrival
+    ) -> Decision[Verdict]:
+        """Decide on a message; one that is cancelled while the decision waits is never sent."""
+        exchange = judged.exchange
+        if isinstance(message, Notification) and message.method == _CANCELLED and exchange:
+            named = message.params.get("requestId") if message.params else None
+            exchange.is_cancelled = named is not None and self.policy.held.cancel(
+                self.client, message.place.cut(named)
+            )
+        decision = self._decide_by_snapshot(message, judged, arrival)
+        if not waits(decision) or exchange is None:
+            return decision
+        self.policy.held.add(self.client, exchange)
+        return self._held(decision, exchange)
+
+    def _held(self, decision: Deciding[Verdict], exchange: Exchange) -> Deciding[Verdict]:
+        try:
+            return (yield from decision)
+        except BaseException:  # nobody settles it
+            self.policy.held.remove(exchange)
+            raise
+
+    def _decide_by_snapshot(
         self, message: Single, judged: Judged, arrival: Arrival
     ) -> Decision[Verdict]:
         """Decide by the snapshot of this kind of asker."""
@@ -210,13 +236,25 @@ class FromClient(BothSides):
         """Remember a request that we forward, unless its id is in use."""
         judged.verdict = verdict
         exchange = judged.exchange
+        if exchange is not None and exchange.held is not None:
+            self.policy.held.remove(exchange)
         if exchange is not None and isinstance(verdict, Forward | Rewrite):
+            if exchange.is_cancelled:
+                judged.verdict = self._cancelled(exchange)
+                return
             if self.policy.keeps_requests and isinstance(judged.message, Request):
                 exchange.request = self._as_forwarded(judged.message, verdict)
             if self.policy.links and self.exchanges.is_taken(exchange):
                 judged.verdict = refuse_taken(exchange)
             else:
                 self.exchanges.open(exchange)
+
+    def _cancelled(self, exchange: Exchange) -> Verdict:
+        """Return the verdict on a request that was cancelled in time, or on its cancellation."""
+        reason = Reason(Why.CANCELLED, detail="cancelled while it waited")
+        if exchange.id is None or self.client.via is not Via.HTTP:  # nobody waits for an answer
+            return Drop(reason)
+        return Reply(render_error(exchange.id, _REQUEST_CANCELLED, "Request cancelled"), reason)
 
     def _as_forwarded(self, message: Request, verdict: Forward | Rewrite) -> Request:
         if isinstance(verdict, Forward):

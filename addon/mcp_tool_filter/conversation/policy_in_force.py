@@ -15,6 +15,7 @@ from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES, canonica
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.conversation.kind import listings_in
 from mcp_tool_filter.conversation.kinds import Kinds
+from mcp_tool_filter.conversation.session import HeldRequests
 from mcp_tool_filter.policy.config import Config
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.judged_lists import JudgedLists
@@ -100,6 +101,7 @@ class PolicyInForce:
     """True if a link wants to see a request together with its response."""
     reads_in_steps: bool = True
     """True if a long list is read in steps, so that other clients are served meanwhile."""
+    held: HeldRequests = field(default_factory=HeldRequests)
     kinds: Kinds = field(init=False)
     judged: JudgedLists = field(default_factory=JudgedLists)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.policy.exchange import Exchange, Session
+from mcp_tool_filter.policy.exchange import Client, Exchange, Session
 from mcp_tool_filter.policy.tool_filter import Envelope
 from mcp_tool_filter.policy.verdict import Reason, Reply, Why
 from mcp_tool_filter.protocol.limits import Limits
@@ -121,6 +121,54 @@ class Exchanges:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+class HeldRequests:
+    """The requests of all clients of a listener whose decision waits.
+
+    The notification that cancels one may come on another connection.
+    """
+
+    def __init__(self, most: int = _LIMITS.exchanges) -> None:
+        self._most = most
+        self._held: OrderedDict[tuple[object, str], list[Exchange]] = OrderedDict()
+
+    def add(self, client: Client, exchange: Exchange) -> None:
+        if (who := _who(client)) is None or exchange.id is None:
+            return
+        exchange.held = who, id_value(exchange.id)
+        self._held.setdefault(exchange.held, []).append(exchange)
+        if len(self._held) > self._most:
+            self._held.popitem(last=False)
+
+    def remove(self, exchange: Exchange) -> None:
+        key, exchange.held = exchange.held, None
+        if key is not None and exchange in (same := self._held.get(key, [])):
+            same.remove(exchange)
+            if not same:
+                del self._held[key]
+
+    def cancel(self, client: Client, id: str) -> bool:
+        """Cancel a client's request; return whether it was held.
+
+        Without a session, two clients may look the same: then we cannot tell whose request it is.
+        """
+        who = _who(client)
+        same = self._held.get((who, id_value(id)), []) if who is not None else []
+        if not same or (len(same) > 1 and isinstance(who, tuple)):
+            return False
+        for one in same:
+            one.is_cancelled = True
+        return True
+
+
+def _who(client: Client) -> object:
+    """Return what requests and cancellations of one client have in common; None if nothing has."""
+    if client.session is not None:
+        return client.session.serial
+    if client.claimed_session:
+        return client.claimed_session
+    return (client.address, client.identity) if client.address else None
 
 
 def _size_of(exchange: Exchange) -> int:

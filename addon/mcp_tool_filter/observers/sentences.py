@@ -41,6 +41,8 @@ def describe_reason(reason: Reason, snapshot: Snapshot) -> str:
             return f"changed by rule {reason.rule}"
         case Why.STORED:
             return "answered with a stored result"
+        case Why.CANCELLED:
+            return "cancelled by the client while it waited"
         case Why.INVALID:
             return f"invalid message from the upstream: {reason.detail}"
         case why:
@@ -96,4 +98,5 @@ def is_refusal(verdict: Verdict) -> bool:
         Why.HIDDEN,
         Why.CHANGED,
         Why.STORED,
+        Why.CANCELLED,
     )

@@ -79,6 +79,8 @@ class Statistics:
             case Why.CACHED | Why.HIDDEN:
                 self.lists += 1
                 self.saved_bytes += snapshot.denied_bytes
+            case Why.CANCELLED:
+                pass
             case Why.INVALID:
                 self.invalid += 1
             case _:

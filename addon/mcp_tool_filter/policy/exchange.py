@@ -119,5 +119,9 @@ class Exchange:
     """The upstream's id of this request, if it has agreed to answer it with each list change."""
     key: str = ""
     """The value of its id, set while it waits for its response."""
+    held: tuple[object, str] | None = None
+    """The client and the value of the id, while the decision on it waits."""
+    is_cancelled: bool = False
+    """True if the client has cancelled it meanwhile; or for a notification that does so."""
     notes: dict[str, object] | None = None
     """What a link or an observer wants to find again when the response arrives."""

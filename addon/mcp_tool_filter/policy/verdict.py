@@ -34,6 +34,8 @@ class Why(StrEnum):
     """Rules changed it."""
     STORED = "stored"
     """A cached answer of a rule."""
+    CANCELLED = "cancelled"
+    """The client cancelled it while it waited."""
     FORBIDDEN = "forbidden"
     """A host or origin that is not ours."""
 

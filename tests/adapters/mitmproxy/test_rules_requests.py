@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-from tests.adapters.mitmproxy.filtered import READ, call, not_found
-from tests.adapters.mitmproxy.ruled import BLOCK, SECRET, blocked, ruled, write
+from tests.adapters.mitmproxy.filtered import INITIALIZE, READ, call, not_found
+from tests.adapters.mitmproxy.ruled import BLOCK, PING, SECRET, blocked, ruled, write
 from tests.mcp_upstream import mcp_upstream, saying
 from tests.proxy import proxy
 from tests.raw_client import MCP_HEADERS, post, raw_client
@@ -157,3 +158,91 @@ async def test_a_script_decides(tmp_path: Path) -> None:
         got = await between.ask(call("read_file", '{"a":"secret"}'))
         assert got.body == blocked("ask", "read_file: no")
         assert (await between.ask(call("read_file"))).body == SECRET
+
+
+HOLD = """
+import asyncio
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+async def hold(_message):
+    (FOLDER / "held").touch()
+    while not (FOLDER / "go").exists():
+        await asyncio.sleep(0.01)
+    (FOLDER / "gone").touch()
+"""
+
+
+def holding(folder: Path) -> str:
+    """Return a rule that holds each call until ``go`` exists."""
+    name = f"hold_{folder.name}"
+    (folder / f"{name}.py").write_text(HOLD)
+    return (
+        "  - {id: hold, conditions: [tool_equals: read_file], "
+        f"actions: [transform: {{python: '{name}:hold'}}]}}\n"
+    )
+
+
+async def exists(path: Path) -> None:
+    async with asyncio.timeout(20):
+        while not path.exists():
+            await asyncio.sleep(0.01)
+
+
+CANCEL = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}'
+CANCELLED = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Request cancelled"}}'
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_held_call_that_is_cancelled_is_never_sent(
+    tmp_path: Path, is_batch: bool, has_session: bool
+) -> None:
+    """The cancellation comes on another connection, and the upstream gets neither of them."""
+    headers = MCP_HEADERS + (b"Mcp-Session-Id: s1\r\n" if has_session else b"")
+    async with (
+        ruled(tmp_path, holding(tmp_path), session=b"s1" if has_session else b"") as between,
+        raw_client(between.port) as other,
+    ):
+        await between.ask(INITIALIZE)
+        between.upstream.asked.clear()
+        asked = call("read_file")
+        await between.client.say(post(b"[%b]" % asked if is_batch else asked, headers=headers))
+        await exists(tmp_path / "held")
+        await other.ask(post(CANCEL % 2, headers=headers))  # another one
+        assert (await other.ask(post(CANCEL % 1, headers=headers))).status == 202
+        (tmp_path / "go").touch()
+        got = (await between.client.answer()).body
+        assert json.loads(got) == ([json.loads(CANCELLED)] if is_batch else json.loads(CANCELLED))
+        assert [request.body for request in between.upstream.asked] == [CANCEL % 2]
+        await other.ask(post(CANCEL % 1, headers=headers))  # nothing is held any more
+        assert len(between.upstream.asked) == 2
+
+
+async def test_nobody_cancels_the_call_of_another_session(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, holding(tmp_path)) as between,
+        raw_client(between.port) as other,
+    ):
+        own, others = (MCP_HEADERS + b"Mcp-Session-Id: s%d\r\n" % n for n in (1, 2))
+        await between.client.say(post(call("read_file"), headers=own))
+        await exists(tmp_path / "held")
+        await other.ask(post(CANCEL % 1, headers=others))
+        (tmp_path / "go").touch()
+        assert b"result" in (await between.client.answer()).body
+
+
+async def test_a_held_call_whose_client_leaves_is_never_sent(tmp_path: Path) -> None:
+    async with (
+        ruled(tmp_path, holding(tmp_path)) as between,
+        raw_client(between.port) as other,
+    ):
+        await between.client.say(post(call("read_file")))
+        await exists(tmp_path / "held")
+        between.client.writer.close()
+        await asyncio.sleep(0.1)  # so that the proxy sees it
+        (tmp_path / "go").touch()
+        await exists(tmp_path / "gone")
+        await other.ask(post(PING))
+        assert [request.body for request in between.upstream.asked] == [PING]
