@@ -173,9 +173,11 @@ class FromClient(BothSides):
         if message.method != "tools/call":
             return False
         name = parse_tool_call(message).tool_name
+        if self.client.revision is not None or self.client.claimed_session is not None:
+            return True
         # A client that states no revision has no session either: the upstream usually refuses it.
-        is_refused = self.client.revision is None and self.client.claimed_session is None
-        return not is_refused or name not in self.policy.snapshot.allowed
+        start = self.policy.kinds.start
+        return start.is_listed and name not in start.snapshot.allowed
 
     def _list_first(
         self, message: Request | Notification, judged: Judged, kind: Kind, arrival: Arrival
