@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import random
 from pathlib import Path
 
+import pytest
 from mitmproxy.io import FlowWriter
 from mitmproxy.test import tflow
 
 from mcp_tool_filter.adapters.recordings.flow_dump import read_flows
+from mcp_tool_filter.cli.launcher import main
 from tests.cli.commands.test_replay import RECORDINGS, run
 
 
@@ -56,3 +60,28 @@ def test_scrub_names_what_it_did_not_read(tmp_path: Path) -> None:
         "Warning: these parts could not be read and may still hold secrets:\n"
         "  flow 1 (POST), request: a content coding that is not accepted\n"
     )
+
+
+def test_a_damaged_recording_gives_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may be full, or a byte wrong; mitmproxy does not check what it reads."""
+    monkeypatch.setattr(logging, "disable", lambda _level: None)
+    whole = (RECORDINGS / "mcp1-sse.flow").read_bytes()
+    chosen = random.Random(1)
+    damaged, target = tmp_path / "damaged.flow", tmp_path / "clean.flow"
+    refused = 0
+    for number in range(60):
+        at = chosen.randrange(len(whole))
+        piece = bytes(chosen.choices(b"0123456789:,;]}!~#^", k=number % 3))
+        damaged.write_bytes(whole[:at] + piece + (whole[at + 1 :] if number % 4 else b""))
+        target.unlink(missing_ok=True)
+        for argv in (["scrub", str(damaged), str(target)], ["replay", str(damaged)]):
+            status = main(argv)
+            out, err = capsys.readouterr()
+            refused += status != 0
+            assert status in (0, 1, 2), (number, at)
+            assert "Traceback" not in out + err
+            assert (status == 0) or err.startswith("Error: "), err
+            assert argv[0] == "replay" or target.exists() == (status == 0)
+    assert refused

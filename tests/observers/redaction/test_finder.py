@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from time import process_time
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mcp_tool_filter.observers.redaction.finder import MASK, SecretFinder, redact
 from mcp_tool_filter.observers.redaction.findings import replace
@@ -157,3 +161,28 @@ def test_the_time_grows_linearly_with_the_length(piece: str) -> None:
 
     small = max(seconds(20_000), 0.002)
     assert seconds(80_000) < 9 * small
+
+
+def _keys() -> list[bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    forms = (PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL)
+    return [key.private_bytes(Encoding.DER, form, NoEncryption()) for form in forms]
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        gzip.compress(b'{"password":"hunter2"}'),
+        '$env:TOKEN = "ghp_0123456789abcdefABCD"'.encode("utf-16-le"),
+        b"\x00\xff\x00" + b"ghp_0123456789abcdefABCD" + b"\x00\xff",
+        *_keys(),
+    ],
+)
+def test_secrets_within_binary_data_in_base64_are_found(hidden: bytes) -> None:
+    text = base64.b64encode(hidden).decode()
+    assert redact(json.dumps({"x": text})) == '{"x": "[secret]"}'
+
+
+def test_binary_data_in_base64_that_cannot_be_read_is_reported() -> None:
+    text = base64.b64encode(bytes(range(128, 256))).decode()
+    assert SecretFinder().in_text(json.dumps({"x": text})).unread == ["binary data in base64"]

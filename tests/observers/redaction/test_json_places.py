@@ -67,6 +67,29 @@ def test_every_string_that_is_a_value_has_a_place(document: object) -> None:
         ({"language": "python", "code": "c1"}, []),
         ({"sessionId": "0123456789abcdef"}, ["0123456789abcdef"]),
         ({"sessionId": "main"}, []),
+        (
+            {"passwords": ["p", "q"], "apiKeys": ["k"], "recovery_codes": ["r"]},
+            ["p", "q", "k", "r"],
+        ),
+        ({"passwords": {"alice": "p"}, "secrets": {"DB": "s"}}, ["p", "s"]),
+        ({"properties": {"secrets": {"type": "object"}, "passwords": {"type": "array"}}}, []),
+        (
+            {"access_tokens": ["a"], "tokens": ["a8S7d6f5g4h3j2k1l0", "cat"]},
+            ["a", "a8S7d6f5g4h3j2k1l0"],
+        ),
+        ({"max_tokens": 123456, "usage": {"input_tokens": 12345}, "nextPageToken": "n"}, []),
+        ({"keys": [{"d": "D", "n": "N", "kty": "RSA", "p": "P", "qi": "Q"}]}, ["D", "P", "Q"]),
+        ({"kty": "oct", "k": "K"}, ["K"]),
+        ({"d": "D", "k": "K", "p": "P"}, []),
+        (
+            {"auths": {"h": {"auth": "Ym9iOmh1bnRlcjI=", "identitytoken": "i"}}},
+            ["Ym9iOmh1bnRlcjI=", "i"],
+        ),
+        ({"auth": "none", "oauth": {"auth": "basic"}}, []),
+        (
+            {"client-key-data": "c", "PSK": "w", "db_pw": "d", "connectionstring": "s"},
+            ["c", "w", "d", "s"],
+        ),
     ],
 )
 def test_secrets_are_recognised_by_their_names(document: object, secrets: list[str]) -> None:

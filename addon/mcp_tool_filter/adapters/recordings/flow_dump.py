@@ -8,7 +8,8 @@ filtered, so the client got the upstream's answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -36,9 +37,25 @@ type Kept = dict[str, Any]
 """Values that a dump can contain: dicts, lists, text, bytes and numbers."""
 
 
+DAMAGES = (
+    AssertionError, AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""What reading a damaged recording may raise: mitmproxy does not check what it reads."""
+
+
 class UnreadableRecording(StartError):
     def __init__(self, path: object, *, why: str) -> None:
         super().__init__(f"Cannot read the recording {path}", why=why)
+
+
+@contextmanager
+def damage_in(path: object) -> Iterator[None]:
+    """Report a recording whose parts are not what they should be. Raises UnreadableRecording."""
+    try:
+        yield
+    except DAMAGES as error:
+        raise UnreadableRecording(path, why=f"It is damaged: {error!r}"[:300]) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +189,7 @@ def read_flows(path: Path) -> list[HTTPFlow]:
 def read_all_flows(path: Path) -> list[Flow]:
     """Read all flows of a dump, including other protocols. Raises UnreadableRecording."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, damage_in(path):
             return list(FlowReader(file).stream())
     except OSError as error:
         raise UnreadableRecording(path, why=error.strerror or str(error)) from error
@@ -202,8 +219,9 @@ def _sorted(value: Any) -> Any:
 
 def read_recording(path: Path) -> Recording:
     """Read a recording. Raises UnreadableRecording."""
-    flows = sorted(read_flows(path), key=lambda flow: flow.request.timestamp_start)
-    return Recording(tuple(_recorded(flow) for flow in flows), path.stem)
+    with damage_in(path):
+        flows = sorted(read_flows(path), key=lambda flow: flow.request.timestamp_start)
+        return Recording(tuple(_recorded(flow) for flow in flows), path.stem)
 
 
 def _recorded(flow: HTTPFlow) -> RecordedFlow:

@@ -57,12 +57,14 @@ def run(typed: Given) -> int:
 
 
 def _replay(path: Path, typed: Given) -> ReplayReport:
-    from mcp_tool_filter.adapters.recordings.flow_dump import read_recording
+    from mcp_tool_filter.adapters.recordings.flow_dump import damage_in, read_recording
     from mcp_tool_filter.adapters.recordings.replay import replay
 
     options = {"rules": typed["rules"][-1]} if "rules" in typed else {}
     deny, allow = typed.get("deny", ()), typed.get("allow", ())
-    transcript = replay(read_recording(path), deny=deny, allow=allow, **options)
+    recording = read_recording(path)
+    with damage_in(path):
+        transcript = replay(recording, deny=deny, allow=allow, **options)
     if "transcript" in typed:
         print(transcript.render(), end="")
     return _outcome(path.name, transcript)

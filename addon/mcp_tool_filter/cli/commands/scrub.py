@@ -11,7 +11,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of mitmproxy's own dependencies
     from mitmproxy.http import HTTPFlow
 
-    from mcp_tool_filter.adapters.recordings.flow_dump import read_all_flows, write_flows_to
+    from mcp_tool_filter.adapters.recordings.flow_dump import (
+        damage_in,
+        read_all_flows,
+        write_flows_to,
+    )
     from mcp_tool_filter.adapters.recordings.scrub import Scrubber
 
 from mcp_tool_filter.adapters.whole_file import whole_file
@@ -39,9 +43,10 @@ def run(typed: Given) -> int:
     )
     everything = read_all_flows(source)
     flows = [flow for flow in everything if isinstance(flow, HTTPFlow)]
-    found = scrubber.scrub(flows)
     try:
-        _write(target.resolve(), flows)
+        with damage_in(source):
+            found = scrubber.scrub(flows)
+            _write(target.resolve(), flows)
     except OSError as error:
         raise CannotWrite(target, error.strerror or str(error)) from error
     counts = f"{_count(len(flows), 'flow')}, {_count(found, 'secret')}"

@@ -26,7 +26,12 @@ from mcp_tool_filter.observers.redaction.names import (
     is_secret_parameter,
 )
 from mcp_tool_filter.observers.redaction.shapes import basic_parts, shapes_in
-from mcp_tool_filter.observers.redaction.texts import decode_base64, problem_in_text
+from mcp_tool_filter.observers.redaction.texts import (
+    decode_base64,
+    is_private_key,
+    problem_in_text,
+    readable,
+)
 from mcp_tool_filter.observers.redaction.views import (
     View,
     joined,
@@ -37,6 +42,7 @@ from mcp_tool_filter.observers.redaction.views import (
 MASK = "[secret]"
 _DEEPEST = 12  # levels of texts within texts
 _PUBLIC_USERS = ("git", "anonymous")
+_LEAST_BINARY = 64  # bytes; shorter ones are probably numbers or names
 _LEAST = 4  # characters; a shorter text cannot contain a secret
 
 _FORM = re.compile(
@@ -268,13 +274,18 @@ class SecretFinder:
         plain = decode_base64(view.text)
         if plain is None:
             return
-        inside = Findings()
-        inner = View.of(plain.decode("latin-1"))
-        if problem_in_text(inner.text, ""):
-            if len(plain) > 256:  # a shorter one is probably a number or a name, not a file
-                found.unread.append("binary data in base64")
+        if is_private_key(plain):
+            found.mark(view)
             return
-        self._text(inner, inside, depth + 1)
+        inside = Findings()
+        text, is_known = readable(plain)
+        inner = View.of(text)
+        if is_known:
+            self._text(inner, inside, depth + 1)
+        else:
+            self._plain(inner, inside, depth + 1)  # a secret may be written in the middle of it
+            if not inside.secrets and len(plain) >= _LEAST_BINARY:
+                found.unread.append("binary data in base64")
         self._known(inner, inside)
         if inside.secrets:
             found.mark(view)

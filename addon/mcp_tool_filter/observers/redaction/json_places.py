@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.observers.redaction.names import is_secret_header
+from mcp_tool_filter.observers.redaction.shapes import basic_parts
 from mcp_tool_filter.observers.redaction.views import View, unescape_json
 
 _TOKEN = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([{}\[\]:,])|([^\s{}\[\]:,"]++)', re.DOTALL)
@@ -30,6 +31,12 @@ _MOST_FAILURES = 16  # failed starts of JSON; a text with more is code
 _VALUES = frozenset({"value", "values", "plaintext", "raw", "key", "access", "refresh"})
 _GROUPS = frozenset({"tokens", "credentials", "auth", "oauth"})
 _NAMES = frozenset({"name", "key", "header", "field", "variable"})
+_JWK = frozenset({"d", "p", "q", "dp", "dq", "qi", "k", "r", "t"})
+"""The private members of a key, which has ``kty`` (RFC 7518)."""
+_SCHEMA = frozenset(
+    {"type", "description", "$ref", "properties", "items", "anyof", "enum", "title"}
+)
+"""Members that describe a value instead of having it."""
 _SESSIONS = frozenset({"sessionid", "session_id", "session-id"})
 _LOGIN = frozenset({
     "grant_type", "code_verifier", "client_id", "redirect_uri", "granttype", "codeverifier",
@@ -60,6 +67,10 @@ class _Level:
     values: list[View] = field(default_factory=list)
     codes: list[View] = field(default_factory=list)
     strings: list[View] = field(default_factory=list)
+    private: list[View] = field(default_factory=list)
+    """Values that are secret if the object is a key."""
+    inner: list[View] = field(default_factory=list)
+    """Values that are secret if the object does not describe something."""
 
 
 def documents_in(text: str) -> Iterator[tuple[int, int]]:
@@ -127,12 +138,22 @@ def _opened(level: _Level, bracket: str, is_secret_name: Callable[[str], bool]) 
         kind = key
     elif level.key and (is_secret_name(level.key) or (bracket == "{" and key in _GROUPS)):
         kind = "secret"
+        if bracket == "{" and key.endswith("s") and key not in _GROUPS:
+            kind = "secrets"  # by name or by user
+    elif key == "tokens":  # or words of a text
+        kind = "tokens"
     return _Level(bracket == "{", kind)
 
 
 def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> Iterator[JsonPlace]:
     key = (level.key or "").lower()
-    if _is_secret(level, is_secret_name) or (key in _SESSIONS and _is_random(view.text)):
+    is_long = _is_random(view.text)
+    is_credential = key == "auth" and bool(is_long or basic_parts(view.text))
+    if (
+        _is_secret(level, is_secret_name)
+        or is_credential
+        or (is_long and (key in _SESSIONS or level.kind == "tokens"))
+    ):
         yield JsonPlace(view, is_secret=True)
         return
     if not level.is_object:
@@ -143,19 +164,23 @@ def _value(level: _Level, view: View, is_secret_name: Callable[[str], bool]) -> 
         level.values.append(view)
     elif key == "code":
         level.codes.append(view)
+    elif key in _JWK:
+        level.private.append(view)
+    if level.is_object and level.kind == "secrets":
+        level.inner.append(view)
     yield JsonPlace(view, is_secret=False)
 
 
 def _is_secret(level: _Level, is_secret_name: Callable[[str], bool]) -> bool:
     if not level.is_object:
-        return level.kind == "secret"
+        return level.kind in ("secret", "secrets")
     key = level.key or ""
     match level.kind:
         case "cookies":
             return True
         case "headers" if is_secret_header(key.lower()):
             return True
-        case "secret" if key.lower() in _VALUES:
+        case "secret" | "secrets" if key.lower() in _VALUES:
             return True
     return is_secret_name(key)
 
@@ -175,6 +200,10 @@ def _closed(level: _Level, is_secret_name: Callable[[str], bool]) -> Iterator[Js
     for code in level.codes:
         if is_login or ("state" in level.keys and _is_random(code.text)):
             yield JsonPlace(code, is_secret=True)
+    if "kty" in level.keys:
+        yield from (JsonPlace(value, is_secret=True) for value in level.private)
+    if _SCHEMA.isdisjoint(level.keys):
+        yield from (JsonPlace(value, is_secret=True) for value in level.inner)
     if level.values and names_a_secret(level.name):
         yield from (JsonPlace(value, is_secret=True) for value in level.values)
     if len(level.strings) == 2:  # some write headers like this: [name, value]

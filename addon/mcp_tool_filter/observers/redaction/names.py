@@ -24,7 +24,8 @@ _SECRETS = frozenset({
     "totp", "cvv", "cvc", "assertion", "accesskey", "secretkey", "privatekey", "accesstoken",
     "refreshtoken", "idtoken", "authtoken", "clientsecret", "devicecode", "usercode",
     "codeverifier", "authkey", "sessionkey", "sessiontoken", "csrftoken", "xsrftoken", "xoauth",
-    "samlresponse", "mnemonic", "dpop", "clientassertion", "authcode", "pass",
+    "samlresponse", "mnemonic", "dpop", "clientassertion", "authcode", "pass", "pw", "pat", "psk",
+    "creds", "connectionstring", "encryptionkey", "signingkey", "masterkey",
 })  # fmt: skip
 """Words that name a secret when a name ends with them."""
 
@@ -37,7 +38,11 @@ _PAIRS = frozenset({
     "webhook url", "seed phrase", "pass word", "saml response", "secret id", "token hint",
     "amz signature", "amz credential", "hub signature", "openai key", "anthropic key",
     "azure key", "google key", "gemini key", "aws key", "github key", "stripe key", "slack key",
-    "github pat", "gitlab pat", "ado pat", "azure pat",
+    "github pat", "gitlab pat", "ado pat", "azure pat", "key data", "client key", "tls key",
+    "server key", "rsa key", "ssl key", "pgp key", "gpg key", "license key", "licence key",
+    "webhook key", "consumer key", "app key", "application key", "fernet key", "cipher key",
+    "aes key", "hmac key", "jwt key", "crypto key", "root key", "recovery key", "backup key",
+    "mapbox key", "twilio key", "sendgrid key", "datadog key", "pairing code", "pin code",
 })  # fmt: skip
 """Two words that name a secret when a name ends with them."""
 
@@ -54,10 +59,16 @@ _NOT_TOKENS = frozenset({
 })  # fmt: skip
 """Words before "token" that mean a place in a list or a piece of text, not a credential."""
 
+_OWNERS = frozenset({
+    "access", "refresh", "id", "api", "auth", "bearer", "session", "bot", "user", "app", "client",
+    "device", "personal", "deploy", "push", "reset", "invite", "csrf", "xsrf", "identity", "oauth",
+})  # fmt: skip
+"""Words before "tokens" that mean credentials; most others count pieces of text."""
+
 _ENDINGS = (
     "password", "passwd", "apikey", "secretkey", "accesskey", "privatekey", "accesstoken",
     "authtoken", "refreshtoken", "idtoken", "sessiontoken", "apitoken", "bearertoken",
-    "clientsecret",
+    "clientsecret", "token", "secret", "passphrase", "encryptionkey", "signingkey",
 )  # fmt: skip
 """Ends of a name written as one word: ``dbpassword``."""
 
@@ -82,16 +93,34 @@ def is_secret_name(name: str) -> bool:
         words.pop()
     if not words:
         return False
+    words[-1] = _singular(words)
     pair = " ".join(words[-2:])
     if pair in _PAIRS or "".join(words[-2:]) in _SECRETS or "".join(words) in _SECRETS:
         return True
     if len(words) == 1:
-        return words[0] in _SECRETS or words[0].endswith(_ENDINGS)
+        word = words[0]
+        is_place = word.endswith("token") and word.removesuffix("token") in _NOT_TOKENS
+        return word in _SECRETS or (word.endswith(_ENDINGS) and not is_place)
     if words[-1] not in _SECRETS:
         return False
     if words[-1] == "token":
         return not _NOT_TOKENS.intersection(words[:-1])
     return True
+
+
+def _singular(words: list[str]) -> str:
+    """Return the last word of a name in the singular, unless it is about a number of tokens.
+
+    >>> [is_secret_name(name) for name in ("old_passwords", "refreshTokens", "maxTokens")]
+    [True, True, False]
+    """
+    last = words[-1]
+    if (
+        last.endswith("tokens")
+        and (words[-2:-1] or [last.removesuffix("tokens")])[0] not in _OWNERS
+    ):
+        return last
+    return last[:-1] if last.endswith("s") and not last.endswith("ss") else last
 
 
 @lru_cache(maxsize=4096)

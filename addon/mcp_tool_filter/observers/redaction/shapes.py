@@ -48,6 +48,48 @@ _VENDORS = re.compile(
     )""",
     re.VERBOSE,
 )
+_PREFIXED = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      ABSK | aio_ | AKCp | AKID | AKLT | api_org_ | apify_api_ | AQVN | ATBB | ATCTT3 | BBDC- |
+      bkpt_ | bkua_ | CCIPAT_ | CFPAT- | CLOJARS_ | ctx7sk- | dckr_oat_ | dckr_pat_ | ddp_ |
+      dt0c01\. | dt0s01\. | dt0s16\. | e2b_ | EAAAE | EAAC | EAAG | EZAK | EZTK | FLWSECK- |
+      FLWSECK_TEST- | fm1a_ | fm1r_ | fm2_ | fo1_ | ghv_ | glc_ | glffct- | glimt- | gloas- |
+      glsa_ | GR1348941 | hfp_ | HRKU- | jina_ | livesk_ | lsv2_pt_ | lsv2_sk_ | LTAI | mdb_sa_sk_
+      | nfp_ | NRAA- | NRAK- | NRII- | NRJS- | NRRA- | ollama_ | ops_eyJ | ory_at_ | ory_pat_ |
+      ory_rt_ | pat-eu1- | pat-na1- | pcsk_ | PMAK- | pnb_ | pnu_ | pscale_oauth_ | pscale_pw_ |
+      pscale_tkn_ | pul- | rdme_ | rnd_ | rubygems_ | sb_secret_ | secret-token: | sgp_ | shppa_ |
+      slk_ | sntrya_ | sntryu_ | sq0atp- | sq0csp- | sq0idp- | svix_ | SWMTKN-1- | t1\.9euel |
+      testsk_ | tfp_ | tvly- | vck_ | vercel_blob_rw_ | waka_ | xkeysib- | xprv9 | xsmtpsib- |
+      y0_Ag | zpka_
+    )[A-Za-z0-9_.=+/~-]{16,}+""",
+    re.VERBOSE,
+)
+_FIXED = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      SK[0-9a-f]{32}                          # Twilio
+    | [A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}+
+    | [MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}+  # Discord
+    | AAAA[A-Za-z0-9_-]{7}:[A-Za-z0-9_-]{100,}+   # Firebase
+    | [0-9a-f]{32}-us[0-9]{1,2}               # Mailchimp
+    | BSA[A-Za-z0-9_-]{24,}+                  # Brave
+    | re_[A-Za-z0-9]{6,10}_[A-Za-z0-9]{20,}+  # Resend
+    | (?:key|pubkey)-[0-9a-f]{32}             # Mailgun
+    | fc-[0-9a-f]{32}                         # Firecrawl
+    | sl\.[A-Za-z0-9_.-]{80,}+                # Dropbox
+    | oy2[a-z0-9]{43}                         # NuGet
+    )(?![A-Za-z0-9])""",
+    re.VERBOSE,
+)
+# Makers of tokens say what they are in the prefix: acme_live_…, foo-pat-…, bar_api_key_…
+_SAYS_SO = re.compile(
+    r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{1,16}[_-]){0,3}"
+    r"(?:key|apikey|api|pat|oat|tok|tkn|token|sk|rk|sec|secret|live|prod|oauth|auth|sa|pw|priv|cred)"
+    r"(?:[_-][A-Za-z0-9]{1,8}){0,2}[_-]([A-Za-z0-9]{16,}+)(?![A-Za-z0-9])"
+)
+_NETRC = re.compile(r"\blogin[ \t]+\S{1,200}\s+password[ \t]+(\S{1,200})")
+_USER_FLAG = re.compile(
+    r"(?<!\S)(?:-u|--user|--userpwd)[ =][\"']?[^\s:/\"']{1,100}:(?!//)([^\s\"']{1,200})"
+)
 _SK = re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{12,}+")  # OpenAI, Anthropic and others
 _JWT = re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}+(?:\.[A-Za-z0-9_-]*+){2,4}")
 _SCHEME = re.compile(
@@ -66,6 +108,15 @@ _LONG = 20  # characters; a shorter word after "Bearer" must contain a digit
 def shapes_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans that have the shape of a secret."""
     yield from (found.span() for found in _VENDORS.finditer(text))
+    for found in _PREFIXED.finditer(text):
+        if _has_digit(found[0]):
+            yield found.span()
+    yield from (found.span() for found in _FIXED.finditer(text))
+    for found in _SAYS_SO.finditer(text):
+        if len(_DIGITS.findall(found[1])) >= 2 and not found[1].isdigit():
+            yield found.span()
+    for pattern in (_NETRC, _USER_FLAG):
+        yield from (found.span(1) for found in pattern.finditer(text))
     for found in _SK.finditer(text):
         if _has_digit(found[0]):
             yield found.span()
@@ -96,6 +147,9 @@ def _is_credential(scheme: str, text: str) -> bool:
     if scheme == "basic":
         return bool(basic_parts(text))
     return _has_digit(text) or len(text) >= _LONG
+
+
+_DIGITS = re.compile(r"[0-9]+")
 
 
 def _has_digit(text: str) -> bool:

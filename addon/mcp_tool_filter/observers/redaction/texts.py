@@ -9,7 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import zlib
+from contextlib import suppress
 
+_MOST_UNPACKED = 16 * 1024 * 1024
 _CHARSET = re.compile(r"charset=\"?([\w-]{1,40})", re.I)
 
 
@@ -33,3 +36,30 @@ def decode_base64(text: str) -> bytes | None:
         return base64.b64decode(compact + "=" * (-len(compact) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+def readable(data: bytes) -> tuple[str, bool]:
+    """Return bytes as text, unpacked if they are packed, and whether all of it could be read."""
+    if data[:2] == b"\x1f\x8b" or data[:2] in (b"x\x9c", b"x\x01", b"x\xda"):
+        with suppress(zlib.error):
+            data = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, _MOST_UNPACKED)
+    if len(data) % 2 == 0 and data[1::2].count(0) * 10 > len(data) * 4:
+        with suppress(ValueError):  # as PowerShell encodes commands
+            data = data.decode("utf-16-le").encode()
+    text = data.decode("latin-1")
+    return text, problem_in_text(text, "") is None
+
+
+def is_private_key(data: bytes) -> bool:
+    """Tell whether bytes are a private key, or a store of keys, without text around them."""
+    if data.startswith((b"openssh-key-v1\0", b"\xfe\xed\xfe\xed", b"PuTTY-User-Key-File")):
+        return True
+    # A DER sequence that begins with a version: PKCS#1, PKCS#8, SEC 1 and PKCS#12.
+    return (
+        re.match(
+            rb"\x30(?:[\x00-\x7f]|\x81.|\x82..|\x83...)\x02\x01[\x00\x01\x03][\x02\x04\x30]",
+            data,
+            re.DOTALL,
+        )
+        is not None
+    )
