@@ -40,16 +40,17 @@ from mcp_tool_filter.adapters.mitmproxy.websocket import Socket, judge_or_drop, 
 from mcp_tool_filter.errors import InvalidOption, ProtocolError
 from mcp_tool_filter.http.exchange import HttpExchange, Passed
 from mcp_tool_filter.http.head import is_websocket
-from mcp_tool_filter.http.interception.body import BodyReader, Treatment
-from mcp_tool_filter.http.interception.events import EventPeeker
-from mcp_tool_filter.http.interception.recognise import (
+from mcp_tool_filter.http.listener import Listener
+from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.http.recognise import (
+    BodyReader,
+    EventPeeker,
     TrafficKind,
+    Treatment,
     has_hidden_line,
     is_mcp_head,
     kind_of_body,
 )
-from mcp_tool_filter.http.listener import Listener
-from mcp_tool_filter.http.media_type import may_be_event_stream
 from mcp_tool_filter.policy.config import Config
 
 log = logging.getLogger(__name__)

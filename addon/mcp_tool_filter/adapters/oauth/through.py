@@ -27,7 +27,6 @@ from mcp_tool_filter.adapters.oauth.upstream_login import UpstreamLogin, find_lo
 from mcp_tool_filter.adapters.oauth.web import Web, WebFailed
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.interception.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.login_paths import is_login_document
 from mcp_tool_filter.http.login_through.documents import (
@@ -53,6 +52,7 @@ from mcp_tool_filter.http.login_through.requests import (
     with_their_resource,
 )
 from mcp_tool_filter.http.oauth_metadata import ServerMetadata, server_documents
+from mcp_tool_filter.http.recognise import TrafficKind, kind_of_body
 from mcp_tool_filter.policy.paths import is_misleading
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Forward proxies: MCP goes through the filter, everything else passes unchanged.
 
 In mitmproxy's regular, upstream, transparent and local modes all traffic of clients goes through
-us. A stream waits until we know what its request is (see ``http/interception``). MCP is handled as
+us. A stream waits until we know what its request is (see ``http/recognise``). MCP is handled as
 in a reverse proxy. Other requests and answers pass unchanged: no hook runs for them, so no addon
 changes or records them, and we keep none of their bodies.
 
@@ -49,8 +49,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.outermost import OutermostLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.passing import PassingStream
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import RefusingLayer, guard_client
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import Paused, SafeStream
-from mcp_tool_filter.http.interception.body import BodyReader, Treatment
-from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
+from mcp_tool_filter.http.recognise import BodyReader, Spoken, Treatment, first_bytes
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from mitmproxy.http import HTTPFlow, Request
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
-from mcp_tool_filter.http.interception.body import BodyReader, Treatment
+from mcp_tool_filter.http.recognise import BodyReader, Treatment
 
 type Chunks = Callable[[bytes], list[bytes]]
 """What ``flow.response.stream`` expects."""

@@ -32,7 +32,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.interceptor import interceptor
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import Order, Steps
 from mcp_tool_filter.adapters.mitmproxy.safe.stream import SafeStream
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.http.interception.body import Treatment, Watch
+from mcp_tool_filter.http.recognise import Treatment, Watch
 from mcp_tool_filter.observers.redaction.shown import shown_url
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.http.interception.first_bytes import Spoken, first_bytes
+from mcp_tool_filter.http.recognise import Spoken, first_bytes
 
 
 @pytest.mark.parametrize(

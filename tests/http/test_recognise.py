@@ -17,10 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.http.interception.body import BodyReader, Treatment, Watch
-from mcp_tool_filter.http.interception.recognise import (
+from mcp_tool_filter.http.recognise import (
     _MENTION,
+    BodyReader,
     TrafficKind,
+    Treatment,
+    Watch,
     has_hidden_line,
     is_mcp_head,
     kind_of_body,

@@ -1,1 +1,0 @@
-"""Find the requests of a forward proxy that are MCP; all others pass untouched."""
