@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.jsregex.allowance import Allowance
+from mcp_tool_filter.jsregex.cost import Allowance
 from tests.adapters.mitmproxy.filtered import call
 from tests.attacks.ruled import OK, draft, under_policy
 from tests.mcp_upstream import saying

@@ -1,10 +1,16 @@
-"""A hint is for people who think in globs."""
+"""For people who think in globs: hints, and regexes that say the same as a glob."""
 
 from __future__ import annotations
 
-import pytest
+from fnmatch import fnmatchcase
 
-from mcp_tool_filter.jsregex.hints import hint
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_tool_filter.jsregex.hints import hint, render_glob
+from mcp_tool_filter.jsregex.matcher import Matcher
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
 
 
 @pytest.mark.parametrize(
@@ -33,3 +39,62 @@ def test_other_common_mistakes_get_a_hint(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", ["^delete_.*$", ".*_db$", "(a+)+", "[a", "delete_file"])
 def test_correct_patterns_get_no_hint(pattern: str) -> None:
     assert hint(pattern) is None
+
+
+def fits(glob: str, name: str) -> bool:
+    return Matcher(parse_regex(render_glob(glob))).search(name)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("write_*", "write_file"),
+        ("write_*", "write_"),
+        ("*", "anything\nat all"),
+        ("*_db", "drop_db"),
+        ("get_?", "get_a"),
+        ("a.b", "a.b"),
+        ("[!a]x", "bx"),
+        ("{read,write}_*", "write_x"),
+        (r"a\*", "a*"),
+        ("a^b$c|(d)+", "a^b$c|(d)+"),
+    ],
+)
+def test_matching_names_fit_a_glob(glob: str, name: str) -> None:
+    assert fits(glob, name)
+
+
+@pytest.mark.parametrize(
+    ("glob", "name"),
+    [
+        ("write_*", "rewrite_file"),
+        ("write", "write_file"),
+        ("*_db", "drop_db_now"),
+        ("get_?", "get_"),
+        ("a.b", "axb"),
+        ("WRITE_*", "write_file"),
+        ("{read,write}_*", "delete_x"),
+    ],
+)
+def test_other_names_do_not_fit_a_glob(glob: str, name: str) -> None:
+    assert not fits(glob, name)
+
+
+@given(
+    glob=st.text("ab*?.[]!-_", max_size=6).filter(lambda glob: "[" not in glob or "]" in glob),
+    name=st.text("ab._!-[]", max_size=6),
+)
+@example(glob="[]", name="[]")
+@example(glob="[!]", name="[!]")
+@example(glob="[]a]", name="]")
+def test_pythons_fnmatch_agrees(glob: str, name: str) -> None:
+    try:
+        found = fits(glob, name)
+    except NotJavaScript:  # a range that is out of order; to Python it is empty
+        return
+    assert found == fnmatchcase(name, glob)
+
+
+def test_a_brace_that_is_not_closed_is_refused() -> None:
+    with pytest.raises(NotJavaScript):
+        render_glob("{a,b")

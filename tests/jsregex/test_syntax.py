@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.syntax import parse_regex
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
 from tests.jsregex.javascript import Node, nonsense, patterns, recorded
 
 

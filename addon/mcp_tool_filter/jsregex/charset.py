@@ -8,11 +8,20 @@ A set is a tuple of inclusive ranges, sorted, with a gap between each and the ne
 ((0, 47), (58, 65535))
 >>> to_units("a😀") == "a\ud83d\ude00"
 True
+
+Upper and lower case as the flag ``i`` of JavaScript sees it (ECMA-262, Canonicalize).
+
+Two characters are the same if their capitals are. A letter stays as it is if its capital has more
+than one character, or if it is not ASCII and its capital is:
+
+>>> fold_text("Delete_\u00df_\u017f") == "DELETE_\u00df_\u017f", fold_set(((97, 99), (95, 95)))
+(True, ((65, 67), (95, 95)))
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 type CharSet = tuple[tuple[int, int], ...]
 
@@ -65,3 +74,38 @@ SPACE: CharSet = union(  # ECMA-262, WhiteSpace and LineTerminator
     of_chars(" \u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"),
 )
 NO_LINE_END: CharSet = invert(of_chars("\n\r\u2028\u2029"))  # what a dot matches
+
+
+_LAST_ASCII = 0x7F
+
+
+def fold_text(units: str) -> str:
+    """Return the text with each UTF-16 code unit as its capital."""
+    if units.isascii():
+        return units.upper()
+    return "".join([chr(_fold(ord(char))) for char in units])
+
+
+@lru_cache(maxsize=512)
+def fold_set(chars: CharSet) -> CharSet:
+    """Return the capitals of a set."""
+    return union(*(_fold_range(low, high) for low, high in chars))
+
+
+def _fold_range(low: int, high: int) -> CharSet:
+    folded = sorted({_fold(code) for code in range(low, high + 1)})
+    ranges: list[tuple[int, int]] = []
+    for code in folded:
+        if ranges and code == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return tuple(ranges)
+
+
+@lru_cache(maxsize=0x10000)
+def _fold(code: int) -> int:
+    capital = chr(code).upper()
+    if len(capital) != 1 or ord(capital) > 0xFFFF:
+        return code
+    return code if code > _LAST_ASCII >= ord(capital) else ord(capital)

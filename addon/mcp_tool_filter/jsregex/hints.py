@@ -1,16 +1,20 @@
-"""Hints for a refused or odd pattern: what its author probably meant.
+r"""Help for authors of patterns: hints about what they probably meant, and globs.
 
 >>> hint("delete_*")
 '_* matches any number of _, even none; if you mean a glob: ^delete_'
+
+A glob becomes a regex; it must fit the whole name:
+
+>>> render_glob("write_*"), render_glob("*.{md,txt}"), render_glob("file_[!a-c]?")
+('^write_', '\\.(?:md|txt)$', '^file_[^a-c][^]$')
 """
 
 from __future__ import annotations
 
 import re
 
-from mcp_tool_filter.jsregex.ambiguity import is_safe
-from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.syntax import parse_regex
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
 
 _GLOB = re.compile(r"[\w./:*-]*\*[\w./:*-]*")
 _LITERAL = re.compile(r"/(.+)/([dgimsuyv]*)", re.DOTALL)
@@ -56,3 +60,53 @@ def _is_regex(text: str) -> bool:
     except NotJavaScript:
         return False
     return True
+
+
+# A class, an escaped character, or any one character.
+_PIECE = re.compile(r"\[[!^]?+(?:\][^\]]*|[^\]]+)\]|\\.|.", re.DOTALL)
+
+
+def render_glob(glob: str) -> str:
+    """Return the equivalent regex. Raises NotJavaScript for braces that do not match."""
+    parts: list[str] = []
+    depth = 0
+    for piece in _PIECE.findall(glob):
+        if piece == "{":
+            depth += 1
+            parts.append("(?:")
+        elif piece == "}" and depth:
+            depth -= 1
+            parts.append(")")
+        elif piece == "," and depth:
+            parts.append("|")
+        else:
+            parts.append(_render(piece))
+    if depth:
+        raise NotJavaScript("a brace of the glob is not closed")
+    return _without_ends("".join(["^", *parts, "$"]))
+
+
+def _render(piece: str) -> str:
+    if piece == "*":
+        return "[^]*"
+    if piece == "?":
+        return "[^]"
+    if len(piece) > 2:  # a class
+        negated = piece[1] in "!^"
+        inside = (
+            piece[1 + negated : -1].replace("\\", "\\\\").replace("]", "\\]").replace("^", "\\^")
+        )
+        return f"[{'^' if negated else ''}{inside}]"
+    char = piece[-1]
+    return char if char.isalnum() or char in "_-" or not char.isascii() else f"\\{char}"
+
+
+def _without_ends(regex: str) -> str:
+    """Return ``a`` for ``^[^]*a[^]*$``, which means the same: a regex may match anywhere."""
+    while regex.startswith("^[^]*"):
+        regex = regex.removeprefix("^[^]*")
+        regex = f"^{regex}" if regex.startswith("[^]*") else regex
+    while regex.endswith("[^]*$"):
+        regex = regex.removesuffix("[^]*$")
+        regex = f"{regex}$" if regex.endswith("[^]*") else regex
+    return regex

@@ -1,26 +1,46 @@
-"""Search a name for a pattern, in the cheapest way that is exact for that pattern.
+r"""Search a name for a pattern, in the cheapest way that is exact for that pattern.
 
 That is Python's ``re`` if the name is short and ``re`` is safe for the pattern. Otherwise a pattern
 that refers back to a group is matched by backtracking, and any other in one pass.
+
+A finder finds where a pattern matches, in order to replace what it matches:
+
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> PatternFinder(parse_regex(r"sk-\w+|\d{4}")).find("a sk-abc and 12345")
+[(2, 8), (13, 17)]
+
+One pass from the end of the text finds every place where a match begins. Only at these places do we
+match as JavaScript does, to learn where the match ends. So a text without a match costs one pass,
+however long it is.
+
+There may be a text that every match of a pattern must contain:
+
+>>> from mcp_tool_filter.jsregex.syntax import parse_regex
+>>> [required_text(parse_regex(text).root) for text in (r"^/etc/.*\.key$", "a|b", "x+yz")]
+['/etc/', '', 'yz']
+
+Searching for it is much faster than matching, and most texts do not contain it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import abc
 from functools import cached_property
 
-from mcp_tool_filter.jsregex.allowance import (
+from mcp_tool_filter.jsregex.automaton import Alphabet
+from mcp_tool_filter.jsregex.charset import WORD, fold_text, to_units
+from mcp_tool_filter.jsregex.cost import (
+    FOR_A_MESSAGE,
     FOR_A_NAME,
     LONGEST_NAME,
+    MOST_STEPS,
     Allowance,
     Budget,
     TooCostly,
+    most_scan_steps,
+    most_steps,
 )
-from mcp_tool_filter.jsregex.alphabet import Alphabet
-from mcp_tool_filter.jsregex.backtrack import Backtracker
-from mcp_tool_filter.jsregex.case import fold_text
-from mcp_tool_filter.jsregex.charset import WORD, to_units
-from mcp_tool_filter.jsregex.cost import MOST_STEPS, most_scan_steps, most_steps
 from mcp_tool_filter.jsregex.program import (
     LONGEST_COUNT,
     Program,
@@ -28,11 +48,15 @@ from mcp_tool_filter.jsregex.program import (
     code_size,
     compile_program,
 )
-from mcp_tool_filter.jsregex.scan import Scan
+from mcp_tool_filter.jsregex.run import Backtracker, Scan
 from mcp_tool_filter.jsregex.syntax import Regex
 from mcp_tool_filter.jsregex.translate import render_python
 from mcp_tool_filter.jsregex.tree import (
+    Edge,
+    Group,
     Node,
+    Reference,
+    Sequence,
     Unit,
     anchored,
     groups_referred_to,
@@ -144,3 +168,68 @@ class Matcher:
             self._allowance,
             anchored=anchored(self._root),
         )
+
+
+class PatternFinder:
+    """Finds the matches of one pattern."""
+
+    def __init__(self, regex: Regex) -> None:
+        self._allowance = Allowance(longest=FOR_A_MESSAGE)
+        units = [node.chars for node in walk(regex.root) if isinstance(node, Unit)]
+        self._alphabet = Alphabet([WORD, *units])
+        whole = compile_program(Group(regex.root, 0), for_scan=False, groups=regex.groups)
+        self._exact_up_to = whole.exact_up_to
+        self._backtracker = Backtracker(
+            whole, self._alphabet, self._allowance, captures=captures_of(regex.groups)
+        )
+        self._starts: Scan | None = None
+        if not any(isinstance(node, Reference) for node in walk(regex.root)):
+            backward = compile_program(regex.root, for_scan=True, backward=True)
+            self._starts = Scan(backward, self._alphabet, self._allowance, tabulates=True)
+
+    def find(self, units: str, budget: Budget | None = None) -> list[tuple[int, int]]:
+        """Return where the matches begin and end, in UTF-16 code units. Raises TooCostly.
+
+        With a budget, its steps are spent.
+        """
+        if self._exact_up_to is not None and len(units) > self._exact_up_to:
+            raise TooCostly
+        self._allowance.begin(budget.steps if budget else None)
+        try:
+            places = self._places(units)
+            return list(self._backtracker.find(units, places)) if places else []
+        finally:
+            if budget:
+                budget.steps = self._allowance.left
+
+    def _places(self, units: str) -> abc.Sequence[int]:
+        if self._starts is None:
+            return range(len(units))
+        letters = self._alphabet.read(units)
+        return [at for at, begins in enumerate(self._starts.table(letters)) if begins]
+
+
+def required_text(root: Node) -> str:
+    """Return the longest such text that is easy to determine; empty if there is none."""
+    runs = [""]
+    for node in _in_line(root):
+        if isinstance(node, Unit) and (char := _only_char(node)):
+            runs[-1] += char
+        elif not isinstance(node, Edge):
+            runs.append("")
+    return max(runs, key=len)
+
+
+def _in_line(node: Node) -> list[Node]:
+    if isinstance(node, Group):
+        return _in_line(node.body)
+    if isinstance(node, Sequence):
+        return [inner for item in node.items for inner in _in_line(item)]
+    return [node]
+
+
+def _only_char(unit: Unit) -> str:
+    """Return the character of a set that has one ASCII character, else an empty text."""
+    if len(unit.chars) == 1 and unit.chars[0][0] == unit.chars[0][1] < 128:
+        return chr(unit.chars[0][0])
+    return ""

@@ -20,7 +20,7 @@ import collections.abc
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mcp_tool_filter.jsregex.alphabet import bits_of
+from mcp_tool_filter.jsregex.automaton import bits_of
 from mcp_tool_filter.jsregex.charset import CharSet
 from mcp_tool_filter.jsregex.tree import (
     Choice,

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import re
 
-from mcp_tool_filter.jsregex.ambiguity import count_loops, count_ways
 from mcp_tool_filter.jsregex.charset import EVERYTHING, LAST_UNIT, CharSet, invert
 from mcp_tool_filter.jsregex.program import code_size
+from mcp_tool_filter.jsregex.safety import count_loops, count_ways
 from mcp_tool_filter.jsregex.tree import (
     Choice,
     Edge,

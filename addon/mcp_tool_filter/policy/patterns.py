@@ -20,13 +20,11 @@ import re
 from dataclasses import dataclass, field
 
 from mcp_tool_filter.errors import BlankPattern, InvalidGlob, InvalidPattern, NotUtf8, UnsafePattern
-from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, TooCostly
-from mcp_tool_filter.jsregex.ambiguity import is_safe
-from mcp_tool_filter.jsregex.globs import render_glob
-from mcp_tool_filter.jsregex.hints import hint
+from mcp_tool_filter.jsregex.cost import LONGEST_NAME, TooCostly
+from mcp_tool_filter.jsregex.hints import hint, render_glob
 from mcp_tool_filter.jsregex.matcher import Matcher
-from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 
 DENY_GLOB = "deny_glob"
 MAX_NAME = LONGEST_NAME  # UTF-16 code units; a tool with a longer name is never exposed

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from mcp_tool_filter.jsregex.allowance import Allowance, Budget
+from mcp_tool_filter.jsregex.cost import Allowance, Budget
 from mcp_tool_filter.policy.effects import Delay, waits
 from mcp_tool_filter.policy.rule_effects import EffectFailed, TooLarge, Warn
 from mcp_tool_filter.policy.rules import fields

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.allowance import Budget
+from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.rules.patterns import parse_rule_pattern
 
 PATTERNS = [

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_tool_filter.jsregex.allowance import Budget
 from mcp_tool_filter.jsregex.charset import to_units
+from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.rules.fields import (
     Document,
     Every,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
-from mcp_tool_filter.jsregex.allowance import Budget
+from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange

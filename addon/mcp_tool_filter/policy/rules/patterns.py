@@ -6,13 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from mcp_tool_filter.errors import InvalidPattern, UnsafePattern
-from mcp_tool_filter.jsregex.allowance import FOR_A_MESSAGE, Allowance, Budget, TooCostly
-from mcp_tool_filter.jsregex.ambiguity import is_safe
-from mcp_tool_filter.jsregex.literal import required_text
-from mcp_tool_filter.jsregex.matcher import Matcher
-from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.spans import PatternFinder
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.cost import FOR_A_MESSAGE, Allowance, Budget, TooCostly
+from mcp_tool_filter.jsregex.matcher import Matcher, PatternFinder, required_text
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 
 _LONG = 256  # characters
 _FOUND_AT_ONCE = 256  # characters in which we can find a known text in the time of one step

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mcp_tool_filter.jsregex.allowance import Budget
+from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.rules.fields import Document, Field
 from mcp_tool_filter.policy.verdict import Forward, Verdict
 from mcp_tool_filter.protocol.limits import Limits

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.ambiguity import is_safe
 from mcp_tool_filter.jsregex.matcher import Matcher
-from mcp_tool_filter.jsregex.names import NotJavaScript
-from mcp_tool_filter.jsregex.syntax import parse_regex
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, parse_regex
 from tests.jsregex.javascript import Node, names, patterns
 
 LETTERS = (

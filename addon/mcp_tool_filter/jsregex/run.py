@@ -1,4 +1,11 @@
-"""A backtracking matcher with JavaScript's semantics, for patterns that refer back to a group.
+r"""Match any pattern without references in one pass over the text; captures are not kept.
+
+We follow all places of the program at once. A set of places is a state, and each state remembers
+where each letter led (a DFA built on the way). Conditions on the place in the text, ``^`` and
+``\b``, are decided when the next letter is known. Each look-ahead and look-behind is scanned over
+the whole text beforehand, so it costs one pass too.
+
+The second matcher backtracks, with JavaScript's semantics, for patterns that refer back to a group.
 
 It follows ECMA-262 to the letter: each round of a repetition forgets the captures of the round
 before, an optional round must not be empty, a look-behind goes from right to left, and a reference
@@ -11,15 +18,149 @@ computes beforehand what this costs at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from mcp_tool_filter.jsregex.allowance import LONGEST_NAME, Allowance
-from mcp_tool_filter.jsregex.alphabet import Alphabet
+from mcp_tool_filter.jsregex.automaton import Alphabet
 from mcp_tool_filter.jsregex.charset import WORD
+from mcp_tool_filter.jsregex.cost import LONGEST_NAME, Allowance
 from mcp_tool_filter.jsregex.program import Op, Program
 
+_MOST_STATES = 500
+
+
+class _State:
+    __slots__ = ("first", "matched", "moves", "places", "stop", "word")
+
+    def __init__(
+        self, places: frozenset[int], *, first: bool, word: bool, matched: bool, stop: bool
+    ) -> None:
+        self.places = places
+        self.first = first  # nothing has been consumed yet
+        self.word = word  # what was consumed last is a word character
+        self.matched = matched  # a match was possible before that
+        self.stop = stop  # no need to read on
+        self.moves: dict[int, _State] = {}
+
+
+class Scan:
+    """Scans for one program: that of the pattern, or of a look-ahead or look-behind in it."""
+
+    def __init__(
+        self,
+        program: Program,
+        alphabet: Alphabet,
+        allowance: Allowance,
+        *,
+        anchored: bool = False,
+        tabulates: bool = False,
+    ) -> None:
+        self._code = program.code
+        self._backward = program.backward
+        self._alphabet = alphabet
+        self._allowance = allowance
+        self._anchored = anchored
+        self._tabulates = tabulates
+        self._masks = [alphabet.mask(chars) for chars in program.sets]
+        self._word_letters = alphabet.mask(WORD)
+        self._end = alphabet.size  # the letter after the last
+        self._looks = [Scan(look, alphabet, allowance, tabulates=True) for look in program.looks]
+        self._forget()
+
+    def search(self, letters: Sequence[int]) -> bool:
+        state = self._initial
+        for key in self._keys(letters):
+            state = state.moves.get(key) or self._move(state, key)
+            if state.stop:
+                return state.matched
+        return state.matched
+
+    def table(self, letters: Sequence[int]) -> list[bool]:
+        """Return for each place in the text, the last included, whether a match ends there."""
+        state = self._initial
+        table = []
+        for key in self._keys(letters):
+            state = state.moves.get(key) or self._move(state, key)
+            table.append(state.matched)
+        return table[::-1] if self._backward else table
+
+    def _keys(self, letters: Sequence[int]) -> list[int]:
+        """Return what the moves depend on: the next letter, and which looks succeed before it."""
+        self._allowance.spend(len(letters))
+        if len(letters) > LONGEST_NAME and not isinstance(letters, bytes):
+            self._allowance.spend(len(letters))  # to read what is not ASCII takes as long again
+        keys = [*(reversed(letters) if self._backward else letters), self._end]
+        weight = self._end + 1
+        for look in self._looks:
+            table = look.table(letters)
+            if self._backward:
+                table.reverse()
+            keys = [key + weight * succeeds for key, succeeds in zip(keys, table, strict=True)]
+            weight *= 2
+        return keys
+
+    def _move(self, state: _State, key: int) -> _State:
+        looks, letter = divmod(key, self._end + 1)
+        places, matched = self._step(state, letter, looks)
+        word = bool(self._word_letters >> letter & 1)
+        known = (places, word, matched)
+        following = self._states.get(known)
+        if following is None:
+            if len(self._states) >= _MOST_STATES:
+                self._forget()
+            dead = self._anchored and not places
+            stop = (matched and not self._tabulates) or dead
+            following = self._states[known] = _State(
+                places, first=False, word=word, matched=matched, stop=stop
+            )
+        state.moves[key] = following
+        return following
+
+    def _forget(self) -> None:
+        self._states: dict[tuple[frozenset[int], bool, bool], _State] = {}
+        self._initial = _State(frozenset(), first=True, word=False, matched=False, stop=False)
+
+    def _step(self, state: _State, letter: int, looks: int) -> tuple[frozenset[int], bool]:
+        """Return the places after the letter, and whether a match was possible before it."""
+        last = letter == self._end
+        at_start, at_end = (last, state.first) if self._backward else (state.first, last)
+        at_boundary = state.word != bool(self._word_letters >> letter & 1)
+        waiting = list(state.places)
+        if state.first or not self._anchored:
+            waiting.append(0)
+        seen = set(waiting)
+        reached = set()
+        matched = False
+        while waiting:
+            place = waiting.pop()
+            op, a, b = self._code[place]
+            onward: tuple[int, ...] = ()
+            if op == Op.UNIT:
+                if self._masks[a] >> letter & 1:
+                    reached.add(place + 1)
+            elif op == Op.SPLIT:
+                onward = (a, b)
+            elif op == Op.JUMP:
+                onward = (a,)
+            elif op == Op.MATCH:
+                matched = True
+            elif (
+                (op == Op.START and at_start)
+                or (op == Op.END and at_end)
+                or (op == Op.WORD and at_boundary)
+                or (op == Op.NOT_WORD and not at_boundary)
+                or (op == Op.LOOK and (looks >> a & 1) != b)
+            ):
+                onward = (place + 1,)
+            for place in onward:
+                if place not in seen:
+                    seen.add(place)
+                    waiting.append(place)
+        self._allowance.spend(len(seen))
+        return frozenset(reached), matched
+
+
 type Registers = tuple[int, ...]
-type _State = tuple[int, int, Registers]
+type _Place = tuple[int, int, Registers]
 
 _UNSET = -1
 _STEPS_AT_ONCE = 30  # paid for in advance
@@ -51,7 +192,7 @@ class Backtracker:
         # States may be shared between starts: a match continues in the same way wherever it began.
         # For a long text the set would take too much memory.
         remembers = self._remembers and len(text) <= LONGEST_NAME
-        seen: set[_State] | None = set() if remembers else None
+        seen: set[_Place] | None = set() if remembers else None
         return any(
             attempt.match(self._program, start, unset, seen) is not None for start in range(starts)
         )
@@ -91,7 +232,7 @@ class _Attempt:
         self._paid = 0
 
     def match(
-        self, program: Program, start: int, captures: Registers, seen: set[_State] | None = None
+        self, program: Program, start: int, captures: Registers, seen: set[_Place] | None = None
     ) -> Registers | None:
         """Match from one place; return the registers after the match, or None."""
         code = program.code

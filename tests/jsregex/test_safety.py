@@ -6,13 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.jsregex.allowance import Allowance, TooCostly
-from mcp_tool_filter.jsregex.alphabet import Alphabet
-from mcp_tool_filter.jsregex.ambiguity import is_safe
-from mcp_tool_filter.jsregex.backtrack import Backtracker
-from mcp_tool_filter.jsregex.names import NotJavaScript
+from mcp_tool_filter.jsregex.automaton import Alphabet
+from mcp_tool_filter.jsregex.cost import Allowance, TooCostly
 from mcp_tool_filter.jsregex.program import captures_of, compile_program
-from mcp_tool_filter.jsregex.syntax import Regex, parse_regex
+from mcp_tool_filter.jsregex.run import Backtracker
+from mcp_tool_filter.jsregex.safety import is_safe
+from mcp_tool_filter.jsregex.syntax import NotJavaScript, Regex, parse_regex
 from mcp_tool_filter.jsregex.tree import Unit, anchored, walk
 from tests.jsregex.javascript import labelled, patterns
 
