@@ -8,6 +8,7 @@ lines that are no messages, ``say`` prints its argument ``raw`` as it is, ``fill
 ``ask`` asks the client for its roots, ``sleep`` sleeps, ``big`` answers with so many bytes,
 ``flood`` sends notifications, ``change`` lists other ``tools`` from now on and says so, ``env``,
 ``cwd`` and ``argv`` tell what it was started with. Anything else is answered with the tool's name.
+``subscriptions/listen`` and ``vendor/slow`` are never answered.
 
 Only the standard library is used: it has to start quickly.
 """
@@ -131,6 +132,8 @@ def _answer(args: argparse.Namespace, message: Message, ready: bool) -> Message:
             result = _call(args, params)
         case "ping":
             result = {}
+        case "subscriptions/listen" | "vendor/slow":
+            return {}
         case _:
             return _error(message, -32601, "Method not found")
     return {"jsonrpc": "2.0", "id": message["id"], "result": result}

@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mcp_tool_filter.adapters.stdio.child import Child
 from mcp_tool_filter.adapters.stdio.sessions import ChildSession, Outbox, SharedSession
 from mcp_tool_filter.protocol.limits import Limits
-from tests.make import calling
+from tests.make import asking, calling
 from tests.stdio_client import upstream
 
 
@@ -89,3 +91,32 @@ async def test_a_client_that_reads_slowly_delays_no_other(tmp_path: Path) -> Non
         messages = slow.drain()
         assert json.loads(messages[-1])["id"] == 1
         assert sum(map(len, messages)) < 2 * 1024 * 1024
+
+
+LOG = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}'
+LOGGED = ',"_meta":{"io.modelcontextprotocol/logLevel":"info"}'
+
+
+@pytest.mark.parametrize(
+    ("others", "level", "is_heard"),
+    [
+        ([], "", True),
+        ([("subscriptions/listen", "")], "", True),
+        ([("vendor/slow", "")], LOGGED, True),
+        ([("vendor/slow", "")], "", False),  # it may be about either
+        ([("vendor/slow", LOGGED)], LOGGED, False),
+    ],
+)
+async def test_a_log_message_reaches_the_only_request_that_it_can_be_about(
+    others: list[tuple[str, str]], level: str, is_heard: bool, tmp_path: Path
+) -> None:
+    async with shared(tmp_path / "journal") as session:
+        quiet = []
+        for method, wanted in others:
+            asked = asking(method, id="7", params=f'{{"name":"unanswered"{wanted}}}')
+            is_subscription = method == "subscriptions/listen"
+            quiet.append((await session.ask(asked, is_subscription=is_subscription))[1])
+        params = f'{{"name":"say","arguments":{json.dumps({"raw": LOG})}{level}}}'
+        _, outbox = await session.ask(asking("tools/call", id="2", params=params))
+        assert ("method" in await heard(outbox)) == is_heard
+        assert [one.drain() for one in quiet] == [[] for _ in quiet]

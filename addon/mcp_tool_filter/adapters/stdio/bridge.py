@@ -174,7 +174,11 @@ class Bridge:
         if self._is_modern is False:
             return error_response(404, message.id, METHOD_NOT_FOUND, "Method not found")
         shared = await self.sessions.shared()
-        number, outbox = await shared.ask(line, only_answers=not _takes_events(request))
+        number, outbox = await shared.ask(
+            line,
+            only_answers=not _takes_events(request),
+            is_subscription=message.method == "subscriptions/listen",
+        )
 
         def leave() -> None:
             shared.leave(number)

@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Final
 
@@ -447,32 +448,47 @@ class ChildSession:
             outbox.end()
 
 
+_LOG_LEVEL: Final = b"io.modelcontextprotocol/logLevel"  # in a request that wants log messages
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A request to a shared command."""
+
+    outbox: Outbox
+    wants_logs: bool
+    is_subscription: bool
+
+
 class SharedSession:
     """One command for all clients of a stateless revision; each request gets a number as its id.
 
-    Messages for one client never reach another, and one that reads slowly delays no other.
+    Messages for one client never reach another, and one that reads slowly delays no other. Log
+    messages do not say which request they are about: they are delivered only if it can be no other.
     """
 
     def __init__(self, session: ChildSession) -> None:
         self.session = session
         self._numbers = Numbers()
-        self._outboxes: dict[int, Outbox] = {}
+        self._asked: dict[int, _Shared] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         session.restore = self._restore
         session.on_other = self._receive_other
 
-    async def ask(self, line: bytes, *, only_answers: bool = False) -> tuple[int, Outbox]:
+    async def ask(
+        self, line: bytes, *, only_answers: bool = False, is_subscription: bool = False
+    ) -> tuple[int, Outbox]:
         """Send a request; return its number, and the outbox for its messages."""
         outbox = Outbox(only_answers=only_answers)
         number, renumbered = self._numbers.renumber(line)
-        self._outboxes[number] = outbox
+        self._asked[number] = _Shared(outbox, _LOG_LEVEL in line, is_subscription)
         self.session.expect([str(number)], outbox)
         await self.session.tell(renumbered)
         return number, outbox
 
     def leave(self, number: int) -> None:
         """Forget a request; if it has no answer yet, cancel it."""
-        self._outboxes.pop(number, None)
+        self._asked.pop(number, None)
         self._numbers.forget(number)
         if self.session.forget([str(number)]):
             notice = (
@@ -487,7 +503,7 @@ class SharedSession:
         number, restored = self._numbers.restore(line)
         if number is not None:
             self._numbers.forget(number)
-            self._outboxes.pop(number, None)
+            self._asked.pop(number, None)
         return restored
 
     async def _receive_other(self, line: bytes) -> None:
@@ -497,10 +513,16 @@ class SharedSession:
             number, restored = self._numbers.restore(line)
         except ProtocolError:
             return
-        if number is None and len(self._outboxes) == 1:
-            number = next(iter(self._outboxes))
-        if number and (outbox := self._outboxes.get(number)) and not outbox.only_answers:
-            outbox.put_now(restored)
+        if number is None:
+            number = self._only_one_concerned()
+        asked = self._asked.get(number) if number else None
+        if asked and not asked.outbox.only_answers:
+            asked.outbox.put_now(restored)
+
+    def _only_one_concerned(self) -> int | None:
+        usual = [number for number, one in self._asked.items() if not one.is_subscription]
+        concerned = [one for one in usual if self._asked[one].wants_logs] or usual
+        return concerned[0] if len(concerned) == 1 else None
 
 
 class Outbox:
