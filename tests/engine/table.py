@@ -23,7 +23,10 @@ from mcp_tool_filter.engine.upstream import Upstream
 from mcp_tool_filter.engine.wire import DEFAULT_LIMITS, HttpLimits
 from mcp_tool_filter.http.listener import open_listener
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.policy.effects import Deciding
+from mcp_tool_filter.policy.effects import Deciding, Decision, Delay, begin
+from mcp_tool_filter.policy.situation import Situation
+from mcp_tool_filter.policy.verdict import Forward, Verdict
+from mcp_tool_filter.protocol.messages import Response, Single
 from tests.raw_client import post
 from tests.raw_upstream import answer
 
@@ -52,13 +55,29 @@ class Waiting:
     done: Callable[[Any], None]
     is_cancelled: bool = False
 
-    def decide(self) -> None:
-        """Let it come to its end; each effect gives None."""
+    def decide(self, came: object = None) -> None:
+        """Let it come to its end; each effect gives this."""
         try:
+            self.decision.send(None)
             while True:
-                self.decision.send(None)
+                self.decision.send(came)
         except StopIteration as made:
             self.done(made.value)
+
+
+class SlowLink:
+    """A link of the chain that has to wait before it decides on these methods and ids."""
+
+    def __init__(self, *slow: str) -> None:
+        self._slow = slow
+
+    def decide(self, message: Single, situation: Situation) -> Decision[Verdict]:
+        name = message.id if isinstance(message, Response) else message.method
+        return begin(self._wait()) if name in self._slow else Forward()
+
+    def _wait(self) -> Deciding[Verdict]:
+        yield Delay(1.0)
+        return Forward()
 
 
 @dataclass
@@ -179,6 +198,7 @@ class Table:
         seats: Seats | None = None,
         point: Point | None = None,
         fetched: Fetched | None = None,
+        slow: tuple[str, ...] = (),
         **options: Any,
     ) -> None:
         self.effects = Effects()
@@ -188,6 +208,8 @@ class Table:
             config=config,
             fetched=fetched or replace(example(*tools or ("read", "wipe")), endpoint="/mcp"),
         )
+        if slow:
+            self.listener.policy.links = (SlowLink(*slow),)
         self.service = Service(
             self.listener, "upstream:3000", self.effects, limits=limits, seats=seats
         )
