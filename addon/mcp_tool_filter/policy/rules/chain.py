@@ -67,7 +67,7 @@ def has_rules_for(policy: Policy, subject: Subject) -> bool:
     return bool(
         index.candidates(subject).possible(subject)
         or _interceptor_for(policy, subject)
-        or (policy.chain.default_block and not subject.is_response)
+        or (policy.chain.default_block and not subject.is_response and not subject.about.is_carried)
     )
 
 
@@ -155,6 +155,7 @@ class _Walk:
             self.policy.chain.default_block
             and is_request(message)
             and self.run.subject.about.from_client
+            and not self.run.subject.about.is_carried
             and self.run.subject.method not in _NEVER_REFUSED
         ):
             self.run.refuse(refuse("Blocked by default", "default_action", "block"))

@@ -13,14 +13,31 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, islice
 
+from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.jsregex.cost import Budget
 from mcp_tool_filter.policy.chain import decide_from_upstream, judge_by_filter
 from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.rule_effects import WriteCache
+from mcp_tool_filter.policy.rules.carried import (
+    ASKING,
+    LISTEN,
+    SUBSCRIBE,
+    Carried,
+    carried_requests,
+    carried_responses,
+    carried_subscriptions,
+    with_changes,
+)
 from mcp_tool_filter.policy.rules.chain import has_rules_for, judge
 from mcp_tool_filter.policy.rules.driving import AtOnce, answered
-from mcp_tool_filter.policy.rules.judgement import NOT_CLEAR, UNCLEAR, RulesOutcome, StoreOrder
+from mcp_tool_filter.policy.rules.judgement import (
+    NOT_CLEAR,
+    UNCLEAR,
+    Refusal,
+    RulesOutcome,
+    StoreOrder,
+)
 from mcp_tool_filter.policy.rules.keeping import may_be_kept
 from mcp_tool_filter.policy.rules.memory import identify
 from mcp_tool_filter.policy.rules.model import Policy
@@ -50,6 +67,16 @@ class _Noted:
     policy: Policy
     session: RuleSession
     stores: list[StoreOrder] = field(default_factory=list)
+
+
+def _passes(_message: Single) -> Verdict:
+    return Forward()
+
+
+def _unclear(message: Single, detail: str) -> Verdict:
+    """Refuse a message whose carried messages cannot be judged."""
+    outcome = RulesOutcome(message, refusal=Refusal(UNCLEAR, NOT_CLEAR, None, "", "error", detail))
+    return outcome.to_verdict()
 
 
 class RulesLink:
@@ -85,6 +112,7 @@ class RulesLink:
         self._numbers = count(1)
         self._asked = AskedBefore(is_strict=True)
         self._asked_of_clients = AskedBefore()
+        self._asked_in_results = AskedBefore()
         self._batch: tuple[str, Budget] | None = None
 
     @property
@@ -104,11 +132,32 @@ class RulesLink:
         noted = self._note_of(situation.exchange) if isinstance(message, Response) else None
         session = noted.session if noted else self._session_of(situation.client or _NOBODY, now)
         policy = noted.policy if noted else self._policy
+        if not isinstance(message, Response):
+            session.note_request(message.method)
+            if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
+                noted = self._note(situation.exchange, policy, session)
+        try:
+            carried = self._carried(message, situation, policy)
+        except ProtocolError as error:
+            return _unclear(message, str(error))
+        if not carried:
+            return self._decide_alone(message, situation, policy, session, noted)
+        return answered(
+            self._decide_with(carried, message, situation, policy, session, noted), self._at_once
+        )
+
+    def _decide_alone(
+        self,
+        message: Single,
+        situation: Situation,
+        policy: Policy,
+        session: RuleSession,
+        noted: _Noted | None,
+    ) -> Decision[Verdict]:
+        """Decide on a message without those that it carries."""
         if isinstance(message, Response):
             return self._decide_response(message, situation, policy, session, noted)
-        session.note_request(message.method)
-        if situation.direction is Direction.FROM_CLIENT and situation.exchange is not None:
-            noted = self._note(situation.exchange, policy, session)
+        now = self._clock()
         subject = self._subject(message) if policy.reads_requests else None
         if subject is not None:
             subject.watch = Watch(self._clock, policy.chain.timeout, now)
@@ -121,6 +170,81 @@ class RulesLink:
             self._request_decided(judging, situation, policy, session, noted),
             self._at_once,
         )
+
+    # Carried messages
+
+    def _carried(self, message: Single, situation: Situation, policy: Policy) -> list[Carried]:
+        """Return the carried messages that rules could concern. Raises ProtocolError."""
+        if situation.direction is Direction.FROM_UPSTREAM:
+            if isinstance(message, Response) and policy.may_judge(*ASKING):
+                return carried_requests(message, situation.limits)
+            return []
+        found: list[Carried] = []
+        if isinstance(message, Request) and policy.reads_responses:
+            found += carried_responses(message, situation.limits)
+        if (
+            not isinstance(message, Response)
+            and message.method == LISTEN
+            and policy.may_judge(SUBSCRIBE)
+        ):
+            found += carried_subscriptions(message, situation.limits)
+        return found
+
+    def _decide_with(
+        self,
+        carried: list[Carried],
+        message: Single,
+        situation: Situation,
+        policy: Policy,
+        session: RuleSession,
+        noted: _Noted | None,
+    ) -> Deciding[Verdict]:
+        """Decide on the carried messages first; one that is refused refuses their carrier."""
+        changes: list[tuple[Carried, Single]] = []
+        rules: list[str] = []
+        for one in carried:
+            judged = yield from self._judge_carried(one, situation, policy, session)
+            self.hits.update(judged.matched)
+            if judged.refusal is not None:
+                return replace(judged, message=message).to_verdict()
+            if judged.is_changed:
+                changes.append((one, judged.message))
+                rules += [done.rule for done in judged.done]
+            if policy.reads_responses and isinstance(judged.message, Request) and one.key:
+                self._asked_in_results.note(session.id, one.key, judged.message)
+        if not changes:
+            decision = self._decide_alone(message, situation, policy, session, noted)
+            return (yield from decision) if waits(decision) else decision
+        text = with_changes(message.place, changes)
+        changed = parse_message(text, situation.limits)
+        assert not isinstance(changed, Batch)
+        decision = self._decide_alone(changed, situation, policy, session, noted)
+        verdict = (yield from decision) if waits(decision) else decision
+        if not isinstance(verdict, Forward):
+            return verdict
+        return Rewrite(text, Reason(Why.CHANGED, rule=", ".join(dict.fromkeys(rules))))
+
+    def _judge_carried(
+        self, one: Carried, situation: Situation, policy: Policy, session: RuleSession
+    ) -> Deciding[RulesOutcome]:
+        """Judge a carried message as if it was sent alone; its carrier's default is enough."""
+        asked = None
+        if isinstance(one.message, Response):
+            asked = self._asked_in_results.find(session.id, one.key)
+        is_listening = isinstance(one.message, Request) and one.message.method == SUBSCRIBE
+        about = self._about(situation, session)
+        about = replace(
+            about,
+            from_client=is_listening or isinstance(one.message, Response),
+            filter=_passes,
+            is_answered=True,
+            is_carried=True,
+        )
+        subject = Subject(one.message, about, asked)
+        subject.watch = Watch(self._clock, policy.chain.timeout, self._clock())
+        if not has_rules_for(policy, subject):
+            return RulesOutcome(one.message)
+        return (yield from judge(policy, subject, self._clock))
 
     def _subject(self, message: Single, request: Request | None = None) -> Subject:
         return Subject(message, None, request, self._budget_of_batch(message))

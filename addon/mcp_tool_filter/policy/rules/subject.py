@@ -71,6 +71,8 @@ class Circumstances:
     limits: Limits = field(default_factory=Limits)
     is_answered: bool = False
     """True if the snapshot will answer this request."""
+    is_carried: bool = False
+    """True for a message inside another one, to which the default action applies already."""
     is_own_error: bool = False
     """True for an error with which a rule answers; method interceptors do not judge it."""
     origin: object = field(default=None, repr=False)
