@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mcp_tool_filter.adapters.fetch.http_client import HttpClient
+from mcp_tool_filter.adapters.stdio.http_upstream import StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
-from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.protocol.limits import Limits

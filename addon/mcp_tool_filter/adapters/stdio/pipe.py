@@ -18,8 +18,8 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.http_client import Headers
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
+from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
 from mcp_tool_filter.adapters.stdio.judge import LineJudge, id_cancelled_by, is_request
-from mcp_tool_filter.adapters.stdio.legacy_upstream import StreamEnded
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
 from mcp_tool_filter.http.mirrored import (
     ParamHeaders,

@@ -14,10 +14,9 @@ from mcp_tool_filter.adapters.fetch.http_client import HttpClient
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.fetch.probe import Reach, probe
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
+from mcp_tool_filter.adapters.stdio.http_upstream import LegacyUpstream, StreamableUpstream
 from mcp_tool_filter.adapters.stdio.judge import LineJudge
-from mcp_tool_filter.adapters.stdio.legacy_upstream import LegacyUpstream
 from mcp_tool_filter.adapters.stdio.pipe import Pipe
-from mcp_tool_filter.adapters.stdio.streamable_upstream import StreamableUpstream
 from mcp_tool_filter.cli.commands.asking import KnownTools, ask
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.beside_client import (

@@ -1,9 +1,12 @@
-"""Connect a client that sends lines to an upstream that answers each POST (since 2025-03-26).
+"""The other end of a pipe: an upstream that speaks HTTP, for a client that sends lines.
 
-An answer is JSON or an event stream, which is resumed if it breaks. If the upstream has lost our
-session (404), we open another one with the client's own ``initialize`` and send the message again.
-We pass each message of the upstream to an ``UpstreamListener``, which judges it; nothing is judged
-here.
+``StreamableUpstream`` posts each message and gets its answer there (since 2025-03-26): JSON, or an
+event stream, which is resumed if it breaks. If the upstream has lost our session (404), we open
+another one with the client's own ``initialize``, and send the message again: it has not run.
+``LegacyUpstream`` gets all answers on one GET stream (HTTP+SSE, 2024-11-05).
+
+Both pass each message of the upstream to an ``UpstreamListener``, which judges it; nothing is
+judged here.
 """
 
 from __future__ import annotations
@@ -11,25 +14,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from typing import Final
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Final, Protocol
 
 from mcp_tool_filter.adapters.fetch.http_client import Headers, HttpClient, HttpResponse
-from mcp_tool_filter.adapters.fetch.http_failures import ConnectionLost, HttpFailed, NotConnected
-from mcp_tool_filter.adapters.fetch.mcp_replies import plain
-from mcp_tool_filter.adapters.fetch.poster import read_away
-from mcp_tool_filter.adapters.stdio.upstream_events import (
-    EVENTS,
-    JSON,
-    UpstreamListener,
-    events_of,
-    receive_event,
-    reporting_failure,
-    words_for,
+from mcp_tool_filter.adapters.fetch.http_failures import (
+    ConnectionLost,
+    HttpFailed,
+    LoginNeeded,
+    NotConnected,
 )
+from mcp_tool_filter.adapters.fetch.mcp_replies import plain
+from mcp_tool_filter.adapters.fetch.poster import endpoint_path, read_away
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.http.origin import Origin
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
-from mcp_tool_filter.protocol.sse import Event, Oversized
+from mcp_tool_filter.protocol.lines import CutLine
+from mcp_tool_filter.protocol.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NOT_LOGGED_IN,
+    UPSTREAM_LOST,
+)
+from mcp_tool_filter.protocol.sse import Event, EventParser, Oversized
 
 _ERROR_BODY: Final = 64 * 1024
 _RETRY: Final = 1.0  # seconds, unless the upstream states another time
@@ -37,6 +45,24 @@ _LONGEST_RETRY: Final = 30.0
 _MOST_TRIES: Final = 8  # attempts to resume a stream without receiving anything
 _GOODBYE: Final = 2.0  # seconds
 _JSON_OR_EVENTS = (b"accept", b"application/json, text/event-stream")
+_EVENTS: Final = (b"accept", b"text/event-stream")
+_JSON: Final = (b"content-type", b"application/json")
+
+
+class UpstreamListener(Protocol):
+    """Receives the messages of an upstream."""
+
+    async def receive(self, said: bytes | CutLine) -> None:
+        """Take a message in any spelling, or the rest of one that is too long."""
+
+    def waits_for(self, ids: Sequence[str]) -> bool:
+        """Tell whether any of these requests has no answer yet."""
+
+    async def fail(self, ids: Sequence[str], code: int, text: str) -> None:
+        """Answer those of these requests that still wait with an error."""
+
+    async def missed(self, error: HttpFailed) -> None:
+        """Check whether an upstream that did not answer is lost."""
 
 
 class StreamableUpstream:
@@ -77,7 +103,7 @@ class StreamableUpstream:
 
     async def _post(self, body: bytes, ids: Sequence[str], headers: Headers, method: str) -> bool:
         """Send a message, and receive its answer; return whether the session is lost instead."""
-        sent = [_JSON_OR_EVENTS, JSON, *self._session_headers(headers), *headers]
+        sent = [_JSON_OR_EVENTS, _JSON, *self._session_headers(headers), *headers]
         async with self._http.exchange(b"POST", self._path, sent, body) as response:
             if method == "initialize" and response.status < 300:
                 self._session = response.header(b"mcp-session-id") or None
@@ -100,7 +126,7 @@ class StreamableUpstream:
         return True
 
     async def _reopen(self, opening: bytes) -> bool:
-        sent = [_JSON_OR_EVENTS, JSON]
+        sent = [_JSON_OR_EVENTS, _JSON]
         async with self._http.exchange(b"POST", self._path, sent, opening) as response:
             session = response.header(b"mcp-session-id")
             async for said in self._messages_in(response):
@@ -206,7 +232,7 @@ class StreamableUpstream:
                 pass
 
     async def _resume(self, place: _Place, ids: Sequence[str]) -> None:
-        headers = [EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
+        headers = [_EVENTS, *self._session_headers(()), (b"last-event-id", place.last_id or b"")]
         async with self._http.exchange(b"GET", self._path, headers) as response:
             if response.status == 200 and response.media_type == "text/event-stream":
                 await self._receive_events(response, place, ids)
@@ -227,7 +253,7 @@ class StreamableUpstream:
         """Receive the GET stream, as long as the upstream offers one."""
         place = _Place(endless=True)
         while place.may_resume():
-            headers = [EVENTS, *self._session_headers(())]
+            headers = [_EVENTS, *self._session_headers(())]
             if place.last_id:
                 headers.append((b"last-event-id", place.last_id))
             try:
@@ -276,6 +302,130 @@ class _Place:
         delay = min(self._retry * 2 ** max(0, self._tries - 1), _LONGEST_RETRY)
         self._tries += 1
         await asyncio.sleep(delay)
+
+
+class LegacyUpstream:
+    """HTTP+SSE: a GET stream with all answers, and a path to post to, which it names."""
+
+    def __init__(
+        self,
+        http: HttpClient,
+        origin: Origin,
+        path: str,
+        listener: UpstreamListener,
+        limits: Limits,
+    ) -> None:
+        self._http = http
+        self._origin = origin
+        self._path = path
+        self._listener = listener
+        self._limits = limits
+        self._opened = AsyncExitStack()
+        self._reader: asyncio.Task[None] | None = None
+        self._post_path: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._revision: bytes | None = None
+
+    async def open(self) -> None:
+        """Open the stream, and wait until it names the path to post to. Raises HttpFailed."""
+        request = self._http.exchange(b"GET", self._path, [_EVENTS])
+        response = await self._opened.enter_async_context(request)
+        if response.status != 200 or response.media_type != "text/event-stream":
+            raise HttpFailed(f"{plain(response.status_line)} instead of an event stream")
+        self._reader = asyncio.create_task(self._read(response))
+        either: set[asyncio.Future[Any]] = {self._post_path, self._reader}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._post_path.done():
+            raise ConnectionLost("The event stream ended without an endpoint event")
+        self._post_path.result()
+
+    async def post(
+        self, body: bytes, ids: Sequence[str], headers: Headers, *, method: str = ""
+    ) -> None:
+        """Send a message; its answer comes on the stream."""
+        revision = [(b"mcp-protocol-version", self._revision)] if self._revision else []
+        sent = [(b"accept", b"*/*"), _JSON, *revision]
+        async with reporting_failure(self._listener, ids):
+            path = await self._post_path
+            async with self._http.exchange(b"POST", path, sent, body) as response:
+                if response.status >= 300:
+                    text = f"The server answered {plain(response.status_line)}"
+                    is_probe = method == "server/discover" and response.status < 500
+                    code = METHOD_NOT_FOUND if is_probe else INTERNAL_ERROR
+                    await self._listener.fail(ids, code, text)
+                await read_away(response)
+
+    def agree_on(self, revision: str) -> None:
+        self._revision = revision.encode() if revision.isascii() else None
+
+    def listen(self) -> None:
+        """The stream is open already."""
+
+    async def close(self) -> None:
+        if self._reader:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+        await self._opened.aclose()
+
+    async def _read(self, response: HttpResponse) -> None:
+        error: HttpFailed = ConnectionLost("The event stream has ended")
+        try:
+            async for event in events_of(response, self._limits):
+                if isinstance(event, Event) and event.name == b"endpoint":
+                    self._meet_endpoint(event)
+                else:
+                    await receive_event(event, self._listener)
+        except HttpFailed as failed:
+            error = failed
+        if self._post_path.done():
+            await self._listener.missed(StreamEnded(str(error)))
+
+    def _meet_endpoint(self, event: Event) -> None:
+        if self._post_path.done():
+            return
+        try:
+            path = endpoint_path(event.data or b"", self._origin, self._path)
+        except ProtocolError as error:
+            self._post_path.set_exception(HttpFailed(str(error)))
+        else:
+            self._post_path.set_result(path)
+
+
+class StreamEnded(HttpFailed):
+    """The one stream of an HTTP+SSE session is gone, and the session with it."""
+
+
+@asynccontextmanager
+async def reporting_failure(listener: UpstreamListener, ids: Sequence[str]) -> AsyncIterator[None]:
+    """Answer these requests with an error if the upstream cannot be reached."""
+    try:
+        yield
+    except HttpFailed as error:
+        await listener.fail(ids, *words_for(error))
+        await listener.missed(error)
+
+
+async def receive_event(event: Event | Oversized, listener: UpstreamListener) -> None:
+    if isinstance(event, Oversized):
+        await listener.receive(CutLine(event.beginning, b"", len(event.beginning)))
+    elif event.is_message and event.data and event.data.strip():
+        await listener.receive(event.data)
+
+
+async def events_of(response: HttpResponse, limits: Limits) -> AsyncIterator[Event | Oversized]:
+    """Yield the events of a response as they arrive. Raises HttpFailed."""
+    if response.coding:
+        raise HttpFailed(f"The event stream is compressed ({plain(response.coding)})")
+    parser = EventParser(max_pending=limits.pending)
+    while chunk := await response.next_chunk():
+        for event in parser.feed(chunk):
+            yield event
+
+
+def words_for(error: HttpFailed) -> tuple[int, str]:
+    """Return the error code and text for a request that got no answer."""
+    if isinstance(error, LoginNeeded):
+        return NOT_LOGGED_IN, plain(str(error))
+    return UPSTREAM_LOST, f"Upstream connection lost: {plain(str(error))}"
 
 
 def _revision_in(said: bytes) -> bytes | None:
