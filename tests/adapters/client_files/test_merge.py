@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.adapters.client_files.merge import merged, with_comments_of
+from mcp_tool_filter.adapters.client_files.files import merged, with_comments_of
 
 lines = st.lists(st.sampled_from(["a\n", "b\n", "# c\n", "\n"]), max_size=6).map("".join)
 
