@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mcp_tool_filter.adapters.dashboard import CHANGES, Dashboard
+from mcp_tool_filter.adapters.watch.dashboard import CHANGES, Dashboard
 from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.errors import StartError

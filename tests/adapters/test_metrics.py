@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from mcp_tool_filter.adapters.metrics import OTHER, Metrics
+from mcp_tool_filter.adapters.watch.metrics import OTHER, Metrics
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from tests.cli.launched import launched

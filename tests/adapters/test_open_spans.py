@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opentelemetry.trace import INVALID_SPAN
 
-from mcp_tool_filter.adapters.open_spans import OpenSpan, OpenSpans
+from mcp_tool_filter.adapters.watch.tracing import OpenSpan, OpenSpans
 from mcp_tool_filter.policy.exchange import Client, Exchange, Session, Via
 
 

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from mcp_tool_filter.adapters.span_exporter import HonestExporter, otlp_exporter
+from mcp_tool_filter.adapters.watch.span_exporter import HonestExporter, otlp_exporter
 from mcp_tool_filter.errors import StartError
 from tests.collector import collector
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from mcp_tool_filter.adapters import tracing
-from mcp_tool_filter.adapters.tracing import Tracer
+from mcp_tool_filter.adapters.watch import tracing
+from mcp_tool_filter.adapters.watch.tracing import Tracer
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.judged import Judged

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.watching import Watching
+from mcp_tool_filter.adapters.watch.watching import Watching
 from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.conversation.fetched import example
 from mcp_tool_filter.conversation.policy_in_force import PolicyInForce

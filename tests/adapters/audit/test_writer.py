@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_tool_filter.adapters.audit import writer as module
-from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
+from mcp_tool_filter.adapters.watch import audit_log as module
+from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter, Sync
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.audit.chain import START, check
 from mcp_tool_filter.observers.audit.entry import LazyValue
@@ -262,7 +262,7 @@ def test_the_chain_goes_on_after_the_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     script = (
         "import sys; from pathlib import Path;"
-        "from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter;"
+        "from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter;"
         f"w = AuditWriter(AuditFile(path=Path({str(path)!r})));"
         "n = 0\nwhile True: n += 1; w.write({'n': n})"
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter
+from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter
 
 
 def lines_in(path: Path) -> list[bytes]:

@@ -8,7 +8,7 @@ member, and every other byte stays.
 >>> print(apply(text, [replace(text, root.member("b").value, [2, 3])]), end="")
 {
   "a": 1, // one
-  "b": [2, 3],
+  "b": [2, 3,],
 }
 
 Change the items of an array in a text, JSON or TOML, and keep its comments and its lines.

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from mitmproxy.tls import TlsData
 
     from mcp_tool_filter.adapters.mitmproxy.interception import Interception
-    from mcp_tool_filter.adapters.watching import Sink
+    from mcp_tool_filter.adapters.watch.watching import Sink
 
 
 class ToolFilter:

@@ -6,7 +6,7 @@ from mitmproxy.http import HTTPFlow
 
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
 from mcp_tool_filter.adapters.mitmproxy.streams import upstream_failed
-from mcp_tool_filter.adapters.tracing import Tracer
+from mcp_tool_filter.adapters.watch.tracing import Tracer
 
 _BAD_REQUEST = 400
 

@@ -25,12 +25,12 @@ from mcp_tool_filter.policy.snapshot import take_snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reply
 
 if TYPE_CHECKING:
-    from mcp_tool_filter.adapters.dashboard import Dashboard
     from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
     from mcp_tool_filter.adapters.mitmproxy.unanswered import UnansweredRequests
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
-    from mcp_tool_filter.adapters.tracing import Tracer
-    from mcp_tool_filter.adapters.watching import Sink, Watching
+    from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+    from mcp_tool_filter.adapters.watch.tracing import Tracer
+    from mcp_tool_filter.adapters.watch.watching import Sink, Watching
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 _MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
@@ -63,7 +63,7 @@ class Watchers:
         """Open the audit log and serve the metrics, if configured. Raises StartError."""
         if config.otel:
             from mcp_tool_filter.adapters.mitmproxy.span_ends import SpanEnds
-            from mcp_tool_filter.adapters.tracing import Tracer
+            from mcp_tool_filter.adapters.watch.tracing import Tracer
 
             self._tracer = Tracer()
             ctx.master.addons.add(SpanEnds(self._tracer, known))
@@ -72,7 +72,7 @@ class Watchers:
             sinks.append(self._views.dashboard.timeline.note)
         if config.audit is None and config.metrics_port is None and not sinks:
             return
-        from mcp_tool_filter.adapters.watching import Watching  # of no use to most
+        from mcp_tool_filter.adapters.watch.watching import Watching  # of no use to most
 
         self._watching = Watching(
             config.audit,
@@ -163,8 +163,8 @@ def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
 
 async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
     """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
-    from mcp_tool_filter.adapters.dashboard_server import DashboardServer
     from mcp_tool_filter.adapters.http_server import PAGE_LIMITS, http_server
+    from mcp_tool_filter.adapters.watch.dashboard_server import DashboardServer
 
     page = DashboardServer(dashboard)
     try:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from mcp_tool_filter.adapters.audit.rotation import chain_of, parts_of
+from mcp_tool_filter.adapters.watch.audit_log import chain_of, parts_of
 from mcp_tool_filter.cli.commands.audit_files import lines_of, not_a_log, parse_line, paths_of
 from mcp_tool_filter.cli.output.activity import count
 from mcp_tool_filter.cli.output.log import say

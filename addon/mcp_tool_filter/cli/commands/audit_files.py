@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from mcp_tool_filter.adapters.audit.rotation import (
+from mcp_tool_filter.adapters.watch.audit_log import (
     DamagedFile,
     age_of,
     asides_of,

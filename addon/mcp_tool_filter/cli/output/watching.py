@@ -50,7 +50,7 @@ def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWa
     is_watched = config.audit is not None or config.metrics_port is not None or is_shown
     if not is_watched:
         return _traced(SessionWatch()) if config.otel else SessionWatch()
-    from mcp_tool_filter.adapters.watching import Watching
+    from mcp_tool_filter.adapters.watch.watching import Watching
     from mcp_tool_filter.cli.output.activity import Activity
     from mcp_tool_filter.cli.output.log import as_said
 
@@ -76,7 +76,7 @@ def watch_session(settings: Settings, write: Callable[[str], None]) -> SessionWa
 
 def _traced(watch: SessionWatch) -> SessionWatch:
     """Add tracing. Raises StartError without OpenTelemetry."""
-    from mcp_tool_filter.adapters.tracing import Tracer
+    from mcp_tool_filter.adapters.watch.tracing import Tracer
 
     tracer = Tracer()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
+from mcp_tool_filter.adapters.watch.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 
 if TYPE_CHECKING:
     from mitmproxy.master import Master

@@ -23,7 +23,6 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
-from mcp_tool_filter.adapters.dashboard import Dashboard
 from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Injected,
@@ -46,6 +45,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_head,
     keep_request,
 )
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.listener import Listener

@@ -11,8 +11,8 @@ import secrets
 from hmac import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, comes_from_here
+from mcp_tool_filter.adapters.watch.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
 from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 

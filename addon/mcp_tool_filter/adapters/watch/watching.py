@@ -16,7 +16,7 @@ from mcp_tool_filter.observers.audit.gathering import Soon
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.config import Audit
 
-if TYPE_CHECKING:  # most processes have no rules
+if TYPE_CHECKING:
     from mcp_tool_filter.policy.rule_effects import WriteLog
 
 type Sink = Callable[[Entry], None]
@@ -64,7 +64,7 @@ class Watching:
     def _open_log(self, audit: Audit | None) -> list[Sink]:
         if audit is None:
             return []
-        from mcp_tool_filter.adapters.audit.writer import AuditFile, AuditWriter, Sync
+        from mcp_tool_filter.adapters.watch.audit_log import AuditFile, AuditWriter, Sync
 
         file = AuditFile(
             path=Path(audit.file),
@@ -84,7 +84,7 @@ class Watching:
     ) -> Sink | None:
         if port is None:
             return None
-        from mcp_tool_filter.adapters.metrics import Metrics
+        from mcp_tool_filter.adapters.watch.metrics import Metrics
 
         metrics = Metrics(state)
         server = metrics.serve(port, hosts)

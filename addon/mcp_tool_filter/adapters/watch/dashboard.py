@@ -18,7 +18,7 @@ from mcp_tool_filter.policy.switches import NOTHING, switched
 if TYPE_CHECKING:
     from mcp_tool_filter.policy.snapshot import Snapshot
 
-FILES = Path(__file__).parent / "mitmproxy" / "web" / "files"
+FILES = Path(__file__).parents[1] / "mitmproxy" / "web" / "files"
 TYPES = {
     "page.html": "text/html; charset=UTF-8",
     "page.js": "text/javascript; charset=UTF-8",
