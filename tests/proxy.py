@@ -25,8 +25,8 @@ import ssl
 import sys
 import termios
 import warnings
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -106,6 +106,17 @@ class _Listener(logging.Handler):
         self._said.append(record)
 
 
+@contextmanager
+def kept_log(said: list[logging.LogRecord]) -> Iterator[None]:
+    """Keep what is logged."""
+    listener, root = _Listener(said), logging.getLogger()
+    root.addHandler(listener)
+    try:
+        yield
+    finally:
+        root.removeHandler(listener)
+
+
 @asynccontextmanager
 async def proxy(
     *addons: object, to: str | Sequence[str], home: Path, host: object = "plain", **more: Any
@@ -130,22 +141,19 @@ async def proxy(
         }
     )
     running = RunningProxy(own, server)
-    listener = _Listener(running.said)
-    root = logging.getLogger()
-    root.addHandler(listener)
-    task = asyncio.create_task(own.run())
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            while not server.is_running and not task.done():
-                await asyncio.sleep(0.002)
-        yield running
-    finally:
-        async with asyncio.timeout(TIMEOUT):
-            await _hang_up(server)
-            own.shutdown()
-            await task
-        root.removeHandler(listener)
-        own._legacy_log_events.uninstall()
+    with kept_log(running.said):
+        task = asyncio.create_task(own.run())
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                while not server.is_running and not task.done():
+                    await asyncio.sleep(0.002)
+            yield running
+        finally:
+            async with asyncio.timeout(TIMEOUT):
+                await _hang_up(server)
+                own.shutdown()
+                await task
+            own._legacy_log_events.uninstall()
     crashed = [text for text in running.errors() if CRASHES.search(text)]
     assert not crashed, crashed
 

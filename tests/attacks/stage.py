@@ -22,6 +22,7 @@ from tests.mcp_upstream import RESULT, tool, tool_list
 from tests.proxy import CRASHES, RunningProxy, proxy
 from tests.raw_client import RawClient, post, raw_client
 from tests.raw_upstream import RawRequest, answer, hang_up
+from tests.served import RunningSockets, served
 
 DENIED = "wipe_disk"
 
@@ -177,7 +178,7 @@ def _to_the_fetch(body: bytes) -> bytes:
 @dataclass
 class Stage:
     upstream: Upstream
-    proxy: RunningProxy
+    proxy: RunningProxy | RunningSockets
     runner: asyncio.Runner
 
     @property
@@ -193,6 +194,8 @@ class Stage:
         try:
             async with asyncio.timeout(3 * PATIENCE):
                 got = await scene
+                if isinstance(self.proxy, RunningSockets):
+                    await self.proxy.hang_up_on_upstream()
                 await self.upstream.settled()
         finally:
             self.upstream.respond = answering
@@ -306,8 +309,25 @@ async def raised(
         yield upstream, it
 
 
-def open_stage(runner: asyncio.Runner, home: Path, **options: Any) -> tuple[Stage, AsyncExitStack]:
+@asynccontextmanager
+async def raised_on_sockets(
+    home: Path, **options: Any
+) -> AsyncIterator[tuple[Upstream, RunningSockets]]:
+    """Run an upstream and the launcher's host before it."""
+    usual = {"endpoint": ["/mcp"], "fail_fast": ["false"]}
+    given = {"deny": [f"^{DENIED}$"], **usual, **options}
+    async with listening() as upstream, served(to=upstream.url, home=home, **given) as it:
+        upstream.forget()
+        yield upstream, it
+
+
+def open_stage(
+    runner: asyncio.Runner, home: Path, *, host: str = "mitmproxy", **options: Any
+) -> tuple[Stage, AsyncExitStack]:
     """Raise a stage that stands until the stack is closed."""
     stack = AsyncExitStack()
+    if host == "sockets":
+        served = runner.run(stack.enter_async_context(raised_on_sockets(home, **options)))
+        return Stage(*served, runner), stack
     upstream, running = runner.run(stack.enter_async_context(raised(home, **options)))
     return Stage(upstream, running, runner), stack

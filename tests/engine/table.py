@@ -136,6 +136,7 @@ class Client:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.is_tls = False
         self.point: Point | None = table.point
         self.got = b""
         self.is_open = True

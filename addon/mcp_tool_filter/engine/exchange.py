@@ -246,6 +246,8 @@ class Exchange:
         """The request's body, once it is complete."""
         self.asked: HttpExchange | None = None
         """What the listener knows about the request; None before it has decided."""
+        self.added: Fields = ()
+        """Fields that observers add for the upstream, such as a trace's."""
         self.out_fields: Fields = ()
         """The fields that the upstream gets."""
         self.up: Upstream | None = None
@@ -471,7 +473,7 @@ class Exchange:
         """Write the head that the upstream gets."""
         notes = self.head.notes
         is_usual = (
-            passed.body is None and not passed.headers
+            passed.body is None and not passed.headers and not self.added
             and self.socket is None and self.address is None and self.authority is None
         )  # fmt: skip
         if is_usual and notes.out_fields is not None:
@@ -491,6 +493,7 @@ class Exchange:
         listener, elsewhere = self.service.listener, self.address
         ours = () if elsewhere is not None else listener.headers_for(head)
         added = [(name.encode(), value.encode()) for name, value in ours]
+        added += self.added
         gone = {name.lower() for name, _ in added}
         gone.update(name.encode() for name, _ in passed.headers)
         if passed.body is not None:
@@ -1012,6 +1015,8 @@ class Exchange:
         self.phase, self.outcome = Phase.OVER, outcome
         self.up = None
         self.service.exchanges.discard(self)
+        if self.service.note_over is not None:
+            self.service.note_over(self)
 
     def _close_stream(self) -> None:
         if self.stream is not None and self.asked is not None:

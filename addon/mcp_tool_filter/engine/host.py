@@ -43,6 +43,8 @@ class Host(Protocol):
     """The client's address."""
     port: int
     """The client's port."""
+    is_tls: bool
+    """True if the client uses TLS."""
     point: Point | None
     """Runs other addons at a named point (requestheaders, request, responseheaders, response,
     error, websocket_start, websocket_message, websocket_end), then calls its last argument. At

@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 type GoOn = Callable[[], None]
 
 
+def _nothing() -> None:
+    pass
+
+
 class Effects(Protocol):
     """Carries out decisions that wait (``adapters/effects/carry_out.Effects``)."""
 
@@ -48,8 +52,12 @@ class Seats:
     its first request is answered with 503, and its connection is closed.
     """
 
-    def __init__(self, most: int, *, most_standing: int = 16) -> None:
+    def __init__(
+        self, most: int, *, most_standing: int = 16, on_full: Callable[[], None] = _nothing
+    ) -> None:
+        """``on_full`` is called when a client gets no seat."""
         self.most = most
+        self._on_full = on_full
         self._most_standing = most_standing
         self._busy: set[Silent] = set()
         self._silent: OrderedDict[Silent, None] = OrderedDict()
@@ -64,6 +72,7 @@ class Seats:
         if len(self) >= self.most:
             if not self._silent:
                 self.standing[client] = None
+                self._on_full()
                 if len(self.standing) > self._most_standing:
                     self.standing.popitem(last=False)[0].close_silent()
                 return
@@ -91,10 +100,6 @@ class Seats:
         if client in self._busy:
             self._busy.remove(client)
             self._silent[client] = None
-
-
-def _nothing() -> None:
-    pass
 
 
 class Service:
@@ -141,6 +146,8 @@ class Service:
         """Logins through us: may change the fields of an answer that was judged."""
         self.rewrite_body: Callable[[Exchange], None] | None = None
         """Logins through us: may change the body of an answer that was judged."""
+        self.note_over: Callable[[Exchange], None] | None = None
+        """Called at the end of each exchange, if somebody follows them."""
         self._bugs: set[tuple[type[Exception], int]] = set()
 
     def note_bug(self, error: Exception) -> None:

@@ -20,7 +20,6 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.adapters.mitmproxy.answers import Answers
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 from mcp_tool_filter.adapters.mitmproxy.connections import (
     close_client,
@@ -40,7 +39,6 @@ from mcp_tool_filter.adapters.mitmproxy.login_through import LoginsThrough
 from mcp_tool_filter.adapters.mitmproxy.logins import Logins
 from mcp_tool_filter.adapters.mitmproxy.lost_upstream import LossGuard
 from mcp_tool_filter.adapters.mitmproxy.new_lists import NewLists
-from mcp_tool_filter.adapters.mitmproxy.on_demand import OnHangup
 from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader, declare_options
 from mcp_tool_filter.adapters.mitmproxy.requests import Requests
 from mcp_tool_filter.adapters.mitmproxy.rules import Rules
@@ -63,6 +61,8 @@ from mcp_tool_filter.adapters.mitmproxy.streams import (
 from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
 from mcp_tool_filter.adapters.mitmproxy.websocket import judge_or_drop, newest_message
+from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.on_demand import OnHangup
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.policy.situation import Link
 

@@ -12,9 +12,9 @@ from mitmproxy.connection import Client, ConnectionState
 from mitmproxy.proxy.events import ConnectionClosed
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import ReadOn
 from mcp_tool_filter.adapters.mitmproxy.safe.reverse_proxy import is_guarded
+from mcp_tool_filter.adapters.serving.background import in_background
 
 if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler

@@ -14,7 +14,7 @@ from mitmproxy import ctx
 from mitmproxy.connection import Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from mcp_tool_filter.adapters.mitmproxy.descriptors import (
+from mcp_tool_filter.adapters.serving.limits import (
     Reserve,
     Seats,
     most_clients,

@@ -18,12 +18,10 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.budget import MemoryBudget
 from mcp_tool_filter.adapters.mitmproxy.connections import close_unguarded
 from mcp_tool_filter.adapters.mitmproxy.crowd import Crowd
 from mcp_tool_filter.adapters.mitmproxy.exit import Ending
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import return_free_memory
 from mcp_tool_filter.adapters.mitmproxy.fast.switch import speed_up
 from mcp_tool_filter.adapters.mitmproxy.hidden import Hidden
 from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
@@ -52,8 +50,10 @@ from mcp_tool_filter.adapters.mitmproxy.settings import (
     problem_in_options,
     refuse_no_mode,
 )
-from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers, serve_dashboard
+from mcp_tool_filter.adapters.mitmproxy.watchers import Watchers
 from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
+from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.malloc import return_free_memory
 from mcp_tool_filter.errors import InvalidOption, StartError
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.observers.report import render_report, warnings_about
@@ -230,6 +230,8 @@ class Startup:
             in_background(self._serve_dashboard(config.dashboard))
 
     async def _serve_dashboard(self, port: int) -> None:
+        from mcp_tool_filter.adapters.watch.dashboard_server import serve_dashboard
+
         try:
             await serve_dashboard(self._views.dashboard, port, self._report)
         except StartError as error:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.websocket import WebSocketMessage
 
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.connections import (
     handler_of,
     hang_up_on,
@@ -35,6 +34,7 @@ from mcp_tool_filter.adapters.mitmproxy.safe.stream import (
     open_streams,
     stream_of,
 )
+from mcp_tool_filter.adapters.serving.background import in_background
 from mcp_tool_filter.errors import ProtocolError
 
 

@@ -16,7 +16,6 @@ from mitmproxy.http import HTTPFlow
 from mcp_tool_filter.adapters.mitmproxy.flows import names_of
 from mcp_tool_filter.conversation.judged import Judged
 from mcp_tool_filter.conversation.policy_in_force import Observer, PolicyInForce
-from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.observers.statistics import Statistics
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import Config
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from mcp_tool_filter.adapters.mitmproxy.known import KnownFlows
     from mcp_tool_filter.adapters.mitmproxy.unanswered import UnansweredRequests
     from mcp_tool_filter.adapters.mitmproxy.web.views import FlowObserver
-    from mcp_tool_filter.adapters.watch.dashboard import Dashboard
     from mcp_tool_filter.adapters.watch.tracing import Tracer
     from mcp_tool_filter.adapters.watch.watching import Sink, Watching
     from mcp_tool_filter.policy.rule_effects import WriteLog
@@ -159,21 +157,3 @@ def _trace_headers(flow: HTTPFlow) -> dict[str, str]:
     if len(parents) != 1:
         return {}
     return {"traceparent": parents[0], "tracestate": ",".join(headers.get_all("tracestate"))}
-
-
-async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
-    """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
-    from mcp_tool_filter.adapters.http_server import PAGE_LIMITS, http_server
-    from mcp_tool_filter.adapters.watch.dashboard_server import DashboardServer
-
-    page = DashboardServer(dashboard)
-    try:
-        running = http_server(
-            page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
-        )
-        async with running as server:
-            say(f"Dashboard: {page.address(server.port)}")
-            await asyncio.Event().wait()
-    except OSError as error:
-        what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
-        raise StartError(what, why=reason_of(error)) from error

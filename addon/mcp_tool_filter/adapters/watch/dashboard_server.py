@@ -6,13 +6,22 @@ token. The page is served only on loopback, only under that host name, and only 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
+from collections.abc import Callable
 from hmac import compare_digest
 from urllib.parse import parse_qs, urlsplit
 
-from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, comes_from_here
+from mcp_tool_filter.adapters.http_server import (
+    PAGE_LIMITS,
+    ServedRequest,
+    ServedResponse,
+    comes_from_here,
+    http_server,
+)
 from mcp_tool_filter.adapters.watch.dashboard import CHANGES, FILES, TYPES, Dashboard, not_let_in
+from mcp_tool_filter.errors import StartError, reason_of
 from mcp_tool_filter.http.head import OUR_COOKIE
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 
@@ -122,3 +131,18 @@ def _plain(status: int, text: bytes) -> ServedResponse:
 
 def _response(status: int, kind: str, body: bytes) -> ServedResponse:
     return ServedResponse(status, [(b"content-type", kind.encode()), *_SAFE], body)
+
+
+async def serve_dashboard(dashboard: Dashboard, port: int, say: Callable[[str], None]) -> None:
+    """Serve the page until cancelled; ``say`` gets its address. Raises StartError."""
+    page = DashboardServer(dashboard)
+    try:
+        running = http_server(
+            page.answer, port=port, judge_head=page.judge_head, limits=PAGE_LIMITS
+        )
+        async with running as server:
+            say(f"Dashboard: {page.address(server.port)}")
+            await asyncio.Event().wait()
+    except OSError as error:
+        what = f"Cannot serve the dashboard on 127.0.0.1:{port}"
+        raise StartError(what, why=reason_of(error)) from error

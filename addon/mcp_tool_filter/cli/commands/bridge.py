@@ -7,7 +7,6 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from mcp_tool_filter.adapters.fetch.search import Found
 from mcp_tool_filter.adapters.fetch.target import Target
@@ -22,9 +21,6 @@ from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.observers.redaction.shown import shown_command
 from mcp_tool_filter.protocol.revisions import Transport, has_initialize
-
-if TYPE_CHECKING:
-    from mitmproxy.master import Master
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +55,12 @@ class BridgedCommand:
             sessions=is_old,
         )
 
-    def serve_only(self, master: Master) -> None:
-        """Accept only the connections of this proxy."""
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """The command as rules name it, and what identifies its user."""
         from mcp_tool_filter.adapters.effects.rule_state import credentials_of_command
-        from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-        from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
 
-        for addon in master.addons.chain:
-            if isinstance(addon, ToolFilter):
-                user = credentials_of_command(self.env, self.cwd)
-                addon.rules.command = (shlex.join(self.command), user)
-        own = OwnConnections(self.address)
-        master.addons.add(own)
-        self.bridge.peers = own.peers
+        return shlex.join(self.command), credentials_of_command(self.env, self.cwd)
 
     def name_in(self, report: str) -> str:
         """Return a report that names the command instead of its internal port."""

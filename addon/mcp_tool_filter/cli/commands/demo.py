@@ -15,14 +15,14 @@ from mcp_tool_filter.adapters.fetch.http_client import HttpClient
 from mcp_tool_filter.adapters.fetch.mcp_client import StreamableClient
 from mcp_tool_filter.adapters.fetch.mcp_replies import Refused
 from mcp_tool_filter.adapters.fetch.poster import Poster
+from mcp_tool_filter.adapters.sockets.serve import bind
 from mcp_tool_filter.cli.commands.demo_upstream import PATH, DemoUpstream, demo_upstream
-from mcp_tool_filter.cli.commands.http import leave, prepare
+from mcp_tool_filter.cli.commands.http import HttpFilter
 from mcp_tool_filter.cli.hosts.signals import on_signals
 from mcp_tool_filter.cli.output.log import log_to_stderr, say
 from mcp_tool_filter.cli.output.terminal import Colour, columns, paint, shortened, width
 from mcp_tool_filter.cli.settings.flags import DEFAULT_PORT, Given
 from mcp_tool_filter.cli.settings.settings import Settings, settle
-from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import estimate_tokens
 
@@ -69,21 +69,12 @@ async def _show(given: dict[str, list[str]], stays: bool) -> int:
 @asynccontextmanager
 async def _running(settings: Settings) -> AsyncIterator[str]:
     """Run the filter in this process, as the launcher does."""
-    ready = Event()
-    master = await prepare(settings, lambda _report: ready.set())
-    task = asyncio.create_task(master.run())
-    waiting = asyncio.create_task(ready.wait())
-    await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        waiting.cancel()
-        task.result()
-        raise StartError("The filter has ended", why="This is a bug in mcp-tool-filter")
-    host, port, *_ = master.addons.get("proxyserver").listen_addrs()[0]
+    running = HttpFilter(settings, bind(settings.host, settings.port), report=lambda _report: None)
+    await running.server.start()
     try:
-        yield f"http://{host}:{port}{PATH}"
+        yield f"{running.server.address}{PATH}"
     finally:
-        await leave(master)
-        await task
+        await running.server.close()
 
 
 async def _until_a_signal() -> None:

@@ -1,55 +1,45 @@
-"""Run the HTTP proxy; fetch the upstream's tools while mitmproxy is still being imported."""
+"""Run the HTTP proxy on sockets. (What only mitmproxy can do is in ``in_mitmproxy``.)"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import socket
+import ssl
 import sys
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.target import Target, target_for
+from mcp_tool_filter.adapters.fetch.tls import make_tls_context
 from mcp_tool_filter.adapters.fetch.upstream import fetch
-from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
+from mcp_tool_filter.adapters.serving.on_demand import OnHangup
+from mcp_tool_filter.adapters.serving.proxy import Proxy, Surroundings
+from mcp_tool_filter.adapters.serving.watchers import Audience
+from mcp_tool_filter.adapters.sockets.serve import Server, bind
+from mcp_tool_filter.adapters.sockets.tls import server_context
 from mcp_tool_filter.cli.hosts.signals import on_signals
-from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
 from mcp_tool_filter.cli.output.log import log_to_stderr, say, set_status, write
 from mcp_tool_filter.cli.output.terminal import leads_nowhere, progress
-from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.settings import Settings, in_our_words
 from mcp_tool_filter.cli.settings.target import target_of
-from mcp_tool_filter.cli.settings.usage import UsageError, no_such
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.observers.report import only_warnings
+from mcp_tool_filter.policy.config import parse_config
 
 if TYPE_CHECKING:
-    from mitmproxy.master import Master
+    from socket import socket
 
     from mcp_tool_filter.cli.output.activity import Activity
 
+log = logging.getLogger(__name__)
 
-# The slowest imports, in slices of similar duration.
-_SLICES = (
-    "pyparsing",
-    "cryptography.x509",
-    "OpenSSL.SSL",
-    "mitmproxy.connection",
-    "mitmproxy.http",
-    "aioquic.tls",
-    "aioquic.quic.connection",
-    "mitmproxy.proxy.layers.http",
-    "mitmproxy.master",
-    "mcp_tool_filter.adapters.mitmproxy.addon",
-)
 _MOMENT = 0.1  # seconds for which activity lines are collected
-_TURNS = 3  # of the event loop: enough to read, parse and answer
 
 type Report = Callable[[str], None]
 type Fetch = Callable[[Target], Awaitable[Fetched]]
@@ -59,61 +49,178 @@ def run(settings: Settings) -> int:
     """Filter until a signal comes or the upstream is lost; return the exit status."""
     settings.config()  # report wrong settings before anything starts
     _refuse_bad_certificate(settings.cert)
-    refuse_taken_port(settings)
-    _refuse_missing_folder(settings.record)
+    needs_mitmproxy = settings.inspect or settings.record or settings.set
+    if needs_mitmproxy:
+        serving = import_module("mcp_tool_filter.cli.commands.in_mitmproxy").serve(settings)
+    else:
+        serving = _serve(settings, bind(settings.host, settings.port))
     is_json = settings.log_format == "json"
     log_to_stderr(settings.verbosity, is_watched=settings.inspect, as_json=is_json)
-    if settings.record:
-        os.umask(0o077)  # a recording contains credentials
-    status = asyncio.run(serve(settings))
-    if "mcp_tool_filter.adapters.mitmproxy.exit" in sys.modules:
-        from mcp_tool_filter.adapters.mitmproxy.exit import end_at_once
-
-        end_at_once(status)
-    return status
+    return _end_at_once(asyncio.run(serving))
 
 
-async def serve(settings: Settings) -> int:
-    loop, us = asyncio.get_running_loop(), asyncio.current_task()
+def _end_at_once(status: int) -> NoReturn:
+    """Exit without Python's usual teardown, which waits for threads that still resolve a name; and
+    mitmproxy's own threads may crash it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+async def _serve(settings: Settings, doors: list[socket]) -> int:
+    us = asyncio.current_task()
     assert us
-    on_signals(loop, us.cancel)
+    on_signals(asyncio.get_running_loop(), us.cancel)
     try:
-        if settings.command:
-            return await _serve_command(settings)
-        activity = activity_for(settings, loop)
-        master = await prepare(settings, _report_for(settings), activity)
+        if not settings.command:
+            return await _serve_until_the_end(HttpFilter(settings, doors))
+        from mcp_tool_filter.cli.commands.bridge import bridged
+
+        async with bridged(settings) as command:
+            asked = Asked(command.fetch, command.name_in, command.bridge.peers)
+            running = HttpFilter(command.settings, doors, asked)
+            if command.settings.rules_file:
+                running.proxy.rules.command = command.identity
+            return await _serve_until_the_end(running)
     except CancelledError:
         return 0
-    return await _run(master)
 
 
-async def _serve_command(settings: Settings) -> int:
-    """Serve a command like a URL."""
-    from mcp_tool_filter.cli.commands.bridge import bridged
+async def _serve_until_the_end(running: HttpFilter) -> int:
+    try:
+        running.hangup.running()
+        await running.server.start()
+        on_signals(asyncio.get_running_loop(), _Leaving(running.server))
+        await running.server.run()
+    except StartError as error:
+        await running.server.close()
+        write(str(error))
+        return 1
+    finally:
+        running.hangup.done()
+    if running.problem:
+        write(running.problem)
+    return 1 if running.problem else 0
 
-    refuse_other_mitmproxy()
-    report = _report_for(settings)
-    activity = activity_for(settings, asyncio.get_running_loop())
-    async with bridged(settings) as command:
-        master = make_master(
-            await import_host(settings),
-            command.settings,
-            command.fetch,
-            lambda text: report(command.name_in(text)),
-            activity,
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How an upstream is asked that is no URL of the user."""
+
+    fetch: Fetch = fetch
+    name_in: Callable[[str], str] = str
+    """Names the upstream in a report as the user does."""
+    own: set[tuple[str, int]] | None = None
+    """Gets our own ends of the connections to it."""
+
+
+class HttpFilter:
+    """The filter of one upstream as the launcher runs it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        doors: list[socket],
+        asked: Asked | None = None,
+        report: Report | None = None,
+    ) -> None:
+        """Call this in the event loop. ``report`` gets the report instead of the terminal."""
+        asked = asked or Asked(_fetch_with_progress)
+        self._settings = settings
+        self.problem = ""
+        """Why the process ends, if it ends with an error."""
+        shows = report is None
+        activity = activity_for(settings, asyncio.get_running_loop()) if shows else None
+        say_report = report or report_for(settings)
+        audience = Audience(
+            warn=say,
+            sinks=[activity.show] if activity else [],
+            on_end=partial(say_summary, activity) if activity else _nothing_to_say,
         )
-        command.serve_only(master)
-        return await _run(master)
+        self.proxy = Proxy(
+            Surroundings(
+                audience=audience,
+                report=lambda text: say_report(asked.name_in(text)),
+                leave=self._leave,
+                make_tls=partial(_tls_to_others, settings),
+                fetch=asked.fetch,
+                edit_deny=self._edit_deny,
+            )
+        )
+        self.proxy.adopt(settings.config())
+        tls = target_of(settings).tls
+        self.server = Server(
+            self.proxy,
+            doors,
+            lambda config: target_for(config, settings.origin, tls),
+            partial(_tls_to_clients, settings),
+            own=asked.own,
+        )
+        self.hangup = OnHangup(self.proxy.take_new_lists)
+
+    def _leave(self, problem: str) -> None:
+        self.problem = problem
+        self.server.leave()
+
+    def _edit_deny(self, deny: list[str]) -> str:
+        """Use these patterns instead of all deny patterns and globs; return the problem with
+        them."""
+        texts = {**self._settings.texts, "deny": tuple(deny), "deny_glob": None}
+        try:
+            config = parse_config(**texts)  # type: ignore[arg-type]  # text or list, as its default
+            self.proxy.adopt(config)
+        except StartError as error:
+            log.warning("Not adopted, the old filter stays. %s", error)
+            return str(error)
+        return ""
 
 
-async def _run(master: Master) -> int:
-    on_signals(asyncio.get_running_loop(), _Leaving(master))
-    await master.run()
-    return 0
+class _Leaving:
+    """The signal handler: close connections, then end. A second signal ends at once."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._was_called = False
+
+    def __call__(self) -> None:
+        if self._was_called:
+            _end_at_once(0)
+        self._was_called = True
+        self._server.leave()
 
 
-def _report_for(settings: Settings) -> Report:
+async def _fetch_with_progress(target: Target) -> Fetched:
+    with progress(f"Asking {target.url} for its tools …"):
+        return await fetch(target)
+
+
+def _tls_to_others(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS settings towards other servers than the upstream, such as one for logins."""
+    with in_our_words():
+        return make_tls_context(insecure=settings.insecure, trusted_ca=settings.ca)
+
+
+def _tls_to_clients(settings: Settings) -> ssl.SSLContext:
+    """Return the TLS settings towards clients: with the user's certificate, or with one of
+    mitmproxy's, which it makes for this computer."""
+    if settings.cert:
+        return server_context(_file_of(settings.cert))
+    from mcp_tool_filter.cli.hosts.certificate import own_context
+
+    return own_context(settings.host)
+
+
+def _file_of(cert: str) -> str:
+    return cert.partition("=")[2] or cert  # mitmproxy's form is DOMAIN=FILE
+
+
+def report_for(settings: Settings) -> Report:
     return _say_warnings if settings.is_quiet else say
+
+
+def _say_warnings(report: str) -> None:
+    if warnings := only_warnings(report):
+        say(warnings)
 
 
 def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activity | None:
@@ -131,37 +238,7 @@ def activity_for(settings: Settings, loop: asyncio.AbstractEventLoop) -> Activit
     )
 
 
-class _Leaving:
-    """The signal handler: close connections, then end. A second signal ends at once."""
-
-    def __init__(self, master: Master) -> None:
-        self._master = master
-        self._task: asyncio.Task[None] | None = None
-
-    def __call__(self) -> None:
-        if self._task:
-            self._master.shutdown()
-        else:
-            self._task = asyncio.get_running_loop().create_task(leave(self._master))
-
-
-async def leave(master: Master) -> None:
-    """End cleanly, because asyncio would log connections that it has to abort."""
-    from mcp_tool_filter.adapters.mitmproxy.exit import hang_up
-
-    await hang_up()
-    master.shutdown()
-
-
-async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
-    """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
-    refuse_other_mitmproxy()
-    asked = _begin_fetch(settings)
-    host = await import_host(settings)
-    return make_master(host, settings, asked, report, activity)
-
-
-def _say_summary(activity: Activity) -> None:
+def say_summary(activity: Activity) -> None:
     if summary := activity.end():
         write(summary)
 
@@ -170,138 +247,15 @@ def _nothing_to_say() -> None:
     pass
 
 
-def _say_warnings(report: str) -> None:
-    if warnings := only_warnings(report):
-        say(warnings)
-
-
-class EarlyFetch:
-    """A fetch that starts before the proxy exists."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        task = asyncio.create_task(_fetch(target))
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._task: asyncio.Task[Fetched] | None = task
-
-    async def __call__(self, target: Target) -> Fetched:
-        """Return its result once; fetch again for another target or a second time."""
-        task, self._task = self._task, None
-        if task and replace(target, tls=None) == replace(self._target, tls=None):
-            return await task
-        return await fetch(target)
-
-
-async def _fetch(target: Target) -> Fetched:
-    with progress(f"Asking {target.url} for its tools …"):
-        return await fetch(target)
-
-
-def _begin_fetch(settings: Settings) -> Fetch:
-    # Only mitmproxy understands what --set means for TLS and addresses.
-    return fetch if settings.set else EarlyFetch(target_of(settings))
-
-
-async def import_host(settings: Settings) -> ModuleType:
-    """Import mitmproxy in slices, so that the fetch can continue in between."""
-    if not settings.inspect:
-        keep_addons_apart()
-    for name in _SLICES:
-        import_module(name)
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-    return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
-
-
-def make_master(
-    host: ModuleType,
-    settings: Settings,
-    asked: Fetch,
-    report: Report,
-    activity: Activity | None,
-    given: Mapping[str, object] | None = None,
-) -> Master:
-    """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
-    from mitmproxy.exceptions import OptionsError
-
-    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
-    from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
-
-    options = host.make_options()
-    try:
-        options.update_defer(**(given or mitmproxy_options(settings)))
-        options.set(*settings.set, defer=True)
-        reader = ConfigReader(settings.texts, settings.config())
-        addon = ToolFilter(
-            fetch=asked,
-            report=report,
-            warn=say,
-            config_reader=reader,
-            sinks=[activity.show] if activity else [],
-            on_end=partial(_say_summary, activity) if activity else _nothing_to_say,
-        )
-        master: Master = host.make_master(options, addon)
-    except OptionsError as error:
-        raise UsageError(str(error)) from None
-    if options.deferred:
-        raise no_such("option", next(iter(options.deferred)), dict(options.items()))
-    return master
-
-
-def mitmproxy_options(settings: Settings) -> dict[str, object]:
-    """Return the settings as mitmproxy's options; unset ones keep their default."""
-    given: dict[str, object] = {
-        **_own_options(settings),
-        "mode": [f"reverse:{settings.origin}"],
-        "listen_host": settings.host,
-        "listen_port": settings.port,
-        "connection_strategy": "lazy",
-        "ssl_insecure": settings.insecure,
-        "ssl_verify_upstream_trusted_ca": settings.ca,
-        "client_certs": settings.client_cert,
-        "certs": [settings.cert] if settings.cert else None,
-        "save_stream_file": settings.record,
-        "store_streamed_bodies": True if settings.record or settings.inspect else None,
-        "web_open_browser": settings.browser if settings.inspect else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
-    """Return our own options in mitmproxy's form: lists of texts."""
-    given = {name: text for name, text in settings.texts.items() if text is not None}
-    return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
-
-
 def _refuse_bad_certificate(cert: str | None) -> None:
-    """Raise our own error, because mitmproxy's names its libraries."""
-    if cert is None:
-        return
-    from mcp_tool_filter.adapters.fetch.tls import refuse_bad_certificate
+    """Raise our own error, because OpenSSL's names its functions."""
+    if cert is not None:
+        from mcp_tool_filter.adapters.fetch.tls import refuse_bad_certificate
 
-    refuse_bad_certificate("--cert", cert.partition("=")[2] or cert)  # mitmproxy: DOMAIN=FILE
-
-
-def _refuse_missing_folder(record: str | None) -> None:
-    """Refuse a recording in a missing folder: mitmproxy would create the folder."""
-    if record is None:
-        return
-    folder = Path(record.removeprefix("+")).expanduser().parent  # a plus makes mitmproxy append
-    if not folder.is_dir():
-        raise StartError(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
+        refuse_bad_certificate("--cert", _file_of(cert))
 
 
 def refuse_taken_port(settings: Settings) -> None:
     """Raise our own error for a taken port, before anything is sent to the upstream."""
-    try:
-        family, *_, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family) as sock:
-            if sys.platform != "win32":  # there it means something else
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-    except OSError as error:
-        what = f"Cannot listen on {settings.host}:{settings.port}"
-        reason = error.strerror or str(error)
-        raise StartError(what, why=f"{reason}; --port 0 picks a free port") from None
+    for door in bind(settings.host, settings.port):
+        door.close()

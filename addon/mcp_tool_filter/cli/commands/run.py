@@ -28,8 +28,8 @@ from mcp_tool_filter.adapters.run.expected import (
 )
 from mcp_tool_filter.adapters.run.last import keep_last
 from mcp_tool_filter.adapters.run.trust import write_bundles
-from mcp_tool_filter.cli.commands.http import (
-    activity_for,
+from mcp_tool_filter.cli.commands.http import activity_for
+from mcp_tool_filter.cli.commands.in_mitmproxy import (
     import_host,
     leave,
     make_master,

@@ -15,13 +15,13 @@ from mcp_tool_filter.adapters.mitmproxy.fast.connections import (
 )
 from mcp_tool_filter.adapters.mitmproxy.fast.headers import install_quick_headers
 from mcp_tool_filter.adapters.mitmproxy.fast.hooks import make_quick
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import keep_free_memory
 from mcp_tool_filter.adapters.mitmproxy.fast.messages import install_quick_checks
 from mcp_tool_filter.adapters.mitmproxy.fast.option_values import make_values_quick
 from mcp_tool_filter.adapters.mitmproxy.fast.routing import QuickHttpLayer
 from mcp_tool_filter.adapters.mitmproxy.safe.installed import (
     use_shortcuts,
 )
+from mcp_tool_filter.adapters.serving.malloc import keep_free_memory
 
 
 def speed_up(master: Master) -> None:

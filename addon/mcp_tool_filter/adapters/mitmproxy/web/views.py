@@ -23,19 +23,11 @@ from mitmproxy.http import HTTPFlow, Response
 from mitmproxy.master import Master
 from mitmproxy.options import Options
 
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
 from mcp_tool_filter.adapters.mitmproxy.safe.orders import (
     Injected,
 )
 from mcp_tool_filter.adapters.mitmproxy.settings import forget, was_set
 from mcp_tool_filter.adapters.mitmproxy.streams import client_host
-from mcp_tool_filter.adapters.mitmproxy.web.overview import (
-    ListenerLines,
-    Overview,
-    render_sessions,
-    render_statistics,
-    render_tools,
-)
 from mcp_tool_filter.adapters.mitmproxy.web.page import add_page
 from mcp_tool_filter.adapters.recordings.flow_dump import (
     MOST_KEPT,
@@ -44,6 +36,14 @@ from mcp_tool_filter.adapters.recordings.flow_dump import (
     keep_fetched,
     keep_head,
     keep_request,
+)
+from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.overview import (
+    ListenerLines,
+    Overview,
+    render_sessions,
+    render_statistics,
+    render_tools,
 )
 from mcp_tool_filter.adapters.watch.dashboard import Dashboard
 from mcp_tool_filter.conversation.judged import Judged

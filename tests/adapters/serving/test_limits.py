@@ -8,7 +8,7 @@ import resource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_tool_filter.adapters.mitmproxy.descriptors import (
+from mcp_tool_filter.adapters.serving.limits import (
     Reserve,
     Seats,
     most_clients,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mcp_tool_filter.adapters.mitmproxy.web.overview import (
+from mcp_tool_filter.adapters.serving.overview import (
     ListenerLines,
     Overview,
     render_sessions,

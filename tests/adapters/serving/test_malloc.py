@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from mcp_tool_filter.adapters.mitmproxy.fast import malloc as room
+from mcp_tool_filter.adapters.serving import malloc as room
 
 SCRIPT = """
 import os
 from pathlib import Path
-from mcp_tool_filter.adapters.mitmproxy.fast.malloc import return_free_memory, keep_free_memory
+from mcp_tool_filter.adapters.serving.malloc import return_free_memory, keep_free_memory
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf('SC_PAGE_SIZE') >> 20

@@ -6,8 +6,8 @@ import asyncio
 import gc
 import weakref
 
-from mcp_tool_filter.adapters.mitmproxy import background
-from mcp_tool_filter.adapters.mitmproxy.background import in_background
+from mcp_tool_filter.adapters.serving import background
+from mcp_tool_filter.adapters.serving.background import in_background
 
 
 async def test_background_work_survives_the_garbage_collector() -> None:

@@ -1,0 +1,334 @@
+"""The process: its sites, and what they share. Both hosts create one ``Proxy``.
+
+    proxy = Proxy(Surroundings(audience=..., report=say, ...))
+    proxy.adopt(config)              # at start, and whenever the options change
+    proxy.begin()                    # in the event loop: audit log, metrics, rules
+    site = await proxy.open(name, find_target)     # fetches the upstream's tools
+    proxy.check_patterns()           # once, when all sites are open
+    proxy.ready.set()
+    ...                              # connections use site.service
+    await proxy.end()
+
+Methods that raise StartError have changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from mcp_tool_filter.adapters.effects.carry_out import Effects
+from mcp_tool_filter.adapters.fetch.target import login_to
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.adapters.fetch.upstream_names import find_names
+from mcp_tool_filter.adapters.serving.background import in_background
+from mcp_tool_filter.adapters.serving.limits import Crowd, Holder, MemoryBudget
+from mcp_tool_filter.adapters.serving.losses import Losses, OnLoss
+from mcp_tool_filter.adapters.serving.new_lists import NewLists, tell_list_changed
+from mcp_tool_filter.adapters.serving.rules import Rules
+from mcp_tool_filter.adapters.serving.site import (
+    Fetcher,
+    Site,
+    SiteService,
+    TargetFinder,
+    fetch_or_wait,
+)
+from mcp_tool_filter.adapters.serving.watchers import Audience, Watchers
+from mcp_tool_filter.adapters.watch.dashboard import Dashboard
+from mcp_tool_filter.engine.exchange import Exchange, Phase
+from mcp_tool_filter.errors import InvalidOption, LostUpstream
+from mcp_tool_filter.http.exchange import HttpExchange
+from mcp_tool_filter.http.guard import UpstreamNames
+from mcp_tool_filter.http.listener import Listener, open_listener
+from mcp_tool_filter.http.origin import parse_origin
+from mcp_tool_filter.observers.report import (
+    introduce,
+    render_report,
+    warnings_about,
+)
+from mcp_tool_filter.policy.config import Config, refuse_to_open, refuse_unmatched
+from mcp_tool_filter.policy.effects import CannotList, FetchTools
+from mcp_tool_filter.policy.patterns import Pattern
+from mcp_tool_filter.policy.situation import Link
+from mcp_tool_filter.protocol.messages import Notification, Request
+
+GRACE = 3.0
+"""Seconds for waiting clients to get their answers when the process ends."""
+
+_FIXED = (
+    ("audit_log", "audit"),
+    ("metrics_port", "metrics_port"),
+    ("dashboard", "dashboard"),
+    ("otel", "otel"),
+)
+"""Options that can only be set at start, and their names in ``Config``."""
+
+type NamesFinder = Callable[[str], Awaitable[UpstreamNames]]
+
+
+def _cannot_edit(_deny: list[str]) -> str:
+    return "The patterns cannot be edited here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a host gives the proxy."""
+
+    audience: Audience
+    report: Callable[[str], None]
+    """Gets the report about each upstream, once its tools are known."""
+    leave: Callable[[str], None]
+    """Ends the process with an error, after the clients have their answers. Gets its text."""
+    make_tls: Callable[[], ssl.SSLContext]
+    """Returns the TLS settings towards any server, with the user's authorities."""
+    fetch: Fetcher = fetch
+    find_names: NamesFinder = find_names
+    edit_deny: Callable[[list[str]], str] = _cannot_edit
+    """Sets the deny patterns for the dashboard; returns the problem with them."""
+    links: tuple[Link, ...] = ()
+    """The chain after the tool filter."""
+
+
+class Proxy:
+    """All sites of the process."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.config = Config()
+        self.sites: dict[str, Site] = {}
+        self.listeners: dict[str, Listener] = {}
+        """The listeners by the names of their sites."""
+        self.ready = asyncio.Event()
+        """Set once clients are served, or the start has failed."""
+        self.has_failed = False
+        """True once the process ends with an error."""
+        self.effects = Effects()
+        self.effects.fetch_tools = self._fetch_tools
+        self.crowd = Crowd()
+        self.budget = MemoryBudget(self._holders)
+        self.more_holders: Callable[[], Iterator[Holder]] = lambda: iter(())
+        """The host's connections, which may hold unread bytes."""
+        self.watchers = Watchers(around.audience, self._state)
+        self.rules = Rules(self.effects, self.watchers.enter_log)
+        self.new_lists = NewLists(around.fetch)
+        self.losses = Losses(
+            self.crowd.reserve,
+            OnLoss(self._lose_all, self.new_lists.take, around.audience.warn, self._named),
+        )
+        self.dashboard: Dashboard | None = None
+        self._is_running = False
+        self._has_warned = False
+
+    # Settings
+
+    def adopt(self, config: Config) -> None:
+        """Use another configuration from now on. If it raises StartError, nothing has changed."""
+        before = self.config
+        if self._is_running:
+            refuse_to_open(before, config)
+            for option, fixed in _FIXED:
+                if getattr(config, fixed) != getattr(before, fixed):
+                    raise InvalidOption(option, "…", why="It can only be set at start")
+        self.rules.adopt(config.rules, self.sites.values())
+        for site in self.sites.values():
+            site.listener.policy.adopt(config)
+        self.config = config
+        if (before.deny, before.allow) != (config.deny, config.allow):
+            for site in self.sites.values():
+                tell_list_changed(site)
+        self.crowd.adopt(config.max_clients)
+        self.budget.limit = config.limits.unfinished
+
+    # Start
+
+    def begin(self, *, names_upstreams: bool = False) -> None:
+        """Open what the whole process has: the audit log, metrics, rules. Raises StartError."""
+        sinks = []
+        if self.config.dashboard is not None:
+            sinks.append(self.open_dashboard().timeline.note)
+        self.watchers.begin(self.config, names_upstreams=names_upstreams, more=sinks)
+        self._is_running = True
+        self.crowd.begin()
+        self.rules.begin()
+
+    def open_dashboard(self) -> Dashboard:
+        """Return the dashboard of the process; the host serves it."""
+        if self.dashboard is None:
+            from mcp_tool_filter.adapters.serving.overview import Overview
+
+            overview = Overview(self.listeners, self.watchers.statistics)
+            self.dashboard = Dashboard(
+                overview.as_json,
+                lambda: self.config,
+                lambda: [site.listener.snapshot for site in self.sites.values()],
+                self.around.edit_deny,
+            )
+        return self.dashboard
+
+    async def open(
+        self, name: str, find_target: TargetFinder, *, address: str, keeps_host: bool = False
+    ) -> Site:
+        """Fetch an upstream's tools, open its site, and report. Raises StartError.
+
+        ``address`` is ours, such as ``http://127.0.0.1:6273``.
+        """
+        target = find_target(self.config)
+        fetched = await fetch_or_wait(
+            self.around.fetch, target, requires_list=self.config.requires_list
+        )
+        listener = open_listener(
+            upstream=target.url,
+            config=self.config,
+            fetched=fetched,
+            names=await self.around.find_names(target.url),
+            keeps_host=keeps_host,
+        )
+        site = self.add(name, listener, find_target)
+        site.login = login_to(target)
+        await self._open_logins(site)
+        report = render_report(
+            introduce(listener.upstream, fetched, address), listener.snapshot, self.rules.names
+        )
+        if site.login:
+            report += "\n  Login: requests without their own credentials use yours"
+        self.around.report(report)
+        return site
+
+    def add(self, name: str, listener: Listener, find_target: TargetFinder) -> Site:
+        """Add a site whose listener is open; a forward proxy has one for each upstream."""
+        listener.policy.links = self.around.links
+        authority = parse_origin(listener.upstream).authority
+        service = SiteService(listener, authority, self.effects, seats=self.crowd.seats)
+        site = Site(name=name, listener=listener, service=service, find_target=find_target)
+        service.site = site
+        service.suspect = lambda: None if self.has_failed else self.losses.suspect(site)
+        service.note_end_of_stream = lambda: self.losses.note_end_of_stream(site)
+        service.is_ending = self.has_failed
+        self.rules.attach(site)
+        self.watchers.attach(site)
+        self.sites[name], self.listeners[name] = site, listener
+        return site
+
+    async def _open_logins(self, site: Site) -> None:
+        if site.login:
+            from mcp_tool_filter.adapters.serving.logins import OwnLogin
+
+            own = OwnLogin(site.login, site.listener)
+            site.service.before_sending = own.before_sending
+            site.service.before_answering = own.before_answering
+        if self.config.only_mcp:
+            from mcp_tool_filter.adapters.fetch.login_documents import fetch_login_documents
+
+            endpoint = site.listener.fetched.endpoint
+            for document in await fetch_login_documents(site.target, endpoint):
+                site.listener.logins.learn_document(document)
+        from mcp_tool_filter.adapters.serving.login_through import open_logins
+
+        open_logins(site, self.around.make_tls)
+
+    def check_patterns(self) -> None:
+        """Warn about the patterns, even if no report is wanted. Raises StartError."""
+        refuse_unmatched(self.config, self._unmatched())
+        if not self._has_warned:
+            self._has_warned = True
+            for warning in warnings_about(self.config):
+                self.around.audience.warn(warning)
+
+    def _unmatched(self) -> list[Pattern]:
+        """Return the patterns that match no tool of any upstream."""
+        lists = [site.listener.snapshot.unmatched for site in self.sites.values()]
+        return [one for one in lists[0] if all(one in other for other in lists)] if lists else []
+
+    # While it runs
+
+    def take_new_lists(self) -> None:
+        """Take a new list of each upstream, because of SIGHUP."""
+        in_background(self._take_new_lists())
+
+    async def _take_new_lists(self) -> None:
+        await self.ready.wait()
+        await self.new_lists.take_all(self.sites.values(), self.around.audience.warn)
+
+    async def _fetch_tools(self, effect: FetchTools) -> tuple[bytes, ...]:
+        """Fetch the list that the client of a message would get."""
+        exchange, message = effect.arrival, effect.message
+        assert isinstance(exchange, HttpExchange)
+        assert isinstance(message, Request | Notification)
+        policy = exchange.conversation.policy
+        for site in self.sites.values():
+            if site.listener.policy is policy:
+                return await site.fetch_as_client(exchange, message)
+        raise CannotList("the listener is gone")
+
+    def _named(self, site: Site) -> str:
+        """Return the URL of an upstream for messages, if there are several upstreams."""
+        return f" {site.shown}" if len(self.sites) > 1 else ""
+
+    def _state(self) -> dict[str, float]:
+        """Return the current values for the metrics."""
+        sites = list(self.sites.values())
+        return {
+            "ready": self.ready.is_set() and bool(sites) and not self.has_failed,
+            "upstream_up": not self.has_failed and not any(site.is_lost for site in sites),
+            "sessions": sum(len(site.listener.sessions) for site in sites),
+            "streams": len(self.exchanges),
+        }
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The open exchanges of all sites."""
+        return [one for site in self.sites.values() for one in site.service.exchanges]
+
+    def _holders(self) -> Iterator[Holder]:
+        yield from self.exchanges
+        yield from self.more_holders()
+
+    # End
+
+    def fail(self, why: str) -> None:
+        """End the process soon with an error; waiting clients still get their answers.
+
+        Only the first reason counts.
+        """
+        if self.has_failed:
+            return
+        self.has_failed = True
+        for site in self.sites.values():
+            site.service.is_ending = True
+        self.ready.set()
+        in_background(self._fail(why))
+
+    def _lose_all(self) -> None:
+        """End the process because an upstream is lost."""
+        if not self.has_failed:
+            self.fail(str(LostUpstream()))
+            self._lose_exchanges()
+
+    def _lose_exchanges(self) -> None:
+        for exchange in self.exchanges:
+            exchange.lose("upstream lost")
+            exchange.down.host.wake()
+
+    async def _fail(self, why: str) -> None:
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + GRACE
+        while any(map(_is_waited_for, self.exchanges)) and loop.time() < end:
+            await asyncio.sleep(0.01)
+        self._lose_exchanges()
+        self.around.leave(why)
+
+    async def close(self) -> None:
+        """Write what the observers still have, and stop what runs in the background."""
+        self.watchers.close()
+        self.effects.close()
+        self.crowd.close()
+        await self.rules.close()
+
+
+def _is_waited_for(exchange: Exchange) -> bool:
+    """Tell whether a client waits for this answer: it is not an open GET stream or a WebSocket."""
+    is_streaming = exchange.head.method == "GET" and exchange.phase is Phase.STREAMING
+    return not is_streaming and exchange.phase is not Phase.TALKING

@@ -1,0 +1,230 @@
+"""Connect all observers of messages: the counts, the log, the audit, the metrics, the traces.
+
+Each message comes with its ``Exchange`` as origin. Optional observers are imported only if they are
+used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.serving.site import Site, client_of, site_of
+from mcp_tool_filter.conversation.judged import Judged
+from mcp_tool_filter.conversation.policy_in_force import Observer
+from mcp_tool_filter.engine.exchange import Exchange, Outcome
+from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.observers.audit.entries import Unanswered
+from mcp_tool_filter.observers.statistics import Statistics
+from mcp_tool_filter.observers.verdict_log import VerdictLog
+from mcp_tool_filter.policy.config import Config
+from mcp_tool_filter.policy.exchange import Client, Direction, Via
+from mcp_tool_filter.policy.verdict import Forward
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.adapters.watch.tracing import Tracer
+    from mcp_tool_filter.adapters.watch.watching import Sink, Watching
+    from mcp_tool_filter.policy.rule_effects import WriteLog
+
+_MOMENT = 0.05  # seconds until the audit log's entries are made, for several messages together
+_PAUSE = 1.0  # seconds between two looks for unanswered requests
+_LONGEST_WAIT = 3600.0  # seconds for an answer that may come with another exchange
+_ACCEPTED = 202
+_BAD_REQUEST = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """Who is told: what a host adds to the audit log, the metrics and the traces."""
+
+    warn: Callable[[str], None]
+    sinks: Sequence[Sink] = ()
+    """They get an entry for each message that matters."""
+    on_end: Callable[[], None] = lambda: None
+    """Called after the last message, if anything gets entries."""
+    tell: Callable[[str, Judged], None] | None = None
+    """Gets each verdict with the name of its site: the views of mitmproxy."""
+    name_flow: Callable[[Exchange], str] = lambda _exchange: ""
+    """Returns what the host calls an exchange, where people can look at it."""
+
+
+class Watchers:
+    """The observers of all sites."""
+
+    def __init__(self, audience: Audience, state: Callable[[], Mapping[str, float]]) -> None:
+        self._audience = audience
+        self._state = state
+        self._watching: Watching | None = None
+        self._tracer: Tracer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.log = VerdictLog(audience.warn)
+        self.statistics: dict[str, Statistics] = {}
+        self.has_ended = False
+        """True once we hang up on our clients ourselves."""
+
+    def begin(self, config: Config, *, names_upstreams: bool, more: Sequence[Sink] = ()) -> None:
+        """Open the audit log and serve the metrics, if configured. Raises StartError.
+
+        ``more`` get entries, too. Where there are several upstreams, entries name them.
+        """
+        if config.otel:
+            from mcp_tool_filter.adapters.watch.tracing import Tracer
+
+            self._tracer = Tracer()
+        sinks = [*self._audience.sinks, *more]
+        if config.audit is None and config.metrics_port is None and not sinks:
+            return
+        from mcp_tool_filter.adapters.watch.watching import Watching  # of no use to most
+
+        self._watching = Watching(
+            config.audit,
+            sinks,
+            names_of=self._names_of,
+            upstream_of=_upstream_of if names_upstreams else None,
+            metrics_port=config.metrics_port,
+            hosts=config.allowed_hosts,
+            state=self._state,
+            say=self._audience.warn,
+            soon=_in_a_moment,
+        )
+        self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
+
+    def attach(self, site: Site) -> None:
+        """Observe a site from now on."""
+        policy = site.listener.policy
+        policy.observe = self._observer(site.name)
+        policy.tell_hidden = self.log.tell_hidden
+        if self._tracer:
+            policy.propagate = self._tracer.propagate
+            site.service.note_over = partial(_end_spans, self._tracer)
+
+    def enter_log(self, effect: WriteLog) -> None:
+        """Add a rule's log entry to the audit log, if there is one."""
+        if self._watching:
+            self._watching.enter_log(effect)
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        if self._tracer:
+            self._tracer.close()
+        if self._watching:
+            self._watching.give_up(_failure_of)
+            self._watching.close()
+            self._audience.on_end()
+
+    def _observer(self, name: str) -> Observer:
+        counted = self.statistics.setdefault(name, Statistics())
+        tell, log, clock = self._audience.tell, self.log, time.time
+
+        def observe(judged: Judged) -> None:
+            counted.note(judged, clock())
+            if tell is not None:
+                tell(name, judged)
+            if not isinstance(judged.verdict, Forward):
+                log.tell_of(judged)
+            if self._watching is not None:
+                self._watching.observe(judged)
+            if self._tracer is not None:
+                _trace(self._tracer, judged)
+
+        return observe
+
+    def _names_of(self, origin: object) -> tuple[str, str]:
+        if not isinstance(origin, Exchange):
+            return "", ""
+        return origin.peer, self._audience.name_flow(origin)
+
+    def _look_again(self) -> None:
+        """Tell which requests will not be answered any more.
+
+        Looked at once a second, beside the messages: to be told of each end would cost each of
+        them.
+        """
+        self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._look_again)
+        if self._watching and not self.has_ended:
+            self._watching.give_up(_end_of)
+
+
+def _upstream_of(origin: object) -> str:
+    return site_of(origin).url if isinstance(origin, Exchange) else ""
+
+
+def _in_a_moment(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(_MOMENT, call)
+
+
+# Requests without an answer
+
+
+def _failure_of(origin: object, _client: Client, _age: float) -> Unanswered | None:
+    """Name at the end what a lost upstream has left; the other clients are left by ourselves."""
+    has_failed = isinstance(origin, Exchange) and origin.outcome is Outcome.UPSTREAM_FAILED
+    return Unanswered("upstream_failed") if has_failed else None
+
+
+def _end_of(origin: object, client: Client, age: float) -> Unanswered | None:
+    if not isinstance(origin, Exchange) or not origin.is_over:
+        return None
+    if client.via is Via.LEGACY_SSE:
+        streams = origin.service.listener.legacy
+        is_open = any(one.conversation.client is client for one in streams)
+        return None if is_open else Unanswered("client_left")
+    answer = origin.answer
+    status = answer.status if answer else 0
+    if origin.outcome is Outcome.UPSTREAM_FAILED:
+        end = Unanswered("upstream_failed")
+    elif origin.seat is not None or origin.outcome is not Outcome.ANSWERED:
+        end = Unanswered("client_left")
+    else:
+        end = Unanswered("", status if status >= _BAD_REQUEST else None)
+    if origin.seat is not None or answer is None:
+        return end
+    # A stream may be resumed, and what was only accepted may be answered on another one.
+    may_come = status == _ACCEPTED or may_be_event_stream(answer.get(b"content-type"))
+    return None if may_come and age < _LONGEST_WAIT else end
+
+
+# Traces
+
+
+def _trace(tracer: Tracer, judged: Judged) -> None:
+    exchange = judged.origin
+    if judged.direction is not Direction.FROM_CLIENT or not isinstance(exchange, Exchange):
+        tracer.observe(judged)
+        return
+    address = (exchange.down.host.peer, exchange.down.host.port)
+    if exchange.seat is not None:  # its headers belong to the connection, not to a message
+        tracer.observe(judged, peer=address)
+        return
+    tracer.observe(judged, _trace_headers(exchange), address)
+    for name, value in tracer.headers_for(judged).items():
+        exchange.added = (*exchange.added, (name.lower().encode(), value.encode()))
+
+
+def _trace_headers(exchange: Exchange) -> dict[str, str]:
+    """Return the trace context of an HTTP request; none if it names two parents."""
+    fields = exchange.head.fields
+    parents = [value for name, value in fields if name.lower() == b"traceparent"]
+    if len(parents) != 1:
+        return {}
+    states = [value.decode("latin-1") for name, value in fields if name.lower() == b"tracestate"]
+    return {"traceparent": parents[0].decode("latin-1"), "tracestate": ",".join(states)}
+
+
+def _end_spans(tracer: Tracer, exchange: Exchange) -> None:
+    """End the spans that no answer will end. (A stream that closes early is not an error.)"""
+    if (client := client_of(exchange)) is None:
+        return
+    why: str | None = None
+    if exchange.outcome is Outcome.UPSTREAM_FAILED:
+        why = "upstream_left" if exchange.seat is not None else "upstream_failed"
+    elif exchange.outcome is not Outcome.ANSWERED or exchange.seat is not None:
+        why = "client_left"
+    elif exchange.answer is not None and exchange.answer.status >= _BAD_REQUEST:
+        why = str(exchange.answer.status)
+    tracer.leave(client, why)

@@ -1,0 +1,165 @@
+"""The connections to one upstream, shared by all its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.fetch.http_failures import why, why_none
+from mcp_tool_filter.adapters.serving.limits import MemoryBudget, most_upstream_connections
+from mcp_tool_filter.engine.upstream import Upstream
+from mcp_tool_filter.http.origin import Origin
+
+if TYPE_CHECKING:
+    from mcp_tool_filter.engine.exchange import Exchange
+
+_OLD = 60.0  # seconds until an idle connection is closed
+_PATIENCE = 30.0  # seconds to connect
+_MOST_IDLE = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolLimits:
+    """What a pool may use, and whom it tells."""
+
+    budget: MemoryBudget
+    descriptors: int
+    clients: Callable[[], int]
+    """Returns how many clients are connected."""
+    reached: Callable[[], None]
+    """Called with each new connection."""
+    own: set[tuple[str, int]] | None = None
+    """Gets our own ends, so that a server behind us can refuse all others."""
+
+
+class Pool:
+    """Opens connections, and keeps idle ones for later requests."""
+
+    def __init__(self, origin: Origin, tls: ssl.SSLContext | None, limits: PoolLimits) -> None:
+        self._origin, self._tls, self.limits = origin, tls, limits
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.all: set[UpstreamConnection] = set()
+        self.idle: list[UpstreamConnection] = []
+        """The one that was used last is at the end."""
+        self.loop = asyncio.get_running_loop()
+
+    def connect(self, exchange: Exchange, *, fresh: bool) -> None:
+        """Give an exchange a connection, perhaps later."""
+        if not fresh and (one := self._take_idle(exchange)) is not None:
+            exchange.connected(one.speaks)
+            return
+        if len(self.all) + len(self._tasks) >= self._most:
+            exchange.unreachable("too many connections to the upstream")
+            return
+        task = self.loop.create_task(self._open(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def _most(self) -> int:
+        return most_upstream_connections(self.limits.descriptors, self.limits.clients())
+
+    def _take_idle(self, exchange: Exchange) -> UpstreamConnection | None:
+        while self.idle:
+            one = self.idle[-1]
+            if one.is_closing:
+                self.idle.pop()
+                continue
+            if not exchange.may_use(self.loop.time() - one.since):
+                return None  # it may be about to close
+            return self.idle.pop()
+        return None
+
+    async def _open(self, exchange: Exchange) -> None:
+        origin, tls = self._origin, self._tls
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                _, one = await self.loop.create_connection(  # type: ignore[call-overload]
+                    lambda: UpstreamConnection(self),
+                    origin.host,
+                    origin.port,
+                    ssl=tls,
+                    server_hostname=origin.host if tls else None,
+                    all_errors=True,
+                )
+        except ExceptionGroup as group:
+            exchange.unreachable(why_none(group.exceptions, origin))
+        except TimeoutError:
+            exchange.unreachable("Connection timeout")
+        except (OSError, ssl.CertificateError) as error:
+            exchange.unreachable(why(error, origin))
+        else:
+            self.limits.reached()
+            if exchange.is_over:
+                one.be_idle()
+            else:
+                exchange.connected(one.speaks)
+
+    def kept(self, one: UpstreamConnection) -> None:
+        """Keep an idle connection, and close those that have been idle for long."""
+        now = one.since
+        self.idle.append(one)
+        while len(self.idle) > _MOST_IDLE or now - self.idle[0].since > _OLD:
+            self.idle.pop(0).abort()
+
+    def lost(self, one: UpstreamConnection) -> None:
+        self.all.discard(one)
+        if one in self.idle:
+            self.idle.remove(one)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for one in list(self.all):
+            one.abort()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to the upstream."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.since = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.abort = transport.abort
+        self._pool.all.add(self)
+        if (own := self._pool.limits.own) is not None:
+            own.add(transport.get_extra_info("sockname")[:2])
+        self.speaks = Upstream(
+            write=transport.write, abort=transport.abort, hold=self.hold, idle=self.be_idle
+        )
+
+    def data_received(self, data: bytes) -> None:
+        self._pool.limits.budget.received(len(data))
+        self.speaks.receive(data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if (own := self._pool.limits.own) is not None:
+            own.discard(self._transport.get_extra_info("sockname")[:2])
+        self._pool.lost(self)
+        self.speaks.lost()
+
+    def pause_writing(self) -> None:
+        self.speaks.is_slow(True)
+
+    def resume_writing(self) -> None:
+        self.speaks.is_slow(False)
+
+    def hold(self, on: bool) -> None:
+        if not self._transport.is_closing():
+            (self._transport.pause_reading if on else self._transport.resume_reading)()
+
+    def be_idle(self) -> None:
+        self.since = self._pool.loop.time()
+        self.hold(False)
+        self._pool.kept(self)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()

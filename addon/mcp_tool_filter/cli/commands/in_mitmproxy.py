@@ -1,0 +1,259 @@
+"""Run the HTTP proxy in mitmproxy, for ``--inspect``, ``--record``, ``--set`` and ``run``.
+
+The upstream's tools are fetched while mitmproxy is still being imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.adapters.fetch.target import Target
+from mcp_tool_filter.adapters.fetch.upstream import fetch
+from mcp_tool_filter.cli.commands.http import (
+    activity_for,
+    refuse_taken_port,
+    report_for,
+    say_summary,
+)
+from mcp_tool_filter.cli.hosts.bare_mitmproxy import keep_addons_apart
+from mcp_tool_filter.cli.hosts.signals import on_signals
+from mcp_tool_filter.cli.hosts.versions import refuse_other_mitmproxy
+from mcp_tool_filter.cli.output.log import say
+from mcp_tool_filter.cli.output.terminal import progress
+from mcp_tool_filter.cli.settings.settings import Settings
+from mcp_tool_filter.cli.settings.target import target_of
+from mcp_tool_filter.cli.settings.usage import UsageError, no_such
+from mcp_tool_filter.conversation.fetched import Fetched
+from mcp_tool_filter.errors import StartError
+
+if TYPE_CHECKING:
+    from mitmproxy.master import Master
+
+    from mcp_tool_filter.cli.commands.bridge import BridgedCommand
+    from mcp_tool_filter.cli.output.activity import Activity
+
+
+# The slowest imports, in slices of similar duration.
+_SLICES = (
+    "pyparsing",
+    "cryptography.x509",
+    "OpenSSL.SSL",
+    "mitmproxy.connection",
+    "mitmproxy.http",
+    "aioquic.tls",
+    "aioquic.quic.connection",
+    "mitmproxy.proxy.layers.http",
+    "mitmproxy.master",
+    "mcp_tool_filter.adapters.mitmproxy.addon",
+)
+_TURNS = 3  # of the event loop: enough to read, parse and answer
+
+type Report = Callable[[str], None]
+type Fetch = Callable[[Target], Awaitable[Fetched]]
+
+
+async def serve(settings: Settings) -> int:
+    """Filter until a signal comes or the upstream is lost; return the exit status."""
+    refuse_taken_port(settings)
+    _refuse_missing_folder(settings.record)
+    if settings.record:
+        os.umask(0o077)  # a recording contains credentials
+    loop, us = asyncio.get_running_loop(), asyncio.current_task()
+    assert us
+    on_signals(loop, us.cancel)
+    try:
+        if settings.command:
+            return await _serve_command(settings)
+        activity = activity_for(settings, loop)
+        master = await prepare(settings, report_for(settings), activity)
+    except CancelledError:
+        return 0
+    return await _run(master)
+
+
+async def _serve_command(settings: Settings) -> int:
+    """Serve a command like a URL."""
+    from mcp_tool_filter.cli.commands.bridge import bridged
+
+    refuse_other_mitmproxy()
+    report = report_for(settings)
+    activity = activity_for(settings, asyncio.get_running_loop())
+    async with bridged(settings) as command:
+        master = make_master(
+            await import_host(settings),
+            command.settings,
+            command.fetch,
+            lambda text: report(command.name_in(text)),
+            activity,
+        )
+        _serve_only(master, command)
+        return await _run(master)
+
+
+def _serve_only(master: Master, command: BridgedCommand) -> None:
+    """Accept at a command's inner port only the connections of this proxy."""
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.own_connections import OwnConnections
+
+    for addon in master.addons.chain:
+        if isinstance(addon, ToolFilter):
+            addon.rules.command = command.identity
+    own = OwnConnections(command.address)
+    master.addons.add(own)
+    command.bridge.peers = own.peers
+
+
+async def _run(master: Master) -> int:
+    on_signals(asyncio.get_running_loop(), _Leaving(master))
+    await master.run()
+    return 0
+
+
+class _Leaving:
+    """The signal handler: close connections, then end. A second signal ends at once."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self) -> None:
+        if self._task:
+            self._master.shutdown()
+        else:
+            self._task = asyncio.get_running_loop().create_task(leave(self._master))
+
+
+async def leave(master: Master) -> None:
+    """End cleanly, because asyncio would log connections that it has to abort."""
+    from mcp_tool_filter.adapters.mitmproxy.exit import hang_up
+
+    await hang_up()
+    master.shutdown()
+
+
+async def prepare(settings: Settings, report: Report, activity: Activity | None = None) -> Master:
+    """Fetch the tools and import mitmproxy meanwhile; return a master that is ready to run."""
+    refuse_other_mitmproxy()
+    asked = _begin_fetch(settings)
+    host = await import_host(settings)
+    return make_master(host, settings, asked, report, activity)
+
+
+def _nothing_to_say() -> None:
+    pass
+
+
+class EarlyFetch:
+    """A fetch that starts before the proxy exists."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        task = asyncio.create_task(_fetch(target))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._task: asyncio.Task[Fetched] | None = task
+
+    async def __call__(self, target: Target) -> Fetched:
+        """Return its result once; fetch again for another target or a second time."""
+        task, self._task = self._task, None
+        if task and replace(target, tls=None) == replace(self._target, tls=None):
+            return await task
+        return await fetch(target)
+
+
+async def _fetch(target: Target) -> Fetched:
+    with progress(f"Asking {target.url} for its tools …"):
+        return await fetch(target)
+
+
+def _begin_fetch(settings: Settings) -> Fetch:
+    # Only mitmproxy understands what --set means for TLS and addresses.
+    return fetch if settings.set else EarlyFetch(target_of(settings))
+
+
+async def import_host(settings: Settings) -> ModuleType:
+    """Import mitmproxy in slices, so that the fetch can continue in between."""
+    if not settings.inspect:
+        keep_addons_apart()
+    for name in _SLICES:
+        import_module(name)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    return import_module(f"mcp_tool_filter.cli.hosts.{'web' if settings.inspect else 'lean'}")
+
+
+def make_master(
+    host: ModuleType,
+    settings: Settings,
+    asked: Fetch,
+    report: Report,
+    activity: Activity | None,
+    given: Mapping[str, object] | None = None,
+) -> Master:
+    """Return a master; ``given`` are mitmproxy's options if it is not a reverse proxy."""
+    from mitmproxy.exceptions import OptionsError
+
+    from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
+    from mcp_tool_filter.adapters.mitmproxy.options import ConfigReader
+
+    options = host.make_options()
+    try:
+        options.update_defer(**(given or mitmproxy_options(settings)))
+        options.set(*settings.set, defer=True)
+        reader = ConfigReader(settings.texts, settings.config())
+        addon = ToolFilter(
+            fetch=asked,
+            report=report,
+            warn=say,
+            config_reader=reader,
+            sinks=[activity.show] if activity else [],
+            on_end=partial(say_summary, activity) if activity else _nothing_to_say,
+        )
+        master: Master = host.make_master(options, addon)
+    except OptionsError as error:
+        raise UsageError(str(error)) from None
+    if options.deferred:
+        raise no_such("option", next(iter(options.deferred)), dict(options.items()))
+    return master
+
+
+def mitmproxy_options(settings: Settings) -> dict[str, object]:
+    """Return the settings as mitmproxy's options; unset ones keep their default."""
+    given: dict[str, object] = {
+        **_own_options(settings),
+        "mode": [f"reverse:{settings.origin}"],
+        "listen_host": settings.host,
+        "listen_port": settings.port,
+        "connection_strategy": "lazy",
+        "ssl_insecure": settings.insecure,
+        "ssl_verify_upstream_trusted_ca": settings.ca,
+        "client_certs": settings.client_cert,
+        "certs": [settings.cert] if settings.cert else None,
+        "save_stream_file": settings.record,
+        "store_streamed_bodies": True if settings.record or settings.inspect else None,
+        "web_open_browser": settings.browser if settings.inspect else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _own_options(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return our own options in mitmproxy's form: lists of texts."""
+    given = {name: text for name, text in settings.texts.items() if text is not None}
+    return {name: (text,) if isinstance(text, str) else tuple(text) for name, text in given.items()}
+
+
+def _refuse_missing_folder(record: str | None) -> None:
+    """Refuse a recording in a missing folder: mitmproxy would create the folder."""
+    if record is None:
+        return
+    folder = Path(record.removeprefix("+")).expanduser().parent  # a plus makes mitmproxy append
+    if not folder.is_dir():
+        raise StartError(f"Cannot write the recording {record}", why=f"There is no folder {folder}")
