@@ -19,7 +19,7 @@ import pytest
 
 from mcp_tool_filter.adapters.mitmproxy.addon import ToolFilter
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 from tests.attacks import answers
 from tests.attacks.answers import in_messages
 from tests.attacks.hostile_requests import CALL, PING, SMUGGLED, bodies

@@ -38,11 +38,11 @@ from mcp_tool_filter.observers.reading import render_body, tools_in
 from mcp_tool_filter.policy.allowed_hosts import AllowedHosts
 from mcp_tool_filter.policy.judged_lists import JudgedLists
 from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.large import find_result_envelope, read_in_steps, read_tool_result
 from mcp_tool_filter.protocol.limits import MOST_IN_BATCH, Limits
-from mcp_tool_filter.protocol.long_lists import read_in_steps
 from mcp_tool_filter.protocol.messages import (
     Request,
+    fold,
     id_value,
     ids_guessed_in,
     ids_in,
@@ -51,7 +51,6 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, with_data
-from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.tools import in_parts, parse_listing, shows_tool
 from tests.attacks.cancelling import cancel_audited, cancel_traced
 from tests.fuzz.subject import open_listener

@@ -27,8 +27,8 @@ from mcp_tool_filter.policy.chain import decide_from_client, decide_from_upstrea
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import take_snapshot
+from mcp_tool_filter.protocol.limits import Transport
 from mcp_tool_filter.protocol.messages import Response, parse_message
-from mcp_tool_filter.protocol.revisions import Transport
 from mcp_tool_filter.protocol.sse import EventParser
 from mcp_tool_filter.protocol.tools import Listing, parse_listing
 from tests.bench.upstream import DENY, definition, tool_names

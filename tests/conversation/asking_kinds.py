@@ -10,8 +10,8 @@ from mcp_tool_filter.conversation.policy_in_force import PolicyInForce
 from mcp_tool_filter.policy.effects import Decision, Together, waits
 from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.verdict import Forward, Verdict
+from mcp_tool_filter.protocol.limits import R2025_11_25
 from mcp_tool_filter.protocol.messages import Request
-from mcp_tool_filter.protocol.revisions import R2025_11_25
 from tests.make import answering, asking, at_once, text_of
 
 LIST = asking("tools/list")

@@ -6,7 +6,7 @@ from mcp_tool_filter.conversation.conversation import Conversation
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Forward, Reply
-from mcp_tool_filter.protocol.revisions import R2026_07_28
+from mcp_tool_filter.protocol.limits import R2026_07_28
 from tests.conversation.asking_kinds import (
     CHANGED,
     LIST,

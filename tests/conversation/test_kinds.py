@@ -9,7 +9,7 @@ from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.exchange import Client
 from mcp_tool_filter.policy.verdict import Forward, Reply
-from mcp_tool_filter.protocol.revisions import R2025_06_18, R2025_11_25
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2025_11_25
 from tests.conversation.asking_kinds import CHANGED, LIST, Http, asked, listed, open_session
 from tests.make import answering, asking, at_once, calling, definition, listing, policy, text_of
 

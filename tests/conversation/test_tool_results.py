@@ -19,7 +19,8 @@ from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Deciding, waits
 from mcp_tool_filter.policy.verdict import Forward
-from mcp_tool_filter.protocol import long_values, scan
+from mcp_tool_filter.protocol import scan
+from mcp_tool_filter.protocol import skim as long_values
 from tests.attacks import answers
 from tests.attacks.stage import DENIED
 from tests.fuzz.seeds import seeds

@@ -17,8 +17,8 @@ from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.http.listener import open_listener as open_listener_for
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.effects import Decision, waits
+from mcp_tool_filter.protocol.limits import R2025_06_18, Transport
 from mcp_tool_filter.protocol.messages import parse_message, singles
-from mcp_tool_filter.protocol.revisions import R2025_06_18, Transport
 from tests.fuzz.oracle import no_call_but_of, no_call_in_head, no_tool_but_of, require
 from tests.make import asking, definition, listing, message
 

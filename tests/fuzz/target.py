@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from mcp_tool_filter.conversation import from_upstream
 from mcp_tool_filter.conversation.session import Sessions
-from mcp_tool_filter.protocol import long_values, scan
+from mcp_tool_filter.protocol import scan
+from mcp_tool_filter.protocol import skim as long_values
 from tests.fuzz.http_doors import (
     answer_door,
     coded_answer_door,

@@ -12,7 +12,7 @@ from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.listener import Listener, open_listener
 from mcp_tool_filter.policy.config import parse_config
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.revisions import R2025_06_18, R2026_07_28, Transport
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28, Transport
 from tests.make import answering, asking, at_once, calling, definition, head, listing
 
 JSON, SSE = "application/json", "text/event-stream"

@@ -9,7 +9,7 @@ import pytest
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.http.listener import Listener
 from mcp_tool_filter.policy.effects import CannotList, FetchTools, waits
-from mcp_tool_filter.protocol.revisions import R2025_06_18, R2026_07_28
+from mcp_tool_filter.protocol.limits import R2025_06_18, R2026_07_28
 from tests.http.listening import BOTH, JSON, answer, ask, listener, send, session_with
 from tests.make import answering, asking, calling, definition, head, listing
 

@@ -7,7 +7,7 @@ import pytest
 from mcp_tool_filter.errors import FetchFailed
 from mcp_tool_filter.http.exchange import Answered, Passed
 from mcp_tool_filter.policy.config import parse_config
-from mcp_tool_filter.protocol.revisions import R2026_07_28
+from mcp_tool_filter.protocol.limits import R2026_07_28
 from tests.http.listening import (
     BOTH,
     INITIALIZE,

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.levels import _levels_exceed
 from mcp_tool_filter.protocol.limits import MOST_LISTED, MOST_PARTS, Limits, OverLimit
-from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, scan
+from mcp_tool_filter.protocol.scan import EACH, Few, Many, Outline, _levels_exceed, scan
 
 
 def test_only_parts_in_the_outline_are_bounded() -> None:

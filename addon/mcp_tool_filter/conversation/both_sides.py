@@ -20,12 +20,7 @@ from mcp_tool_filter.policy.exchange import Client, Direction, Exchange
 from mcp_tool_filter.policy.situation import Situation
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.messages import (
-    Batch,
-    Request,
-    Response,
-    Single,
-)
+from mcp_tool_filter.protocol.messages import Batch, Request, Response, Single
 from mcp_tool_filter.protocol.tools import Listing, parse_listing
 
 

@@ -34,10 +34,7 @@ from mcp_tool_filter.conversation.judged import (
 from mcp_tool_filter.conversation.list_changed import (
     notice,
 )
-from mcp_tool_filter.protocol.messages import (
-    UPSTREAM_LOST,
-    render_error,
-)
+from mcp_tool_filter.protocol.messages import UPSTREAM_LOST, render_error
 
 
 class Conversation(FromClient, FromUpstream):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcp_tool_filter.protocol.revisions import R2025_11_25, Transport
+from mcp_tool_filter.protocol.limits import R2025_11_25, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,12 @@ from mcp_tool_filter.policy.verdict import (
     Verdict,
     Why,
 )
-from mcp_tool_filter.protocol.long_lists import read_in_steps
+from mcp_tool_filter.protocol.large import (
+    ResultEnvelope,
+    find_result_envelope,
+    read_in_steps,
+    read_tool_result,
+)
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Batch,
@@ -62,11 +67,6 @@ from mcp_tool_filter.protocol.messages import (
     ids_guessed_in,
     parse_message,
     render_error,
-)
-from mcp_tool_filter.protocol.tool_results import (
-    ResultEnvelope,
-    find_result_envelope,
-    read_tool_result,
 )
 from mcp_tool_filter.protocol.tools import Listing, ToolCall, parse_listing, shows_tool
 

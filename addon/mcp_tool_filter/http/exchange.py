@@ -11,7 +11,7 @@ from mcp_tool_filter.http.head import Head, problem_in_body, problem_in_mirrored
 from mcp_tool_filter.http.legacy import LegacyStream
 from mcp_tool_filter.policy.chain import refusal
 from mcp_tool_filter.policy.verdict import Forward, Reason, Reply, Verdict, Why
-from mcp_tool_filter.protocol.limits import Limits, OverLimit
+from mcp_tool_filter.protocol.limits import Limits, OverLimit, has_initialize
 from mcp_tool_filter.protocol.messages import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -19,7 +19,6 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     render_batch,
 )
-from mcp_tool_filter.protocol.revisions import has_initialize
 from mcp_tool_filter.protocol.tools import parse_list_request
 
 JSON = "application/json"

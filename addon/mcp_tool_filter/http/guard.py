@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from mcp_tool_filter.http.host_spellings import plain_hosts
 from mcp_tool_filter.policy.allowed_hosts import is_loopback
-from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.messages import fold
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _BLANK = "".join(map(chr, range(0x21)))

@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl, unquote_plus
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.header_names import LONGEST_KEPT, HeaderNames, read_names
 from mcp_tool_filter.http.media_type import charsets_in, kind_of
-from mcp_tool_filter.protocol.folding import fold
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Message,
     Notification,
     Request,
+    fold,
     is_json_rpc,
     is_like_a_call,
     parse_message,

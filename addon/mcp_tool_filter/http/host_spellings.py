@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 
 from mcp_tool_filter.policy.allowed_hosts import LOOPBACK
-from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.messages import fold
 
 _DOTS = re.compile("[\u3002\uff0e\uff61]")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")

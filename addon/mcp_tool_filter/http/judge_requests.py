@@ -25,14 +25,8 @@ from mcp_tool_filter.http.one_upstream import OneUpstream
 from mcp_tool_filter.policy.effects import Decision, then
 from mcp_tool_filter.policy.exchange import Client, Session, Via
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
-from mcp_tool_filter.protocol.limits import OverLimit
-from mcp_tool_filter.protocol.messages import (
-    INVALID_REQUEST,
-    ids_in,
-    parse_message,
-    render_error,
-)
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import OverLimit, Transport
+from mcp_tool_filter.protocol.messages import INVALID_REQUEST, ids_in, parse_message, render_error
 from mcp_tool_filter.protocol.sse import render_event
 
 NOT_SERVED = render_error(None, INVALID_REQUEST, "Not found: only the MCP endpoint is served here")

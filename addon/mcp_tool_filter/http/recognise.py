@@ -38,9 +38,8 @@ from typing import Any
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.codings import decode_body
 from mcp_tool_filter.http.head import Head
-from mcp_tool_filter.protocol.folding import fold
 from mcp_tool_filter.protocol.limits import Limits, OverLimit
-from mcp_tool_filter.protocol.messages import is_like_a_call
+from mcp_tool_filter.protocol.messages import fold, is_like_a_call
 from mcp_tool_filter.protocol.scan import EACH, Value, scan
 from mcp_tool_filter.protocol.sse import Event, parse_event
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Forward, Reason, Rewrite
+from mcp_tool_filter.protocol.large import SIMPLE_ID
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
 from mcp_tool_filter.protocol.messages import Place, Response
 from mcp_tool_filter.protocol.scan import Value, scan
-from mcp_tool_filter.protocol.tool_results import SIMPLE_ID
 
 _SPACE = " \t\n\r"
 _LONGEST_ID = 66  # bytes

@@ -11,7 +11,7 @@
 >>> listing.with_tools([])
 b'{"jsonrpc": "2.0", "id": 1, "result": {"tools": [], "x": 1.0}}'
 
-Longer than our limit because calls and lists must read a tool's name in the same way.
+Calls and lists are read here, because they must read a tool's name in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from functools import lru_cache
 from itertools import batched
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.folding import bare_json, fold, is_too_long_to_search
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import (
     Notification,
@@ -31,7 +30,10 @@ from mcp_tool_filter.protocol.messages import (
     Request,
     Response,
     Single,
+    bare_json,
+    fold,
     is_misleading,
+    is_too_long_to_search,
     refuse_misreadable,
 )
 from mcp_tool_filter.protocol.scan import EACH, Many, Outline, Value, has_lone_surrogate, scan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 from tests.adapters.fetch.mcp_script import (
     ACCEPTED,
     Legacy,

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_tool_filter.adapters.fetch.upstream import fetch
 from mcp_tool_filter.errors import FetchFailed
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 from tests.adapters.fetch.mcp_script import (
     ACCEPTED,
     NOT_ALLOWED,

@@ -24,9 +24,9 @@ from mcp_tool_filter.policy.exchange import Client, Session
 from mcp_tool_filter.policy.rule_effects import WriteLog
 from mcp_tool_filter.policy.snapshot import shown
 from mcp_tool_filter.policy.verdict import Reason, Rewrite, Why
+from mcp_tool_filter.protocol.large import find_result_envelope, read_tool_result
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.messages import Response, UnreadPlace, parse_message
-from mcp_tool_filter.protocol.tool_results import find_result_envelope, read_tool_result
 from tests.make import answering, calling
 
 

@@ -28,12 +28,7 @@ from mcp_tool_filter.policy.rules.memory import MemoryState
 from mcp_tool_filter.policy.rules.model import Policy
 from mcp_tool_filter.policy.rules.subject import Circumstances, Subject
 from mcp_tool_filter.policy.verdict import Verdict
-from mcp_tool_filter.protocol.messages import (
-    Batch,
-    Response,
-    Single,
-    parse_message,
-)
+from mcp_tool_filter.protocol.messages import Batch, Response, Single, parse_message
 
 
 @dataclass

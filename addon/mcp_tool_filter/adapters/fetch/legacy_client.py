@@ -34,7 +34,7 @@ from mcp_tool_filter.adapters.fetch.poster import (
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.media_type import EVENT_STREAM
 from mcp_tool_filter.http.origin import Origin
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 
 _EVENTS = (b"accept", EVENT_STREAM.encode())
 

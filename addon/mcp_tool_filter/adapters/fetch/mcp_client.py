@@ -21,7 +21,7 @@ from mcp_tool_filter.adapters.fetch.mcp_replies import (
     stateless_meta,
 )
 from mcp_tool_filter.adapters.fetch.poster import Poster
-from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
+from mcp_tool_filter.protocol.limits import R2026_07_28, Transport
 
 
 class McpClient(Protocol):

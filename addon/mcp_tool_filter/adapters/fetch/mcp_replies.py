@@ -15,8 +15,8 @@ import orjson
 from mcp_tool_filter import __version__
 from mcp_tool_filter.conversation.capabilities import ALL_CAPABILITIES
 from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import R2025_11_25
 from mcp_tool_filter.protocol.messages import parse_message, singles
-from mcp_tool_filter.protocol.revisions import R2025_11_25
 
 METHOD_NOT_FOUND: Final = -32601
 UNSUPPORTED_REVISION: Final = -32022

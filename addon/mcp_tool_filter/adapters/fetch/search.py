@@ -34,7 +34,7 @@ from mcp_tool_filter.adapters.fetch.poster import Poster
 from mcp_tool_filter.adapters.fetch.target import Target, login_to
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.http.origin import parse_origin
-from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS, R2026_07_28, has_initialize
+from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2026_07_28, has_initialize
 
 _PROBE_TIMEOUT = 5.0  # seconds; some upstreams never answer a method that they do not know
 _NO_SUCH_PATH = (404, 405, 501)

@@ -23,8 +23,7 @@ from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import StartError
 from mcp_tool_filter.http.head import Head
 from mcp_tool_filter.http.media_type import is_event_stream
-from mcp_tool_filter.protocol.limits import MEBIBYTE
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import MEBIBYTE, Transport
 
 KEY = "mcp_tool_filter"
 """Our key in ``flow.metadata``."""

@@ -19,13 +19,7 @@ from mcp_tool_filter.adapters.recordings.tnetstring import Dumpable, write_value
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.messages import (
-    Message,
-    Request,
-    Response,
-    id_value,
-    parse_message,
-)
+from mcp_tool_filter.protocol.messages import Message, Request, Response, id_value, parse_message
 from mcp_tool_filter.protocol.sse import render_event
 
 _FORMAT = 21  # of mitmproxy 12.2's dumps

@@ -13,6 +13,7 @@ from mcp_tool_filter.adapters.recordings.flow_dump import RecordedFlow, Recordin
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.media_type import may_be_event_stream
+from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, R2024_11_05, Transport, has_initialize
 from mcp_tool_filter.protocol.messages import (
     Batch,
     Message,
@@ -22,12 +23,6 @@ from mcp_tool_filter.protocol.messages import (
     render_batch,
     render_error,
     singles,
-)
-from mcp_tool_filter.protocol.revisions import (
-    KNOWN_REVISIONS,
-    R2024_11_05,
-    Transport,
-    has_initialize,
 )
 from mcp_tool_filter.protocol.sse import Event, EventParser
 from mcp_tool_filter.protocol.tools import parse_list_request, parse_listing

@@ -35,7 +35,7 @@ from mcp_tool_filter.adapters.recordings.recorded_answers import (
     known_tools,
 )
 from mcp_tool_filter.conversation.fetched import Fetched
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 from mcp_tool_filter.protocol.sse import Event, EventParser, parse_event, render_event, with_data
 
 _LIMITS = ServerLimits(grace=0.0)  # its streams never end

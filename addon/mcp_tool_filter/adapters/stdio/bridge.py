@@ -25,6 +25,7 @@ from mcp_tool_filter.adapters.stdio.sessions import (
 from mcp_tool_filter.errors import ProtocolError, StartError
 from mcp_tool_filter.http.mirrored import revision_in
 from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.lines import on_one_line
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -38,7 +39,6 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
     singles,
 )
-from mcp_tool_filter.protocol.one_line import on_one_line
 from mcp_tool_filter.protocol.sse import render_event
 
 PATH: Final = "/mcp"

@@ -32,9 +32,8 @@ from mcp_tool_filter.adapters.fetch.search import Found, introduction_in
 from mcp_tool_filter.adapters.stdio.child import Child, end_child
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.limits import R2026_07_28, Limits, Transport
 from mcp_tool_filter.protocol.lines import LineParser
-from mcp_tool_filter.protocol.revisions import R2026_07_28, Transport
 
 _CUT: Final = "The command printed a line that is too long"
 _LAST_WORDS: Final = 0.5  # seconds from the end of its output to its exit

@@ -31,7 +31,7 @@ from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
 from mcp_tool_filter.protocol.limits import Limits
-from mcp_tool_filter.protocol.lines import CutLine, LineParser
+from mcp_tool_filter.protocol.lines import CutLine, LineParser, on_one_line
 from mcp_tool_filter.protocol.messages import (
     Message,
     Notification,
@@ -40,7 +40,6 @@ from mcp_tool_filter.protocol.messages import (
     parse_message,
     singles,
 )
-from mcp_tool_filter.protocol.one_line import on_one_line
 
 _LAST_ANSWERS = 5.0  # seconds for open answers after the client has closed its side
 _GOODBYE = 3.0  # seconds for a client to read the errors for its waiting requests

@@ -40,7 +40,13 @@ from mcp_tool_filter.adapters.stdio.child import Child, end_child, in_own_thread
 from mcp_tool_filter.adapters.stdio.judge import show_stray_line
 from mcp_tool_filter.errors import ProtocolError
 from mcp_tool_filter.protocol.limits import MEBIBYTE, Limits
-from mcp_tool_filter.protocol.lines import CutLine, LineParser, ids_answered, refuse_hidden_line
+from mcp_tool_filter.protocol.lines import (
+    CutLine,
+    LineParser,
+    Numbers,
+    ids_answered,
+    refuse_hidden_line,
+)
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     UPSTREAM_LOST,
@@ -50,7 +56,6 @@ from mcp_tool_filter.protocol.messages import (
     render_error,
     singles,
 )
-from mcp_tool_filter.protocol.renumber import Numbers
 
 _ROOM: Final = MEBIBYTE  # bytes in an outbox before its writer waits
 _MOST_KEPT: Final = 4 * MEBIBYTE  # bytes of messages kept while no stream is open

@@ -20,7 +20,7 @@ from mcp_tool_filter.cli.output.log import say
 from mcp_tool_filter.cli.settings.settings import Settings
 from mcp_tool_filter.conversation.fetched import Fetched
 from mcp_tool_filter.observers.redaction.shown import shown_command
-from mcp_tool_filter.protocol.revisions import Transport, has_initialize
+from mcp_tool_filter.protocol.limits import Transport, has_initialize
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from mcp_tool_filter import __version__
 from mcp_tool_filter.adapters.http_server import ServedRequest, ServedResponse, http_server
 from mcp_tool_filter.cli.commands.demo_tools import NAMES, TOOLS
-from mcp_tool_filter.protocol.revisions import (
+from mcp_tool_filter.protocol.limits import (
     INITIALIZE_REVISIONS,
     KNOWN_REVISIONS,
     R2025_11_25,

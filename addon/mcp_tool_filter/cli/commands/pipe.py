@@ -36,7 +36,7 @@ from mcp_tool_filter.http.origin import parse_origin
 from mcp_tool_filter.observers.report import only_warnings, render_report, warnings_about
 from mcp_tool_filter.observers.verdict_log import VerdictLog
 from mcp_tool_filter.policy.config import refuse_unmatched
-from mcp_tool_filter.protocol.revisions import Transport
+from mcp_tool_filter.protocol.limits import Transport
 
 if TYPE_CHECKING:
     from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce

@@ -49,7 +49,7 @@ from mcp_tool_filter.policy.rules.python_values import to_python
 from mcp_tool_filter.policy.rules.rule import Rule
 from mcp_tool_filter.policy.rules.run import Clock, Run, message_text
 from mcp_tool_filter.policy.rules.subject import Subject, TooSlow, Watch
-from mcp_tool_filter.protocol.methods import is_request
+from mcp_tool_filter.protocol.messages import is_request
 
 _FAILURES = (EffectFailed, ImpossibleChange, PatternGivenUp, TooSlow)
 # The sender of a message can cause these, so they never mean "allow".

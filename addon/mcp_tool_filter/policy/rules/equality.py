@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from mcp_tool_filter.policy.rules.fields import Document, Unjudgeable
 from mcp_tool_filter.policy.rules.values import Json, Number, Object, quote
-from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.messages import fold
 from mcp_tool_filter.protocol.scan import Value
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from mcp_tool_filter.errors import ProtocolError
-from mcp_tool_filter.protocol.folding import fold
+from mcp_tool_filter.protocol.messages import fold
 from mcp_tool_filter.protocol.scan import EACH, Member, Outline, Value, open_value
 
 _DOTTED = re.compile(r"(?P<key>(?:[^.\[\]\\]|\\.)+)|\[(?P<index>\d{1,9}|\*)\]|(?P<dot>\.)")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_tool_filter.protocol.revisions import KNOWN_REVISIONS, has_initialize
+from mcp_tool_filter.protocol.limits import KNOWN_REVISIONS, has_initialize
 
 
 def test_the_known_revisions_are_in_order() -> None:

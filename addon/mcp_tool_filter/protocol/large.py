@@ -1,0 +1,250 @@
+"""Accept large messages without stopping for them: results of tools, and long lists.
+
+Most bytes that pass are tool results, and we have nothing to judge in them. If the envelope and the
+result have only the members of the schema, each once, we only check that the rest is JSON. Anything
+else is read completely, as usual:
+
+>>> result = b'{"content":[],"structuredContent":"%s"}' % (b"x" * 20_000)
+>>> raw = b'{"jsonrpc":"2.0","id":7,"result":%s}' % result
+>>> envelope = find_result_envelope(raw)
+>>> envelope.id, raw[envelope.start : envelope.end] == result
+('7', True)
+>>> find_result_envelope(b'{"jsonrpc":"2.0","id":7,"x":0,"result":%s}' % result)
+
+``skim`` does the reading. Without msgspec, everything is read as usual.
+
+A long tool list is read in steps, so that other clients are served in between:
+
+>>> raw = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a","inputSchema":{}}]}}'
+>>> *steps, found = read_in_steps(raw, Limits())
+>>> found.response.id, found.listing.definitions[0].name
+('1', 'a')
+
+Each step reads the message as if it had only a few of its tools. So all steps see the same text
+around the tools, and together they see what one read of the whole would see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from json.decoder import scanstring  # type: ignore[attr-defined]  # as protocol.scan does
+from typing import TYPE_CHECKING
+
+from mcp_tool_filter.errors import ProtocolError
+from mcp_tool_filter.protocol.limits import Limits
+from mcp_tool_filter.protocol.messages import Place, Response, UnreadPlace, parse_message
+from mcp_tool_filter.protocol.scan import (
+    Value,
+    after_space,
+    count_characters,
+    decode,
+    opens_more,
+    skip_value,
+)
+from mcp_tool_filter.protocol.skim import member_reader, spans_of
+from mcp_tool_filter.protocol.tools import Definition, Listing, parse_listing
+
+if TYPE_CHECKING:
+    from msgspec import Raw
+
+
+SIMPLE_ID = rb'(?:0|[1-9][0-9]{0,15})|"[A-Za-z0-9_.:-]{0,64}"'
+"""An id in the only usual spelling."""
+_SPACE = rb"[ \t\n\r]*+"
+_MEMBER = rb'(?:"jsonrpc"%(s)b:%(s)b"2\.0"|"id"%(s)b:%(s)b(?:%(id)b))' % {
+    b"s": _SPACE,
+    b"id": SIMPLE_ID,
+}
+_HEAD = re.compile(
+    rb'(?P<space>%(s)b)\{%(s)b(?:%(m)b%(s)b,%(s)b){0,2}"result"%(s)b:%(s)b(?=\{)'
+    % {b"s": _SPACE, b"m": _MEMBER}
+)
+_TAIL = re.compile(
+    rb"(?<=\})%(s)b(?:,%(s)b%(m)b%(s)b){0,2}\}(?P<space>%(s)b)\Z" % {b"s": _SPACE, b"m": _MEMBER}
+)
+_ID = re.compile(rb'"id"%b:%b(%b)' % (_SPACE, _SPACE, SIMPLE_ID))
+_ENDS = 512  # bytes at each end that may belong to the envelope
+_CONTENT = frozenset({"content", "structuredContent"})
+_KNOWN = frozenset({*_CONTENT, "isError", "_meta", "resultType"})
+_COUNTED = 128 * 1024  # bytes; in fewer, counting brackets is quick
+_LONGEST_REST = 16 * 1024  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResultEnvelope:
+    """The place of the result in a response that has only jsonrpc and an id beside it."""
+
+    id: str
+    start: int
+    end: int
+    space: tuple[int, int]
+    """White space before and after the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    response: Response
+    """Its result is not parsed further."""
+    rest: str
+    """The result's members other than the content, as JSON."""
+
+
+def find_result_envelope(raw: bytes) -> ResultEnvelope | None:
+    """Return the envelope of a long response that has exactly jsonrpc, id and result, each once.
+
+    (It does not look into the result, which may not even be one JSON object.)
+    """
+    head = _HEAD.match(raw, 0, _ENDS)
+    if head is None:
+        return None
+    tail = _TAIL.search(raw, len(raw) - _ENDS)
+    if tail is None:
+        return None
+    members = head[0] + tail[0]
+    ids = _ID.findall(members)
+    if len(ids) != 1 or members.count(b'"jsonrpc"') != 1:
+        return None
+    space = len(head["space"]), len(tail["space"])
+    return ResultEnvelope(ids[0].decode(), head.end(), tail.start(), space)
+
+
+def read_tool_result(raw: bytes, envelope: ResultEnvelope, limits: Limits) -> ToolResult | None:
+    """Return the result if it is unambiguous; None if it must be read as usual."""
+    reader = member_reader()
+    if reader is None or len(raw) > limits.message:
+        return None
+    most = limits.depth - 1  # the message itself is the first level
+    start, end = envelope.start, envelope.end
+    written = memoryview(raw)[start:end]
+    try:
+        may_be_deep = len(raw) > _COUNTED or opens_more(raw, (b"[", b"{"), start, end, most)
+        members = reader.within(most).read(written) if may_be_deep else reader.members_of(written)
+        rest = None if members is None else _rest_of(members, written)
+        if rest is None:
+            return None
+        length = count_characters(raw)
+    except (ValueError, ProtocolError):  # msgspec's errors are ValueErrors
+        return None
+    before, after = envelope.space
+    place = UnreadPlace(raw, before, length - after)
+    result = Value(start, length - (len(raw) - end))
+    return ToolResult(Response(envelope.id, result, place), rest)
+
+
+def _rest_of(members: Mapping[str, Raw], written: memoryview) -> str | None:
+    """Return the members except the content, if all are known and occur once."""
+    if not members.keys() <= _KNOWN or spans_of(members, written) is None:
+        return None
+    others = {key: value for key, value in members.items() if key not in _CONTENT}
+    if sum(memoryview(value).nbytes for value in others.values()) > _LONGEST_REST:
+        return None
+    pairs = [f'"{key}":{bytes(value).decode()}' for key, value in others.items()]
+    return "{" + ",".join(pairs) + "}"
+
+
+_STEP = 32 * 1024  # characters of definitions per step: a few milliseconds
+
+type _Run = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LongList:
+    response: Response
+    """Its result is not parsed further."""
+    listing: Listing
+
+
+def read_in_steps(raw: bytes, limits: Limits) -> Iterator[LongList | None]:
+    """Yield None between the steps, and finally the list; no list if it must be read in one go.
+
+    Raises ProtocolError.
+    """
+    if len(raw) > limits.message:
+        return
+    text = decode(raw)
+    runs: list[_Run] = []
+    try:
+        for run in _runs_of_tools(text):
+            runs.append(run)
+            yield None
+    except (ValueError, IndexError, RecursionError):
+        return  # not JSON
+    if not runs:
+        return
+    head, tail = text[: runs[0][0]], text[runs[-1][1] :]
+    definitions: list[Definition] = []
+    last: LongList | None = None
+    for start, end in runs:
+        last = _read_whole(f"{head}{text[start:end]}{tail}", limits)
+        if last is None:
+            return
+        definitions += last.listing.definitions
+        yield None
+    if last is not None:
+        yield _with_all(last, tuple(definitions), text)
+
+
+def _read_whole(text: str, limits: Limits) -> LongList | None:
+    message = parse_message(text.encode(), limits)
+    listing = parse_listing(message) if isinstance(message, Response) else None
+    return LongList(message, listing) if listing and isinstance(message, Response) else None
+
+
+def _with_all(part: LongList, definitions: tuple[Definition, ...], text: str) -> LongList:
+    """Return the whole message, given the last part and all definitions."""
+    of_part, result = part.response.place, part.response.result
+    longer = len(text) - len(of_part.text)
+    place = Place(text, of_part.start, of_part.end + longer)
+    whole = Value(result.start, result.end + longer) if result else None
+    return LongList(
+        Response(part.response.id, whole, place), replace(part.listing, definitions=definitions)
+    )
+
+
+def _runs_of_tools(text: str) -> Iterator[_Run]:
+    """Yield the span of the first few tools of ``result.tools``, then of the next few."""
+    at: int | None = after_space(text, 0)
+    for key in ("result", "tools"):
+        at = _member(text, at, key) if at is not None and text[at] == "{" else None
+    if at is None or text[at] != "[":
+        return
+    first = end = 0
+    for start, end in _elements(text, at):
+        first = first or start
+        if end - first > _STEP:
+            yield first, end
+            first = 0
+    if first:
+        yield first, end
+
+
+def _member(text: str, at: int, key: str) -> int | None:
+    """Return where the value of an object's member begins."""
+    at = after_space(text, at + 1)
+    while text[at] == '"':
+        name, end = scanstring(text, at + 1, True)
+        value = after_space(text, after_space(text, end) + 1)
+        if name == key:
+            return value
+        end = after_space(text, skip_value(text, value))
+        if text[end] != ",":
+            break
+        at = after_space(text, end + 1)
+    return None
+
+
+def _elements(text: str, at: int) -> Iterator[_Run]:
+    """Yield the span of each element of an array."""
+    at = after_space(text, at + 1)
+    while text[at] != "]":
+        end = skip_value(text, at)
+        yield at, end
+        at = after_space(text, end)
+        if text[at] == ",":
+            at = after_space(text, at + 1)
+            if text[at] == "]":
+                raise ValueError("a comma behind the last element")
+        elif text[at] != "]":
+            raise ValueError("no comma between elements")
