@@ -43,6 +43,7 @@ class Relayed:
             stdout=self._stdout,
             rules=rules,
             on_client_gone=self._on_client_gone,
+            on_bug=lambda bug: self.said.append(repr(bug)),
         )
 
     def _on_client_gone(self) -> None:

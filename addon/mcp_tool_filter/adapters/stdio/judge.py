@@ -33,11 +33,7 @@ from mcp_tool_filter.protocol.lines import CutLine, ids_answered, ids_in_cut, re
 from mcp_tool_filter.protocol.messages import (
     INTERNAL_ERROR,
     Message,
-    Notification,
-    Request,
     Response,
-    id_value,
-    parse_message,
     render_error,
 )
 from mcp_tool_filter.protocol.scan import scan
@@ -345,27 +341,3 @@ def show_stray_line(line: bytes, limits: Limits, say: Callable[[str], None]) -> 
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def id_cancelled_by(line: bytes | CutLine) -> str | None:
-    """Return the id of the request that a notification cancels."""
-    message = _parsed(line)
-    if not isinstance(message, Notification) or message.method != "notifications/cancelled":
-        return None
-    named = message.params.get("requestId") if message.params else None
-    return message.place.cut(named) if named else None
-
-
-def is_request(line: bytes | CutLine, id: str) -> bool:
-    """Tell whether a line is a request with this id."""
-    message = _parsed(line)
-    return isinstance(message, Request) and id_value(message.id) == id_value(id)
-
-
-def _parsed(line: bytes | CutLine) -> Message | None:
-    if isinstance(line, CutLine):
-        return None
-    try:
-        return parse_message(line, Limits(message=max(1, len(line))))
-    except ProtocolError:
-        return None

@@ -7,10 +7,8 @@ arrive in order; requests wait for their answers concurrently.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Thread
 from typing import Protocol, assert_never
 
@@ -18,8 +16,9 @@ from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.fetch.http_client import Headers
 from mcp_tool_filter.adapters.fetch.http_failures import HttpFailed
 from mcp_tool_filter.adapters.stdio.child import read_some, write_all
+from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
 from mcp_tool_filter.adapters.stdio.http_upstream import StreamEnded
-from mcp_tool_filter.adapters.stdio.judge import LineJudge, id_cancelled_by, is_request
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
 from mcp_tool_filter.errors import LostUpstream, ProtocolError
 from mcp_tool_filter.http.mirrored import (
     ParamHeaders,
@@ -29,7 +28,7 @@ from mcp_tool_filter.http.mirrored import (
 )
 from mcp_tool_filter.policy.effects import waits
 from mcp_tool_filter.policy.snapshot import Snapshot
-from mcp_tool_filter.policy.verdict import Drop, Forward, Reason, Reply, Rewrite, Verdict, Why
+from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser, on_one_line
 from mcp_tool_filter.protocol.messages import (
@@ -63,36 +62,6 @@ class Upstream(Protocol):
     def listen(self) -> None: ...
 
     async def close(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class HeldLine:
-    """A line of the client that waits for a rule, or is behind one that does."""
-
-    line: bytes | CutLine
-    made: Verdict | asyncio.Future[Verdict]
-    is_leaving: bool = False
-    is_cancelled: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.line) if isinstance(self.line, bytes) else 0
-
-    async def outcome(self, judge: LineJudge) -> Verdict:
-        if not isinstance(self.made, asyncio.Future):
-            return self.made
-        await asyncio.wait([self.made])
-        if self.made.cancelled():
-            return Drop(Reason(Why.MALFORMED))
-        error = self.made.exception()
-        if isinstance(error, Exception):
-            return judge.refuse_bug(self.line, error)
-        return self.made.result()
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-        if isinstance(self.made, asyncio.Future):
-            self.made.cancel()
 
 
 class Pipe:
@@ -129,9 +98,11 @@ class Pipe:
         self._posts: dict[str, asyncio.Task[None]] = {}
         self._endless: set[asyncio.Task[None]] = set()
         self._tools: dict[str, ParamHeaders] = {}
-        self._held: deque[HeldLine] = deque()
         self._answers_held = 0  # by rules
         self.effects = Effects()
+        self._held = HeldLines(
+            judge, self.effects, self._pass_on_decided, on_bug=self._fail, most=limits.pending
+        )
 
     def learn_tools(self, snapshot: Snapshot) -> None:
         """Learn which arguments the tools want in headers."""
@@ -187,44 +158,10 @@ class Pipe:
 
     async def _pass_on(self, line: bytes | CutLine) -> None:
         decision = self._judge.from_client(line)
-        if self._held and self._cancels_held(line):
-            return
-        if waits(decision):
-            held = HeldLine(line, asyncio.ensure_future(self.effects.outcome_of(decision)))
-        elif self._held:
-            held = HeldLine(line, decision)
-        else:
+        if not waits(decision) and self._held.is_empty:
             await self._pass_on_decided(line, decision)
-            return
-        self._held.append(held)  # messages keep their order: all that follow wait too
-        if len(self._held) == 1:
-            self.in_background(self._release())
-        while sum(one.size for one in self._held) > self._limits.pending:
-            await asyncio.sleep(_TICK)
-
-    async def _release(self) -> None:
-        while self._held:
-            held = self._held[0]
-            try:
-                verdict = await held.outcome(self._judge)
-                if not held.is_cancelled:
-                    held.is_leaving = True
-                    await self._pass_on_decided(held.line, verdict)
-            except Exception as error:
-                self._fail(error)
-            self._held.popleft()
-
-    def _cancels_held(self, line: bytes | CutLine) -> bool:
-        """Tell whether a line cancels a request that is held: then neither is sent."""
-        id = id_cancelled_by(line)
-        if id is None:
-            return False
-        for held in self._held:
-            if not (held.is_leaving or held.is_cancelled) and is_request(held.line, id):
-                held.cancel()
-                self._judge.forget([id])
-                return True
-        return False
+        elif not self._held.cancels(line):
+            await self._held.add(line, decision)
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine in the background, at most until the session ends."""
@@ -370,7 +307,7 @@ class Pipe:
         """End when all open answers have come, or after a time limit."""
         start = self._loop.time()
         while self._is_anything_due():
-            held = self._held or self._answers_held
+            held = not self._held.is_empty or self._answers_held
             if self._loop.time() - start > (_LONGEST_HOLD if held else self._last_answers):
                 break
             await asyncio.sleep(_TICK)
@@ -379,7 +316,7 @@ class Pipe:
         self.end(0)
 
     def _is_anything_due(self) -> bool:
-        if self._held or self._answers_held:
+        if not self._held.is_empty or self._answers_held:
             return True
         if any(post not in self._endless for post in self._posts.values()):
             return True

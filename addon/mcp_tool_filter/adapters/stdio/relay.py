@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, assert_never
 from mcp_tool_filter.adapters.stdio.child import KILL, Child, read_some, write_all
 from mcp_tool_filter.adapters.stdio.judge import (
     LineJudge,
-    id_cancelled_by,
     show_stray_line,
     without_line_ends,
 )
 from mcp_tool_filter.errors import LostUpstream
-from mcp_tool_filter.policy.effects import Deciding, waits
+from mcp_tool_filter.policy.effects import Deciding, Decision, waits
 from mcp_tool_filter.policy.verdict import Drop, Forward, Reply, Rewrite, Verdict
 from mcp_tool_filter.protocol.limits import Limits
 from mcp_tool_filter.protocol.lines import CutLine, LineParser
 
 if TYPE_CHECKING:  # most relays have no rules
-    from mcp_tool_filter.adapters.stdio.rule_thread import HeldLines, RuleThread
+    from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
+    from mcp_tool_filter.adapters.stdio.rule_thread import RuleThread
 
 _TICK = 0.02  # seconds
 _HUNG_UP = getattr(select, "POLLHUP", 0)
@@ -119,6 +119,7 @@ class Relay:
             stdout=stdout,
             rules=rules,
             on_client_gone=lambda: happened.put(_ClientEnded()),
+            on_bug=lambda bug: happened.put(_Broken(bug)),
         )
         self._drained = Event()  # all output of the child has been passed on
         self._last_output_at = time.monotonic()
@@ -352,6 +353,7 @@ class RelayedLines:
         stdout: int,
         rules: RuleThread | None,
         on_client_gone: Callable[[], None],
+        on_bug: Callable[[Exception], None],
     ) -> None:
         self._child = child
         self._judge = judge
@@ -359,7 +361,6 @@ class RelayedLines:
         self._limits = limits
         self._stdout = stdout
         self._rules = rules
-        self._held = self._hold_back(rules) if rules else None
         self._on_client_gone = on_client_gone
         self._to_client = Lock()
         self.replies = _Replies(child, most=limits.pending)
@@ -367,47 +368,42 @@ class RelayedLines:
         """True while output of the child is being written to the client."""
         self.is_holding = False
         """True while a rule holds a message of the child, and all behind it."""
-
-    def _hold_back(self, rules: RuleThread) -> HeldLines:
-        from mcp_tool_filter.adapters.stdio.rule_thread import HeldLines  # seldom needed
-
-        return HeldLines(rules, self._decided_for_client, most=self._limits.pending)
+        self._held: HeldLines | None = None
+        if rules:
+            self._held = rules.hold_lines(
+                judge, self._decided_for_client, on_bug=on_bug, most=limits.pending
+            )
 
     def wait_for_client(self) -> None:
         """Wait until no line of the client is held."""
-        if self._held:
-            self._held.wait_until_empty()
+        if self._held and self._rules:
+            self._rules.wait_for(self._held.wait_until_empty())
 
     def from_client(self, lines: Iterable[bytes | CutLine]) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
         for line in lines:
             decision = self._decide(partial(self._judge.from_client, line))
-            if self._held and not self._held.is_empty and self._cancels(line, self._held):
-                continue
             if waits(decision) or (self._held and not self._held.is_empty):
-                assert self._held, "only rules wait"
                 self._pass_from_client(forwarded, replies)
                 forwarded, replies = [], []
-                self._held.add(line, decision)
+                self._hold(line, decision)
             else:
                 self._sort_from_client(line, decision, forwarded, replies)
         self._pass_from_client(forwarded, replies)
 
-    def _decided_for_client(self, line: bytes | CutLine, made: Verdict | Exception) -> None:
+    def _hold(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
+        held, rules = self._held, self._rules
+        assert held, "only rules wait"
+        assert rules, "only rules wait"
+        if not rules.do(lambda: held.cancels(line)):
+            rules.wait_for(held.add(line, decision))
+
+    def _decided_for_client(self, line: bytes | CutLine, verdict: Verdict) -> None:
         forwarded: list[bytes] = []
         replies: list[bytes] = []
-        verdict = self._judge.refuse_bug(line, made) if isinstance(made, Exception) else made
         self._sort_from_client(line, verdict, forwarded, replies)
         self._pass_from_client(forwarded, replies)
-
-    def _cancels(self, line: bytes | CutLine, held: HeldLines) -> bool:
-        """Tell whether a line cancels a request that is held: then neither is sent."""
-        id = id_cancelled_by(line)
-        if id is None or not held.cancel(id):
-            return False
-        self._decide(lambda: self._judge.forget([id]))
-        return True
 
     def _sort_from_client(
         self,
@@ -451,7 +447,7 @@ class RelayedLines:
         assert self._rules, "only rules wait"
         self.is_holding = True
         try:
-            return self._rules.begin(deciding).result()
+            return self._rules.outcome_of(deciding)
         except Exception as error:
             return self._judge.replace_bug(line, error)
         finally:

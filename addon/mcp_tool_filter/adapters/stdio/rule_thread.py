@@ -1,4 +1,4 @@
-"""A thread with an event loop for a relay's rules, and the client's lines that wait for one.
+"""A thread with an event loop for a relay's rules.
 
 The relay itself has no event loop. With rules, all decisions are made in this thread, one after the
 other; those that must wait do so concurrently.
@@ -7,21 +7,19 @@ other; those that must wait do so concurrently.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from threading import Condition, Thread
+from collections.abc import Callable, Coroutine
+from threading import Thread
+from typing import Any
 
 from mcp_tool_filter.adapters.effects.carry_out import Effects
 from mcp_tool_filter.adapters.effects.copies import Copies
 from mcp_tool_filter.adapters.effects.rules_in_force import RulesInForce
-from mcp_tool_filter.adapters.stdio.judge import is_request
-from mcp_tool_filter.policy.effects import Deciding, Decision, waits
+from mcp_tool_filter.adapters.stdio.child import in_own_thread
+from mcp_tool_filter.adapters.stdio.held_lines import HeldLines
+from mcp_tool_filter.adapters.stdio.judge import LineJudge
+from mcp_tool_filter.policy.effects import Deciding
 from mcp_tool_filter.policy.verdict import Verdict
 from mcp_tool_filter.protocol.lines import CutLine
-
-LONGEST_WAIT = 600.0  # seconds that held lines may take after one side has ended
 
 
 class RuleThread:
@@ -53,11 +51,33 @@ class RuleThread:
         async def doing() -> Outcome:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(doing(), self._loop).result()
+        return self.wait_for(doing())
 
-    def begin[Outcome](self, deciding: Deciding[Outcome]) -> Future[Outcome]:
-        """Begin a decision that must wait."""
-        return asyncio.run_coroutine_threadsafe(self._effects.outcome_of(deciding), self._loop)
+    def wait_for[Outcome](self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run a coroutine in this thread, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def outcome_of[Outcome](self, deciding: Deciding[Outcome]) -> Outcome:
+        """Wait for a decision that must wait."""
+        return self.wait_for(self._effects.outcome_of(deciding))
+
+    def hold_lines(
+        self,
+        judge: LineJudge,
+        pass_on: Callable[[bytes | CutLine, Verdict], None],
+        *,
+        on_bug: Callable[[Exception], None],
+        most: int,
+    ) -> HeldLines:
+        """Return the queue of a client's lines; ``pass_on`` may block."""
+
+        async def pass_on_elsewhere(line: bytes | CutLine, verdict: Verdict) -> None:
+            await in_own_thread(lambda: pass_on(line, verdict))
+
+        async def making() -> HeldLines:
+            return HeldLines(judge, self._effects, pass_on_elsewhere, on_bug=on_bug, most=most)
+
+        return self.wait_for(making())
 
     def close(self) -> None:
         """End the thread; waiting decisions are dropped, and webhooks get time to arrive."""
@@ -74,95 +94,3 @@ class RuleThread:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    line: bytes | CutLine
-    made: Verdict | Future[Verdict]
-    is_leaving: bool = False
-    is_cancelled: bool = False
-
-    @property
-    def size(self) -> int:
-        return len(self.line) if isinstance(self.line, bytes) else 0
-
-
-class HeldLines:
-    """A line of the client that waits for a rule, and all lines behind it.
-
-    They leave in the order in which they came, in a thread of their own, because we must read on:
-    the client may cancel what waits.
-    """
-
-    def __init__(
-        self,
-        rules: RuleThread,
-        pass_on: Callable[[bytes | CutLine, Verdict | Exception], None],
-        *,
-        most: int,
-    ) -> None:
-        self._rules = rules
-        self._pass_on = pass_on
-        self._most = most
-        self._size = 0
-        self._lines: deque[_Held] = deque()
-        self._changed = Condition()
-        self._thread: Thread | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._lines
-
-    def add(self, line: bytes | CutLine, decision: Decision[Verdict]) -> None:
-        """Add a line; wait if too much is held already."""
-        made = self._rules.begin(decision) if waits(decision) else decision
-        held = _Held(line, made)
-        with self._changed:
-            self._changed.wait_for(lambda: self._size <= self._most)
-            self._lines.append(held)
-            self._size += held.size
-            self._changed.notify_all()
-        if self._thread is None:
-            self._thread = Thread(target=self._run, daemon=True)
-            self._thread.start()
-
-    def cancel(self, id: str) -> bool:
-        """Drop the request with this id; return False if it is not held."""
-        with self._changed:
-            for held in self._lines:
-                if not (held.is_leaving or held.is_cancelled) and is_request(held.line, id):
-                    held.is_cancelled = True
-                    if isinstance(held.made, Future):
-                        held.made.cancel()
-                    return True
-        return False
-
-    def wait_until_empty(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._lines, timeout=LONGEST_WAIT)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines)
-                held = self._lines[0]
-            made = _outcome_of(held.made)
-            with self._changed:
-                held.is_leaving = True
-            if not held.is_cancelled:
-                self._pass_on(held.line, made)
-            with self._changed:
-                self._size -= self._lines.popleft().size
-                self._changed.notify_all()
-
-
-def _outcome_of(made: Verdict | Future[Verdict]) -> Verdict | Exception:
-    if not isinstance(made, Future):
-        return made
-    try:
-        return made.result()
-    except CancelledError:
-        return RuntimeError("cancelled")
-    except Exception as error:
-        return error
